@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# One thread a process: sums do not depend on the machine, and two processes do not fight.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: run test test-full check install clean help
+
+help:
+	@echo "make run        train the main job and write a report"
+	@echo "make test       lint, types and the default tests (a few minutes)"
+	@echo "make test-full  everything, slow statistics and long processes included"
+	@echo "make check      lint and types only"
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+install: $(STAMP)
+
+run: $(STAMP)
+	$(BIN)/fedpriv run adadps-tags
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+test: check
+	$(BIN)/python -m pytest
+
+test-full: check
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

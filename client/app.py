@@ -1,0 +1,44 @@
+"""A node of a federation: it hosts users, says which, and answers with one bounded sum.
+
+    flower-supernode --insecure --superlink HOST:8000 --node-config 'corpus="/corpora/own"'
+
+What a node learns: the model, the public bound, which of its *own* users take part, and a key of
+this round. What leaves it: the opaque ids of its users, and sums of bounded updates.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedpriv.flower.client import Host
+from fedpriv.flower.settings import open_task, read_host
+from fedpriv.training.tasks import Task
+
+app = ClientApp()
+
+
+@app.query("users")
+def users(message: Message, context: Context) -> Message:
+    """Answer which users live here."""
+    return _host(context).query(message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer with the sum of the asked users' bounded updates."""
+    return _host(context).train(message)
+
+
+def _host(context: Context) -> Host:
+    corpus = {key: value for key, value in context.node_config.items() if key == "corpus"}
+    return read_host(_task(json.dumps(context.run_config), json.dumps(corpus)), context.node_config)
+
+
+@lru_cache(maxsize=2)
+def _task(run_config: str, node_config: str) -> Task:
+    """Open a corpus once for each process; it is memory-mapped, so processes share it."""
+    return open_task(json.loads(run_config), json.loads(node_config))

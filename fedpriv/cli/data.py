@@ -1,0 +1,393 @@
+"""`fedpriv data`: list, info, import, fetch, synthesize, split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedpriv.cli.output import console, errors, print_json
+from fedpriv.data import locate
+from fedpriv.data.cache import cache_dir
+from fedpriv.data.corpus import Corpus
+from fedpriv.data.fetch import fetch_file
+from fedpriv.data.manifest import FILE_NAME
+from fedpriv.data.rosters import RosterSpec
+from fedpriv.data.sources import DATASETS
+from fedpriv.data.stackexchange import import_stackexchange
+from fedpriv.data.synthetic import NAME as SYNTHETIC
+from fedpriv.data.synthetic import Shape, synthesize
+from fedpriv.data.tff import open_client_data
+from fedpriv.data.tff_stackoverflow import import_stackoverflow
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Corpora: what is here, where it came from, fetching, importing, rosters.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder of the corpus; by default one in the cache.")
+]
+
+
+class Select(StrEnum):
+    """How a TFF roster is chosen."""
+
+    first_sorted = "first-sorted"
+    seeded = "seeded"
+
+
+class Vocabulary(StrEnum):
+    """Whose text the vocabulary of a TFF corpus comes from."""
+
+    public = "public"
+    published = "published"
+
+
+class Rule(StrEnum):
+    """How `split` chooses a roster."""
+
+    first_sorted = "first-sorted"
+    seeded = "seeded"
+    most_sentences = "most-sentences"
+    all_but_public_tenth = "all-but-public-tenth"
+    declared = "declared"
+
+
+@app.command("list")
+def list_corpora(as_json: Json = False) -> None:
+    """List the corpora and raw files that are here, and what can be fetched."""
+    here = []
+    for name in sorted({*locate.NAMES, *_cached_names()}):
+        for found in locate.find(name):
+            state = "prepared" if found.prepared else "raw, imported when first used"
+            if found.prepared and Corpus.open(found.path).synthetic:
+                state = "prepared, SYNTHETIC"
+            here.append({"name": name, "path": str(found.path), "state": state,
+                         "where": found.where})
+    fetchable = [
+        {"name": name, "about": data.about, "licence": data.licence, "note": data.note,
+         "urls": [source.folder_url + source.file_name for source in data.files]}
+        for name, data in DATASETS.items()
+    ]
+    if as_json:
+        print_json({"cache": str(cache_dir()), "here": here, "fetchable": fetchable})
+        return
+    console.print(f"cache: {cache_dir()}", highlight=False, soft_wrap=True)
+    table = Table("corpus", "state", "where", "path", box=None, header_style="bold")
+    for row in here:
+        table.add_row(row["name"], row["state"], row["where"], row["path"])
+    if not any(row["name"] == SYNTHETIC for row in here):
+        table.add_row(SYNTHETIC, "made when first used, SYNTHETIC", "", "")
+    console.print(table)
+    table = Table("fetchable", "what it is", "licence", box=None, header_style="bold")
+    for row in fetchable:
+        table.add_row(row["name"], row["about"], row["licence"])
+    console.print(table)
+
+
+@app.command()
+def info(
+    corpus: Annotated[
+        str | None,
+        typer.Argument(help="A prepared corpus, a TFF file, or a name; default: what a run takes."),
+    ] = None,
+    verify: Annotated[bool, typer.Option(help="Read every file, compare checksums.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a corpus is: users, rosters, vocabulary, where each count came from."""
+    path = Path(corpus).expanduser() if corpus is not None else None
+    if path is not None and path.is_file() and path.name != FILE_NAME:
+        _tff_info(path, as_json)
+        return
+    with _progress("preparing the corpus", quiet=as_json) as tell:
+        opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
+    if verify:
+        opened.verify()
+    if as_json:
+        print_json(_figures(opened))
+    else:
+        _print_corpus(opened)
+
+
+@app.command("import")
+def import_command(
+    source: Annotated[
+        str, typer.Argument(help="Posts.xml (.gz .bz2 .xz .7z), TFF .sqlite (.lzma .xz), or a name")
+    ],
+    out: Out = None,
+    name: Annotated[str | None, typer.Option(help="Name of the corpus.")] = None,
+    own_text_only: Annotated[
+        bool, typer.Option("--own-text-only", help="Drop titles that somebody else wrote.")
+    ] = False,
+    split_seed: Annotated[int, typer.Option(help="Seed of each user's 80/20 split.")] = 0,
+    max_words: Annotated[int, typer.Option(help="Size of the vocabulary.")] = 10_000,
+    max_tags: Annotated[int, typer.Option(help="Size of the tag list.")] = 500,
+    select: Annotated[
+        Select, typer.Option(help="TFF: first ids in sorted order, or random ones by --seed.")
+    ] = Select.first_sorted,
+    users: Annotated[int, typer.Option(help="TFF: size of the roster.")] = 400,
+    seed: Annotated[int, typer.Option(help="TFF: seed of --select seeded.")] = 0,
+    public_users: Annotated[
+        int, typer.Option(help="TFF: users read beside the roster; -1 reads all (slow).")
+    ] = 4_000,
+    split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
+    vocabulary: Annotated[
+        Vocabulary,
+        typer.Option(help="TFF: counted over public users, or TFF's published counts, which "
+                     "include rostered users: no ε covers that vocabulary."),
+    ] = Vocabulary.public,
+    word_counts: Annotated[
+        Path | None, typer.Option(help="TFF: stackoverflow.word_count, with published.")
+    ] = None,
+    tag_counts: Annotated[
+        Path | None, typer.Option(help="TFF: stackoverflow.tag_count, with published.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Import a raw file as a prepared corpus; the same file and options are imported once."""
+    path = _raw_file(source)
+    common: dict[str, Any] = {
+        "own_text_only": own_text_only, "split_seed": split_seed, "max_words": max_words,
+        "max_tags": max_tags,
+    }
+    if locate.raw_kind(path) == "tff-stackoverflow":
+        words, tags = _published(vocabulary, word_counts, tag_counts, path)
+        default = "stackoverflow"
+        options = {
+            **common, "select": select.value, "num_users": users, "seed": seed,
+            "public_users": None if public_users < 0 else public_users, "split_name": split_name,
+            "word_counts": words and str(words), "tag_counts": tags and str(tags),
+        }
+
+        def make(target: Path, tell: Callable[[int, int], None] | None) -> Corpus:
+            return import_stackoverflow(
+                path, target, name=name or default, progress=tell, **options
+            )
+    else:
+        options = common
+        default, about = locate.stackexchange_name(path)
+
+        def make(target: Path, tell: Callable[[int, int], None] | None) -> Corpus:
+            return import_stackexchange(
+                path, target, name=name or default, progress=tell, licence=about.get("licence"),
+                credit=about.get("credit"), **common,
+            )
+
+    with _progress(f"importing {path.name}", quiet=as_json) as tell:
+        if out is not None:
+            corpus = make(out, tell)
+        elif name is None and not locate.are_defaults(options):
+            raise ValueError(
+                "these options make another corpus than the one a run takes by default: give it a "
+                "--name of its own, or a folder with --out"
+            )
+        else:
+            cache_options = {} if locate.are_defaults(options) else options
+            corpus = locate.cached(
+                name or default, make, source=path, options=cache_options, progress=tell
+            )
+    _print_result(corpus, as_json)
+
+
+@app.command()
+def fetch(
+    dataset: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")],
+    out: Annotated[Path | None, typer.Option(help="Folder; by default one in the cache.")] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="Take the same files from this address instead.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Download a public data set; checked, and going on where a broken transfer stopped."""
+    if dataset not in DATASETS:
+        raise ValueError(f"unknown data set {dataset!r}; one of {', '.join(DATASETS)}")
+    folder = cache_dir() / "downloads" / dataset if out is None else out
+    results = []
+    for source in DATASETS[dataset].files:
+        with _progress(f"fetching {source.file_name}", quiet=as_json) as tell:
+            got = fetch_file(source, folder, mirror=mirror, progress=tell)
+        results.append({"path": str(got.path), "sha256": got.sha256, "verified": got.verified})
+    if as_json:
+        print_json(results)
+        return
+    for row in results:
+        checked = {
+            "checksum": "matches its published checksum",
+            "first download": "is what was downloaded first",
+            "unknown": f"no checksum is published; SHA-256 {row['sha256']} noted",
+        }[row["verified"]]
+        console.print(f"{row['path']}: {checked}", highlight=False, soft_wrap=True)
+
+
+@app.command("synthesize")
+def synthesize_command(
+    out: Out = None,
+    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
+    users: Annotated[int, typer.Option(help="Users on the roster.")] = 400,
+    sentences: Annotated[int, typer.Option(help="Their sentences, in all.")] = 246_092,
+    public_users: Annotated[int, typer.Option(help="Users outside the roster.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Make a synthetic StackOverflow; it says "synthetic" in everything made from it."""
+    shape = Shape(num_users=users, num_sentences=sentences, public_users=public_users)
+    with _progress("making a synthetic corpus", quiet=as_json) as tell:
+        if out is not None:
+            corpus = synthesize(out, seed=seed, shape=shape, progress=tell)
+        else:
+            corpus = locate.cached_synthetic(seed=seed, shape=shape, progress=tell)
+    _print_result(corpus, as_json)
+
+
+@app.command()
+def split(
+    corpus: Annotated[str, typer.Argument(help="A prepared corpus, or a name.")],
+    name: Annotated[str, typer.Option(help="Name of the new roster.")],
+    rule: Annotated[Rule, typer.Option(help="How its users are chosen.")] = Rule.seeded,
+    users: Annotated[int | None, typer.Option(help="How many; by default all eligible.")] = None,
+    min_sentences: Annotated[int, typer.Option(help="Users with fewer stay public.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of the rule seeded; by default 0.")] = None,
+    ids: Annotated[
+        Path | None, typer.Option(help="File with one user id a line, for the rule declared.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Split a corpus' users into a new roster and its public rest; rosters are never changed."""
+    with _progress("preparing the corpus", quiet=as_json) as tell:
+        opened = locate.resolve_corpus(corpus, allow_synthetic=False, progress=tell)
+    chosen = None
+    if ids is not None:
+        if not ids.is_file():
+            raise ValueError(f"no file {ids}; --ids names a file with one user id a line")
+        chosen = [line.strip() for line in ids.read_text("utf-8").splitlines() if line.strip()]
+    if rule is Rule.seeded and seed is None:
+        seed = 0
+    opened.add_roster(
+        RosterSpec(name=name, rule=rule.value, size=users, min_sentences=min_sentences, seed=seed,
+                   ids=chosen)
+    )
+    if as_json:
+        print_json({"corpus": str(opened.directory), "roster": name,
+                    **opened.manifest["rosters"][name]})
+    else:
+        _print_corpus(opened)
+
+
+def _cached_names() -> set[str]:
+    folder = cache_dir() / "corpora"
+    return {path.name.rpartition("-")[0] for path in folder.glob("*-*") if path.is_dir()
+            and not path.name.startswith(".")}
+
+
+def _raw_file(source: str) -> Path:
+    """Return the raw file that a path or a name means."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path
+    for found in locate.find(source):
+        if not found.prepared:
+            return found.path
+    raise ValueError(
+        f"{source} is neither a file nor the name of a raw file that is here; see "
+        "`fedpriv data list`, or get one with `fedpriv data fetch`"
+    )
+
+
+def _published(
+    vocabulary: Vocabulary, words: Path | None, tags: Path | None, source: Path
+) -> tuple[Path | None, Path | None]:
+    """Return where TFF's published counts are, if they are wanted."""
+    if vocabulary is Vocabulary.public:
+        if words is not None or tags is not None:
+            raise ValueError("--word-counts and --tag-counts go with --vocabulary published")
+        return None, None
+    words = words or source.with_name("stackoverflow.word_count.tar.bz2")
+    tags = tags or source.with_name("stackoverflow.tag_count.tar.bz2")
+    return words, tags
+
+
+def _tff_info(path: Path, as_json: bool) -> None:
+    if locate.raw_kind(path) != "tff-stackoverflow":
+        raise ValueError(f"{path} is a raw dump; import it first with `fedpriv data import`")
+    with (
+        _progress(f"unpacking {path.name}", quiet=as_json) as tell,
+        open_client_data(path, progress=tell) as data,
+    ):
+        facts = {
+            "path": str(path), "schema": data.schema.name, "split": data.split_name,
+            "clients": len(data.client_ids), "examples": sum(data.num_examples.values()),
+            "fields": {name: f"{field.dtype}{list(field.shape)}"
+                       for name, field in data.schema.fields.items()},
+        }
+    if as_json:
+        print_json(facts)
+        return
+    for key, value in facts.items():
+        console.print(f"[bold]{key}[/] {value}", highlight=False, soft_wrap=True)
+
+
+def _figures(corpus: Corpus) -> dict[str, Any]:
+    kept = {key: value for key, value in corpus.manifest.items()
+            if key not in ("files", "manifest_sha256")}
+    return {"path": str(corpus.directory), **kept}
+
+
+def _print_result(corpus: Corpus, as_json: bool) -> None:
+    if as_json:
+        print_json(_figures(corpus))
+    else:
+        console.print(f"[green]ready:[/] {corpus.directory}", highlight=False, soft_wrap=True)
+        _print_corpus(corpus)
+
+
+def _print_corpus(corpus: Corpus) -> None:
+    manifest = corpus.manifest
+    title = f"[bold]{corpus.name}[/]"
+    if corpus.synthetic:
+        title += "  [bold yellow]SYNTHETIC: made by a generator, nobody's text[/]"
+    console.print(title, highlight=False)
+    for key in ("credit", "licence"):
+        console.print(f"{key}: {manifest[key]}", highlight=False, soft_wrap=True)
+    console.print(f"source: {json.dumps(manifest['source'])}", highlight=False, soft_wrap=True)
+    if manifest["own_text_only"]:
+        console.print("titles that somebody else wrote are dropped (--own-text-only)")
+    for reason, number in manifest["dropped"].items():
+        console.print(f"left out: {number:,} {reason}", highlight=False)
+    table = Table("roster", "users", "examples", "public users", "public examples",
+                  "foreign titles", "vocabulary from", "how", box=None, header_style="bold")
+    for name, entry in manifest["rosters"].items():
+        mark = " (default)" if name == corpus.default_roster else ""
+        table.add_row(
+            name + mark, f"{entry['num_users']:,}", f"{entry['num_examples']:,}",
+            f"{entry['num_public_users']:,}", f"{entry['num_public_examples']:,}",
+            f"{entry['foreign_titles']['share']:.1%}", entry["vocabulary"]["source"], entry["how"],
+        )
+    console.print(table)
+
+
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callback (done, total) that draws a bar on standard error; nothing before its use."""
+    if quiet:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+               TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = None
+
+        def tell(done: int, total: int) -> None:
+            nonlocal task
+            if task is None:
+                task = bar.add_task(what)
+            bar.update(task, completed=done, total=total or None)
+
+        yield tell

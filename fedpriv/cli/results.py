@@ -1,0 +1,207 @@
+"""`fedpriv report`, `compare`, `export` and `predict`: readers of finished and running runs."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fedpriv.cli.output import console, print_json
+from fedpriv.data.corpus import Corpus
+from fedpriv.data.tokens import tokenize
+from fedpriv.report.compare import Group, as_rows, mismatches, read_groups, write_comparison
+from fedpriv.report.exported import VOCABULARY, Vocabulary, export_run, load_model
+from fedpriv.report.page import write_report
+from fedpriv.report.series import RunRecord, read_run
+from fedpriv.report.wording import NOTHING, epsilon, percent, plain
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("report")(report)
+    app.command("compare")(compare)
+    app.command("export")(export)
+    app.command("predict")(predict)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, finished or under way.")],
+    replicate: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A run of the same experiment with another seed: the head of the report then "
+            "shows means and intervals. May be given several times."
+        ),
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
+    ] = False,
+) -> None:
+    """Write the report of a run, one self-contained page, into its folder."""
+    path = write_report(run, replicates=replicate or ())
+    _say(str(path))
+    if open_page:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
+    as_json: AsJson = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the comparison as a page, with plots.")
+    ] = None,
+) -> None:
+    """Put runs side by side; runs that differ in their seed only become one line."""
+    groups = read_groups(runs)
+    if out is not None:
+        write_comparison(groups, out)
+    if as_json:
+        print_json(as_rows(groups))
+        return
+    console.print(_comparison_table(groups))
+    found = mismatches(groups)
+    if found:
+        _say(f"Not like with like: these runs differ in {', '.join(found)}.")
+    if out is not None:
+        _say(str(out))
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    to: Annotated[Path, typer.Option(help="The folder to make.")],
+    round_num: Annotated[
+        int | None, typer.Option("--round", help="Which checkpoint; the newest if not given.")
+    ] = None,
+    last_iterate: Annotated[
+        bool,
+        typer.Option(
+            "--last-iterate", help="The params that training went on from, not their average."
+        ),
+    ] = False,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Where the prepared corpus is now, if it has moved since the run."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model with its vocabulary and a card that states its privacy."""
+    vocabulary = None
+    if not (run / VOCABULARY).is_file():
+        vocabulary = corpus_vocabulary(read_run(run), corpus)
+    chosen = export_run(
+        run, to, round_num=round_num, last_iterate=last_iterate, vocabulary=vocabulary
+    )
+    if as_json:
+        print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
+    else:
+        _say(f"{to}: the model after round {chosen}")
+
+
+def predict(
+    model: Annotated[
+        Path, typer.Argument(help="A folder made by `fedpriv export`, or a run folder.")
+    ],
+    text: Annotated[str, typer.Option(help="A sentence, or a question's text; - reads it in.")],
+    top: Annotated[int, typer.Option(min=1, help="How many tags.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Rank tags for a text."""
+    vocabulary = None
+    if (model / "experiment.json").is_file() and not (model / VOCABULARY).is_file():
+        vocabulary = corpus_vocabulary(read_run(model), None)
+    tokens = tokenize(sys.stdin.read() if text == "-" else text)
+    found = load_model(model, vocabulary)
+    ranked = found.rank(tokens, top)
+    known = sum(token in set(found.vocabulary.words) for token in tokens)
+    if as_json:
+        tags = [{"tag": tag, "probability": share} for tag, share in ranked]
+        print_json({"tags": tags, "num_tokens": len(tokens), "num_known_tokens": known})
+        return
+    table = Table(box=None, show_header=False)
+    for tag, share in ranked:
+        table.add_row(Text(plain(tag)), percent(share))
+    console.print(table)
+    if not known:
+        _say("None of the words is in the vocabulary: these are the commonest tags.")
+
+
+def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
+    """Return the vocabulary that a run was trained with, from its corpus.
+
+    Args:
+        run: The run.
+        corpus: Where the corpus is; None looks where it was.
+
+    Raises:
+        ValueError: If the corpus is not there, or its roster is not the one of the run.
+    """
+    where = corpus or run.corpus.get("path")
+    if where is None:
+        raise ValueError(
+            f"{run.directory} keeps no vocabulary and names no corpus; only tag models are "
+            "exported, and --corpus says where theirs is"
+        )
+    if not Path(where).is_dir():
+        raise ValueError(f"the run's corpus is not at {where} any more; give --corpus PATH")
+    view = Corpus.open(Path(where)).view(
+        roster=run.corpus.get("roster"), users=run.options.get("users")
+    )
+    if view.roster_sha256 != run.corpus.get("roster_sha256"):
+        raise ValueError(
+            f"the roster of the corpus at {where} is not the run's, so its words may be others; "
+            "give --corpus PATH of the corpus that the run was trained on"
+        )
+    inputs = str(run.options.get("inputs") or "tff")
+    return Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=inputs)
+
+
+def _comparison_table(groups: list[Group]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("experiment")
+    for name in ("accuracy*", "recall@5*", "accuracy, public", "ε", "δ", "rounds", "seeds"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for group, row in zip(groups, as_rows(groups), strict=True):
+        labels = []
+        if row["synthetic"]:
+            labels.append("SYNTHETIC")
+        if not row["private"]:
+            labels.append("not private")
+        elif row["no_meaningful_protection"]:
+            labels.append("no meaningful protection")
+        table.add_row(
+            Text(plain(group.name)),
+            *(_cell(group, key) for key in ("accuracy", "recall_at_5", "accuracy_public")),
+            epsilon(group.epsilon),
+            f"{row['delta']:.2g}" if row["delta"] is not None else NOTHING,
+            str(row["rounds"]),
+            str(len(group.runs)),
+            ", ".join(labels),
+        )
+    terms = dict.fromkeys(
+        f"{r['relation']}, per user, by {r['accountant']}" for r in as_rows(groups) if r["private"]
+    )
+    note = "* rostered users: a diagnostic, not covered by ε"
+    table.caption = f"ε: {'; '.join(terms)}. {note}" if terms else note
+    table.caption_justify = "left"
+    return table
+
+
+def _cell(group: Group, key: str) -> str:
+    value = group.measure(key)
+    if value is None:
+        return NOTHING
+    spread = "" if value.half_width is None else f" ± {100 * value.half_width:.1f}"
+    return percent(value.mean) + spread
+
+
+def _say(line: str) -> None:
+    """Print a line as it is: no markup in it, no wrapping of paths."""
+    console.print(Text(plain(line)), soft_wrap=True)

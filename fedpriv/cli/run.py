@@ -1,0 +1,238 @@
+"""`fedpriv list` and `fedpriv run`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from fedpriv.checkpoints.store import keep_last_from
+from fedpriv.cli.output import console, errors, print_json
+from fedpriv.data.locate import resolve_corpus
+from fedpriv.experiment import Option, find_experiments, load_experiment, tag_prediction
+from fedpriv.job import Job, resume_job, start_job
+from fedpriv.report.page import write_report
+from fedpriv.run import RoundRecord
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("list")(list_experiments)
+    app.command("run")(run_command)
+
+
+def list_experiments(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the experiments that can be run by name."""
+    found = {name: make() for name, make in sorted(find_experiments().items())}
+    if as_json:
+        print_json(
+            [{"name": n, "description": e.description, "carriers": e.carriers}
+             for n, e in found.items()]
+        )
+        return
+    table = Table("experiment", "what it is", "carriers", box=None, header_style="bold")
+    for name, experiment in found.items():
+        table.add_row(name, experiment.description, ", ".join(experiment.carriers))
+    console.print(table)
+
+
+def run_command(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="A name from `fedpriv list`, or module:function of your own."),
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
+    ] = None,
+    roster: Annotated[str | None, typer.Option(help="A roster of the corpus.")] = None,
+    users: Annotated[int | None, typer.Option(help="Only the first so many users.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="Expected cohort size.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Planned rounds.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise stddev on the sum, over the clip norm.")
+    ] = None,
+    target_epsilon: Annotated[
+        float | None, typer.Option(help="Calibrate the noise to this ε; never exceeded.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ; by default users^-1.1.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more.",
+        ),
+    ] = None,
+    precondition: Annotated[
+        str | None, typer.Option(help="none, local, update, both or scale-then-privatise.")
+    ] = None,
+    bound: Annotated[str | None, typer.Option(help="clip, normalise or none.")] = None,
+    noise: Annotated[str | None, typer.Option(help="gaussian or none.")] = None,
+    server_optimizer: Annotated[
+        str | None,
+        typer.Option(help="sgd, momentum, ema-momentum, adam, yogi or adagrad."),
+    ] = None,
+    aggregate: Annotated[str | None, typer.Option(help="none or ema.")] = None,
+    inputs: Annotated[str | None, typer.Option(help="tff or unit-norm.")] = None,
+    engine: Annotated[str, typer.Option(help="serial.")] = "serial",
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Entropy from the operating system; no seed.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default under runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    keep_checkpoints: Annotated[
+        str, typer.Option(help="'all', or how many of the last; every tenth stays too.")
+    ] = "10",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Train an experiment and write a run folder with its report.
+
+    Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
+    the embedded synthetic StackOverflow and says so.
+    """
+    if engine != "serial":
+        raise ValueError(f"engine {engine!r} is not known; use 'serial', or run the Flower app")
+    keep_last = keep_last_from(keep_checkpoints)
+    if resume is not None:
+        if experiment is not None or out is not None:
+            raise ValueError("--resume takes everything from the run folder; give it alone")
+        job = resume_job(resume, keep_last=keep_last)
+    else:
+        if experiment is None:
+            raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
+        chosen = load_experiment(experiment)
+        if secure and seed is not None:
+            raise ValueError(f"--secure takes no seed (got {seed}); leave one of the two out")
+        options: dict[str, Option] = {
+            name: value
+            for name, value in {
+                "roster": roster, "users": users, "cohort": cohort, "rounds": rounds,
+                "noise-multiplier": noise_multiplier, "target-epsilon": target_epsilon,
+                "delta": delta, "seed": seed, "precondition": precondition, "bound": bound,
+                "noise": noise, "server-optimizer": server_optimizer, "aggregate": aggregate,
+                "inputs": inputs,
+            }.items()
+            if value is not None
+        }
+        chosen = chosen.with_options(options | _settings(option or ()))
+        found = None
+        if chosen.task is tag_prediction:
+            found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
+            if found.synthetic and not as_json:
+                errors.print("[yellow]No real corpus was found: training on the embedded "
+                             "SYNTHETIC StackOverflow.[/]")
+        folder = out if out is not None else _default_folder(chosen.name)
+        job = start_job(chosen, experiment, found, folder, secure=secure, keep_last=keep_last)
+    try:
+        summary = _follow(job, quiet=as_json)
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; continue with: fedpriv run --resume {job.folder.path}")
+        raise
+    report = write_report(job.folder.path)
+    if as_json:
+        print_json(summary)
+    else:
+        _print_summary(summary, report)
+
+
+def _settings(pairs: Iterable[str]) -> dict[str, Option]:
+    """Return `name=value` pairs with numbers as numbers and "none" where a number may be absent."""
+    settings: dict[str, Option] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise ValueError(f"--set {pair!r} is not NAME=VALUE; e.g. --set bound=normalise")
+        value: Option = text
+        for kind in (int, float):
+            try:
+                value = kind(text)
+                break
+            except ValueError:
+                continue
+        settings[name.strip()] = value
+    return settings
+
+
+def _default_folder(name: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs") / f"{name}-{stamp}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{stamp}-{number}"
+    return folder
+
+
+def _import_progress() -> Any:
+    """Return a callback (done, total) that prints nothing until an import really happens."""
+    state: dict[str, int] = {"shown": -1}
+
+    def show(done: int, total: int) -> None:
+        percent = int(100 * done / total) if total else 0
+        if percent // 10 != state["shown"]:
+            state["shown"] = percent // 10
+            errors.print(f"preparing the corpus: {percent} %", highlight=False)
+
+    return show
+
+
+def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
+    """Run to the end behind a progress bar: round, accuracy, ε so far, time left."""
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}"),
+        TimeRemainingColumn(),
+    )
+    plan = job.parts.plan
+    with Progress(*columns, console=errors, disable=quiet) as bar:
+        label = job.experiment.name + (" (synthetic)" if job.synthetic else "")
+        line = bar.add_task(
+            label, total=plan.num_rounds, completed=job.ledger.charges, accuracy="–", epsilon="–"
+        )
+
+        def show(record: RoundRecord) -> None:
+            accuracy, spent = record.diagnostics.accuracy, record.released.epsilon
+            fields: dict[str, str] = {}
+            if accuracy is not None:
+                fields["accuracy"] = f"{accuracy:.1%}"
+            fields["epsilon"] = "∞" if spent is None else f"{spent:.2f}"
+            bar.update(line, completed=job.ledger.charges, **fields)
+
+        return job.run(on_round=show)
+
+
+def _print_summary(summary: dict[str, Any], report: Path) -> None:
+    epsilon = summary["epsilon"]
+    said = "no privacy (ε = ∞)" if epsilon is None else (
+        f"ε = {epsilon:.3f} at δ = {summary['delta']:.2e} ({summary['unit']}-level, "
+        f"{summary['relation']}, {summary['accountant']}, {summary['mode']})"
+    )
+    made = "SYNTHETIC corpus " if summary["synthetic"] else "corpus "
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("data", f"{made}{summary['corpus']}, {summary['users']:,} users")
+    if summary["accuracy"] is not None:
+        recall = summary["recall_at_5"]
+        more = f", recall@5 {recall:.2%}" if recall is not None else ""
+        table.add_row("accuracy", f"{summary['accuracy']:.2%}{more} (not covered by ε)")
+    table.add_row("privacy", said)
+    table.add_row("rounds", f"{summary['rounds']} at {summary['seconds_per_round']:.2f} s")
+    table.add_row("run folder", str(summary["run_dir"]))
+    table.add_row("report", str(report))
+    console.print(table, soft_wrap=True)

@@ -1,0 +1,107 @@
+"""Append to .npy files of unknown length, and open them memory-mapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+_HEADER_BYTES = 128
+
+
+class ArrayWriter:
+    """Appends one-dimensional chunks to a .npy file; the length is written on `close`."""
+
+    def __init__(self, path: Path, dtype: np.typing.DTypeLike) -> None:
+        """Create the file."""
+        self.dtype = np.dtype(dtype)
+        self.length = 0
+        self._file = path.open("xb")
+        self._file.write(bytes(_HEADER_BYTES))
+
+    def append(self, values: np.ndarray) -> None:
+        """Append values that fit the file's type exactly.
+
+        Raises:
+            OverflowError: a value is outside the type's range.
+        """
+        if values.dtype != self.dtype and values.size:
+            limits = np.iinfo(self.dtype.str)
+            if values.min() < limits.min or values.max() > limits.max:
+                raise OverflowError(f"a value does not fit {self.dtype}")
+        self._file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
+        self.length += len(values)
+
+    def close(self) -> None:
+        """Write the header and close; calling it again does nothing."""
+        if self._file.closed:
+            return
+        text = repr({"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)})
+        body = text.ljust(_HEADER_BYTES - 11).encode("latin1") + b"\n"
+        self._file.seek(0)
+        self._file.write(b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body)
+        self._file.close()
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_array(path: Path, *, dtype: str | None = None, length: int | None = None) -> np.ndarray:
+    """Return a read-only array backed by the file.
+
+    Args:
+        path: a .npy file holding one dimension.
+        dtype: the type it must have, as `numpy.dtype.str` without byte order; None accepts any.
+        length: the length it must have; None accepts any.
+
+    Raises:
+        ValueError: the file is missing, is no .npy file, is cut short or is not as announced.
+    """
+    try:
+        # A plain array over the map slices several times faster than np.memmap itself.
+        values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)).view(np.ndarray)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}); import the corpus again") from error
+    wrong_type = dtype is not None and values.dtype != np.dtype(dtype)
+    if values.ndim != 1 or wrong_type or (length is not None and len(values) != length):
+        raise ValueError(
+            f"{path} holds {values.dtype}{values.shape}, expected {dtype or 'any'}"
+            f"({'any' if length is None else length},); import the corpus again"
+        )
+    return values
+
+
+def smallest_unsigned(largest: int) -> np.dtype:
+    """Return the narrowest unsigned type that holds `largest`.
+
+    >>> smallest_unsigned(255), smallest_unsigned(256)
+    (dtype('uint8'), dtype('uint16'))
+    """
+    return np.min_scalar_type(int(largest))
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the concatenation of `start, start + 1, ...` runs, int64.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def offsets(lengths: np.ndarray) -> np.ndarray:
+    """Return int64 row starts (n + 1,) for row lengths (n,)."""
+    result = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=result[1:])
+    return result

@@ -1,0 +1,427 @@
+"""Experiments: one frozen value says everything about a run, and is made into its parts here.
+
+An experiment is a Python function that returns an `Experiment`; most derive theirs from another by
+`with_options`. The options are flat and their kebab-case names are the same on the command line,
+in a run folder and in Flower's run-config.
+
+>>> experiment = Experiment(name="demo", description="A demonstration.")
+>>> experiment.with_options({"l2-clip-norm": 2, "bound": "normalise"}).l2_clip_norm
+2.0
+>>> experiment.with_options({"l2-clip-norms": 2})
+Traceback (most recent call last):
+    ...
+ValueError: 'l2-clip-norms' is not an option of an experiment; did you mean 'l2-clip-norm'?
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import math
+import pkgutil
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv import optimizers
+from fedpriv.checkpoints import aggregates
+from fedpriv.data.corpus import Corpus
+from fedpriv.mechanisms import Bound, Clip, Normalise, Preconditioned, SideInformation, Unbounded
+from fedpriv.privacy.plan import Plan
+from fedpriv.training.local import LocalTrainer, Schedule
+from fedpriv.training.round import Round
+from fedpriv.training.tasks import TagPrediction, Task
+from fedpriv.transform import Transform, identity
+
+Option = str | int | float | bool | None
+TaskFactory = Callable[["Experiment", Corpus | None], Task]
+ENTRY_POINTS = "fedpriv.experiments"
+
+
+def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
+    """Return the tag-prediction task of a corpus through the experiment's roster."""
+    if corpus is None:
+        raise ValueError(
+            "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
+        )
+    view = corpus.view(roster=experiment.roster, users=experiment.users)
+    keys = ("name", "synthetic", "licence", "credit")
+    about = {key: corpus.manifest[key] for key in keys}
+    return TagPrediction(view, inputs=experiment.inputs, about=about)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Everything that decides a run.
+
+    Attributes:
+        name: What `fedpriv run` calls it.
+        description: One line for lists and reports.
+        task: Makes the task from this experiment and a corpus.
+        carriers: The carriers that it claims to run on.
+        roster: A roster of the corpus; None for the corpus's own default.
+        users: Only the roster's first so many users, for quick trials.
+        inputs: "tff" or "unit-norm".
+        precondition: Where A acts: "none", "local" (AdaDPS Algorithm 3: every local step divides
+            by A), "update" (the user's update is divided by A, then bounded), "both", or
+            "scale-then-privatise" (as update, and the released mean is multiplied by A).
+        side_information: Where A comes from: "rank", "frequency" or "tf-idf".
+        preconditioner_gain: Largest multiplier 1/A.
+        preconditioner_top: How many of the commonest words "rank" leaves alone.
+        preconditioner_power: Exponent of "frequency".
+        bound: "clip", "normalise" or "none".
+        l2_clip_norm: C.
+        normalise_regulariser: r of C Δ/(r + ‖Δ‖).
+        noise: "gaussian" or "none".
+        noise_multiplier: stddev of the noise on the sum over C; None to calibrate.
+        target_epsilon: Calibrates the noise, and stops a run before it would be exceeded.
+        delta: None for num_users^-1.1.
+        relation: "add-remove" or "replace-one".
+        sampling: "poisson" or "fixed".
+        cohort: Expected cohort size; None for a twentieth of the roster.
+        cohort_cap: Largest cohort under Poisson sampling.
+        rounds: How many rounds are planned and paid for.
+        local_learning_rate: Step size of local SGD.
+        local_batch_size: Examples a local step.
+        local_epochs: Local passes.
+        max_examples_per_user: Cap of a user's work.
+        server_optimizer: "sgd", "momentum", "ema-momentum", "adam", "yogi" or "adagrad".
+        server_learning_rate: Step size of the server.
+        server_momentum: Weight of the past, for the momentum optimisers and β₁ of the adaptive.
+        server_adaptivity: Added to √v by the adaptive optimisers.
+        aggregate: "none" or "ema".
+        ema_decay: Weight of the past in the EMA of checkpoints.
+        seed: Of the simulation.
+        eval_every: Rounds between evaluations; the last round is always evaluated.
+    """
+
+    name: str
+    description: str
+    task: TaskFactory = field(default=tag_prediction, repr=False)
+    carriers: tuple[str, ...] = ("serial", "flower")
+
+    roster: str | None = None
+    users: int | None = None
+    inputs: Literal["tff", "unit-norm"] = "tff"
+
+    precondition: Literal["none", "local", "update", "both", "scale-then-privatise"] = "none"
+    side_information: Literal["rank", "frequency", "tf-idf"] = "rank"
+    preconditioner_gain: float = 200.0
+    preconditioner_top: int = 100
+    preconditioner_power: float = 1.0
+
+    bound: Literal["clip", "normalise", "none"] = "clip"
+    l2_clip_norm: float = 1.0
+    normalise_regulariser: float = 0.0
+
+    noise: Literal["gaussian", "none"] = "gaussian"
+    noise_multiplier: float | None = None
+    target_epsilon: float | None = None
+    delta: float | None = None
+    relation: Literal["add-remove", "replace-one"] = "add-remove"
+    sampling: Literal["poisson", "fixed"] = "poisson"
+    cohort: float | None = None
+    cohort_cap: int | None = None
+    rounds: int = 100
+
+    local_learning_rate: float = 1.0
+    local_batch_size: int = 100
+    local_epochs: int = 1
+    max_examples_per_user: int = 256
+
+    server_optimizer: Literal["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"] = "sgd"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.9
+    server_adaptivity: float = 1e-3
+
+    aggregate: Literal["none", "ema"] = "none"
+    ema_decay: float = 0.9
+
+    seed: int = 0
+    eval_every: int = 10
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for item in fields(self):
+            if item.name not in _FIXED:
+                value = _checked(item.name, getattr(self, item.name), hints[item.name])
+                object.__setattr__(self, item.name, value)
+        if self.eval_every < 1:
+            raise ValueError(f"eval-every {self.eval_every} must be at least 1")
+        if self.noise == "gaussian" and self.bound == "none":
+            raise ValueError(
+                "noise 'gaussian' without a bound protects nobody; use bound 'clip' or "
+                "'normalise', or noise 'none'"
+            )
+
+    def options(self) -> dict[str, Option]:
+        """Return every option by its kebab-case name."""
+        return {
+            _kebab(item.name): getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in _FIXED
+        }
+
+    def with_options(self, options: Mapping[str, Option]) -> Experiment:
+        """Return the experiment with some options changed.
+
+        Raises:
+            ValueError: For an unknown option (with the nearest known one) or an unfit value.
+        """
+        known = self.options()
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ValueError(f"{name!r} is not an option of an experiment; {hint}")
+        changes = {name.replace("-", "_"): value for name, value in options.items()}
+        # A given noise replaces a calibrated one and the other way round.
+        if changes.get("target_epsilon") is not None and "noise_multiplier" not in changes:
+            changes["noise_multiplier"] = None
+        if changes.get("noise_multiplier") is not None and "target_epsilon" not in changes:
+            changes["target_epsilon"] = None
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+_FIXED = frozenset({"name", "description", "task", "carriers"})
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _checked(name: str, value: Any, hint: Any) -> Option:
+    """Return the value in the option's type, or raise `ValueError` saying what it takes."""
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and type(None) in allowed:
+        return None
+    kind = next(a for a in allowed if a is not type(None))
+    label = _kebab(name)
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
+        return value
+    if kind is str:
+        if not isinstance(value, str):
+            raise ValueError(f"{label} {value!r} is not a word")
+        return value
+    number = (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
+        raise ValueError(f"{label} {value!r} is not a finite number")
+    if kind is int and int(value) != value:
+        raise ValueError(f"{label} {value!r} is not a whole number")
+    return int(value) if kind is int else float(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an experiment is made of once its data are at hand.
+
+    Attributes:
+        task: Roster, users, model and measures.
+        plan: The promise.
+        bound: What is applied to each update; public.
+        round: The server's half of a round.
+        trainer: What a user does.
+        side_information: 1/A and where it came from; None without preconditioning.
+    """
+
+    task: Task
+    plan: Plan
+    bound: Bound
+    round: Round
+    trainer: LocalTrainer
+    side_information: SideInformation | None
+
+
+def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
+    """Return the parts of an experiment on a corpus.
+
+    Raises:
+        ValueError: If its options do not fit together or do not fit the corpus.
+    """
+    task = experiment.task(experiment, corpus)
+    side = None
+    if experiment.precondition != "none":
+        side = task.side_information(
+            experiment.side_information,
+            gain=experiment.preconditioner_gain,
+            top=experiment.preconditioner_top,
+            power=experiment.preconditioner_power,
+        )
+    bound = make_bound(experiment, side)
+    plan = make_plan(experiment, task, bound)
+    return Parts(
+        task=task,
+        plan=plan,
+        bound=bound,
+        round=Round(
+            plan=plan,
+            optimizer=make_optimizer(experiment),
+            aggregate=make_aggregate(experiment),
+            inverse=side.inverse()
+            if side and experiment.precondition == "scale-then-privatise"
+            else None,
+        ),
+        trainer=make_trainer(experiment, task, side),
+        side_information=side,
+    )
+
+
+def make_schedule(experiment: Experiment) -> Schedule:
+    """Return how much each user works."""
+    return Schedule(
+        learning_rate=experiment.local_learning_rate,
+        batch_size=experiment.local_batch_size,
+        epochs=experiment.local_epochs,
+        max_examples=experiment.max_examples_per_user,
+    )
+
+
+def local_multiplier(
+    experiment: Experiment, side: SideInformation | None
+) -> Mapping[str, np.ndarray]:
+    """Return 1/A for local steps, empty where the experiment does not precondition them."""
+    if side is None or experiment.precondition not in ("local", "both"):
+        return {}
+    return side.multiplier
+
+
+def make_trainer(
+    experiment: Experiment, task: Task, side: SideInformation | None
+) -> LocalTrainer:
+    """Return what a user does."""
+    return task.trainer(make_schedule(experiment), local_multiplier(experiment, side))
+
+
+def make_bound(experiment: Experiment, side: SideInformation | None) -> Bound:
+    """Return the public bound, preconditioned where the experiment says so."""
+    inner: Bound
+    if experiment.bound == "clip":
+        inner = Clip(l2_clip_norm=experiment.l2_clip_norm)
+    elif experiment.bound == "normalise":
+        inner = Normalise(
+            l2_clip_norm=experiment.l2_clip_norm, regulariser=experiment.normalise_regulariser
+        )
+    else:
+        inner = Unbounded()
+    if side is not None and experiment.precondition in ("update", "both", "scale-then-privatise"):
+        return Preconditioned(multiplier=side.multiplier, bound=inner)
+    return inner
+
+
+def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
+    """Return the promise, with its noise calibrated if the experiment asks for that.
+
+    Raises:
+        ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
+    """
+    num_users = len(task.roster)
+    private = experiment.noise != "none"
+    if private and experiment.noise_multiplier is None and experiment.target_epsilon is None:
+        raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+    cohort = experiment.cohort if experiment.cohort is not None else max(1.0, num_users / 20)
+    arguments: dict[str, Any] = {
+        "num_users": num_users,
+        "expected_cohort_size": cohort,
+        "num_rounds": experiment.rounds,
+        "sampling": experiment.sampling,
+        "cohort_cap": experiment.cohort_cap,
+        "bound": experiment.bound,
+        "l2_bound": None if experiment.bound == "none" else bound.l2_bound,
+        "noise": experiment.noise,
+        "relation": experiment.relation,
+        "delta": experiment.delta,
+        "max_examples_per_user": experiment.max_examples_per_user,
+        "roster_sha256": task.roster_sha256,
+    }
+    if not private:
+        return Plan(**arguments, noise_multiplier=0.0)
+    if experiment.noise_multiplier is None:
+        return Plan.calibrated(**arguments, target_epsilon=experiment.target_epsilon)
+    return Plan(
+        **arguments,
+        noise_multiplier=experiment.noise_multiplier,
+        target_epsilon=experiment.target_epsilon,
+    )
+
+
+def make_optimizer(experiment: Experiment) -> Transform:
+    """Return the server optimiser."""
+    rate, momentum = experiment.server_learning_rate, experiment.server_momentum
+    adaptivity = experiment.server_adaptivity
+    match experiment.server_optimizer:
+        case "sgd":
+            return optimizers.sgd(rate)
+        case "momentum":
+            return optimizers.momentum(rate, momentum, ema=False)
+        case "ema-momentum":
+            return optimizers.momentum(rate, momentum, ema=True)
+        case "adam":
+            return optimizers.adam(rate, adaptivity, beta1=momentum)
+        case "yogi":
+            return optimizers.yogi(rate, adaptivity, beta1=momentum)
+        case "adagrad":
+            return optimizers.adagrad(rate, adaptivity)
+
+
+def make_aggregate(experiment: Experiment) -> Transform:
+    """Return the checkpoint aggregate."""
+    return aggregates.ema(experiment.ema_decay) if experiment.aggregate == "ema" else identity()
+
+
+def find_experiments() -> dict[str, Callable[[], Experiment]]:
+    """Return every experiment that can be found, by name.
+
+    Looks in the packages of the entry-point group `fedpriv.experiments`; a module there lists its
+    experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
+    """
+    names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    names.add("simulations")
+    found: dict[str, Callable[[], Experiment]] = {}
+    for name in sorted(names):
+        try:
+            package = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name == name:
+                continue
+            raise
+        for module in pkgutil.iter_modules(package.__path__):
+            for make in getattr(
+                importlib.import_module(f"{name}.{module.name}"), "EXPERIMENTS", ()
+            ):
+                found[make.__name__.replace("_", "-")] = make
+    return found
+
+
+def load_experiment(name: str) -> Experiment:
+    """Return an experiment by name, or by `module:function` for one of your own.
+
+    Raises:
+        ValueError: If there is none, with the nearest known name.
+    """
+    if ":" in name:
+        module_name, _, function = name.partition(":")
+        try:
+            make = getattr(importlib.import_module(module_name), function)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"experiment {name!r} cannot be imported ({error}); give module:function of a "
+                "module on the Python path"
+            ) from error
+        experiment = make()
+        if not isinstance(experiment, Experiment):
+            raise ValueError(f"{name!r} returned a {type(experiment).__name__}, not an Experiment")
+        return experiment
+    found = find_experiments()
+    if name not in found:
+        near = difflib.get_close_matches(name, found, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "see `fedpriv list`"
+        raise ValueError(f"experiment {name!r} is not known; {hint}")
+    return found[name]()

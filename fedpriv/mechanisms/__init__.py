@@ -1,0 +1,6 @@
+"""Bounds on what one user contributes: clipping, normalising, preconditioning."""
+
+from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.side_information import SideInformation
+
+__all__ = ["Bound", "Clip", "Normalise", "Preconditioned", "SideInformation", "Unbounded"]

@@ -1,0 +1,176 @@
+"""Per-user bounds: each carries the l2 norm that no output of it exceeds.
+
+A bound is public; the update it is applied to is not. Everything that follows (the standard
+deviation of the noise, the event that is accounted) is derived from `l2_bound`, which is never
+typed a second time.
+
+=================  ==========================================================================
+input              output of `Clip` and `Normalise`
+=================  ==========================================================================
+norm 0             zeros (never a division by zero)
+norm below C       unchanged by `Clip`; norm C‖Δ‖/(r + ‖Δ‖) by `Normalise`
+norm above C       the same direction, norm C less a part in 2^22 that absorbs the rounding
+largest floats     as above; the norm is taken in float64 with rescaling
+NaN, infinity      `ValueError`: the caller counts the user as contributing zero
+=================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.tree import Tree
+
+# float32 values round by at most a part in 2^24 each; scaling to just below C keeps ‖·‖ <= C.
+_ROUNDING = 1.0 - 2.0**-22
+
+
+class Bound(Protocol):
+    """What turns any update into one of certified norm."""
+
+    @property
+    def l2_bound(self) -> float:
+        """The l2 norm, over all tensors concatenated, that no output exceeds."""
+        ...
+
+    def apply(self, update: Tree) -> Tree:
+        """Return the bounded update; raise `ValueError` if it is not finite."""
+        ...
+
+
+def _positive(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        raise ValueError(f"{name} {value!r} is not a number; give a positive one such as 1.0")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} {value!r} must be positive and finite, such as 1.0")
+    return float(value)
+
+
+def _finite_norm(update: Tree) -> float:
+    norm = tree.l2_norm(update)
+    if not math.isfinite(norm):
+        raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
+    return norm
+
+
+def _resized(update: Tree, norm: float, length: float) -> Tree:
+    """Return an update of this norm made a part in 2^22 shorter than a length."""
+    if not 1e-30 < length / norm < 1e30:
+        # float32 cannot hold such a factor, or not to full precision: bring the norm near 1
+        # first, exactly, by two powers of two.
+        norm, exponent = math.frexp(norm)
+        for half in (exponent // 2, exponent - exponent // 2):
+            update = tree.scale(update, math.ldexp(1.0, -half))
+    return tree.scale(update, length / norm * _ROUNDING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """Scale updates longer than C down to C: Δ · min(1, C/‖Δ‖).
+
+    Guarantees:
+        * ‖output‖₂ <= C, over all tensors concatenated (the Frobenius norm of matrices, never the
+          spectral norm).
+        * Adding or removing one user moves the sum by at most C; replacing one by at most 2C.
+
+    Reference: McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018),
+    Algorithm 1, flat clipping.
+    """
+
+    l2_clip_norm: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l2_clip_norm", _positive("l2_clip_norm", self.l2_clip_norm))
+
+    @property
+    def l2_bound(self) -> float:
+        """C."""
+        return self.l2_clip_norm
+
+    def apply(self, update: Tree) -> Tree:
+        """Return the clipped update."""
+        norm = _finite_norm(update)
+        if norm <= self.l2_clip_norm * _ROUNDING:
+            return update
+        return _resized(update, norm, self.l2_clip_norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalise:
+    """Replace the length of an update by (almost) C: C · Δ/(r + ‖Δ‖).
+
+    Guarantees:
+        * ‖output‖₂ <= C (strictly below when r > 0).
+        * Adding or removing one user moves the sum by at most C; replacing one by at most 2C.
+
+    With r = 0 this is the normalised update of DP-NormFedAvg (Das et al. 2021); r > 0 is the
+    regulariser of DP-NSGD (Yang et al. 2022, Algorithm 2), scaled by C.
+    """
+
+    l2_clip_norm: float
+    regulariser: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l2_clip_norm", _positive("l2_clip_norm", self.l2_clip_norm))
+        if not (math.isfinite(self.regulariser) and self.regulariser >= 0):
+            raise ValueError(f"regulariser {self.regulariser!r} must be 0 or positive")
+
+    @property
+    def l2_bound(self) -> float:
+        """C."""
+        return self.l2_clip_norm
+
+    def apply(self, update: Tree) -> Tree:
+        """Return the normalised update; the zero update stays zero."""
+        norm = _finite_norm(update)
+        if norm == 0.0:
+            return update
+        return _resized(update, norm, self.l2_clip_norm * (norm / (self.regulariser + norm)))
+
+
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
+
+    @property
+    def l2_bound(self) -> float:
+        """Infinity."""
+        return math.inf
+
+    def apply(self, update: Tree) -> Tree:
+        """Return the update, refusing only what is not finite."""
+        _finite_norm(update)
+        return update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preconditioned:
+    """Multiply the update by a public multiplier (1/A), *then* bound it.
+
+    Guarantees:
+        * The output has the inner bound's norm, whatever the multiplier: precondition first,
+          bound second. The reverse order would have sensitivity C · max(1/A).
+
+    Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022), the
+    server-side variant discussed beside Algorithm 3.
+    """
+
+    multiplier: Mapping[str, np.ndarray] = field(repr=False)
+    bound: Bound
+
+    @property
+    def l2_bound(self) -> float:
+        """The inner bound's, in preconditioned coordinates."""
+        return self.bound.l2_bound
+
+    def apply(self, update: Tree) -> Tree:
+        """Return the preconditioned, then bounded update."""
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
+            scaled = tree.multiply(update, self.multiplier)
+        return self.bound.apply(scaled)

@@ -1,0 +1,153 @@
+"""Server optimisers: transforms of the released (noised) mean update.
+
+All of it is post-processing: the input is already private, so nothing here can cost privacy. An
+update is `local - global` params, so the server *adds* what these return.
+
+References: Reddi et al., "Adaptive Federated Optimization" (2021), Algorithm 2 (FedAdagrad,
+FedYogi, FedAdam); Hsu et al. (2019) for server momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fedpriv.transform import State, Transform
+
+Tensors = dict[str, np.ndarray]
+
+
+def _rate(learning_rate: float) -> np.float32:
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"server learning rate {learning_rate!r} must be positive and finite")
+    return np.float32(learning_rate)
+
+
+def _fraction(name: str, value: float) -> np.float32:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} {value!r} must lie in [0, 1)")
+    return np.float32(value)
+
+
+def _zeros(params: Tensors) -> Tensors:
+    return {name: np.zeros_like(array) for name, array in params.items()}
+
+
+def sgd(learning_rate: float = 1.0) -> Transform:
+    """Return `update * learning_rate`; with rate 1 the mean update itself (FedAvg)."""
+    rate = _rate(learning_rate)
+
+    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+        if rate != 1:
+            for array in update.values():
+                array *= rate
+        return update, state
+
+    return Transform(init=lambda params: {}, next=next_)
+
+
+def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Transform:
+    """Return server momentum.
+
+    Args:
+        learning_rate: Multiplies the velocity.
+        decay: β, the weight of the past.
+        ema: True for the exponential moving average u <- βu + (1-β)g (AdaDPS, Figure 6 left);
+            False for the classic u <- βu + g.
+    """
+    rate, beta = _rate(learning_rate), _fraction("server momentum", decay)
+    gain = np.float32(1) - beta if ema else np.float32(1)
+
+    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+        velocity = state["velocity"]
+        for name, array in update.items():
+            own = velocity[name]
+            own *= beta
+            if gain != 1:
+                array *= gain
+            own += array
+            np.multiply(own, rate, out=array)
+        return update, {"velocity": velocity}
+
+    return Transform(init=lambda params: {"velocity": _zeros(params)}, next=next_)
+
+
+def _adaptive(
+    learning_rate: float,
+    adaptivity: float,
+    beta1: float,
+    second: Callable[[np.ndarray, np.ndarray], None],
+    corrections: Callable[[float], tuple[float, float]],
+) -> Transform:
+    """Return m/(√v + adaptivity) with `second(v, g)` updating v in place."""
+    rate, decay = _rate(learning_rate), _fraction("beta1", beta1)
+    if not (math.isfinite(adaptivity) and adaptivity > 0):
+        raise ValueError(f"server adaptivity {adaptivity!r} must be positive and finite")
+
+    def init(params: Tensors) -> State:
+        return {
+            "first": _zeros(params),
+            "second": _zeros(params),
+            "count": {"steps": np.zeros((), np.float32)},
+        }
+
+    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+        steps = float(state["count"]["steps"]) + 1
+        first_correction, second_correction = corrections(steps)
+        for name, gradient in update.items():
+            first, moment = state["first"][name], state["second"][name]
+            second(moment, gradient)
+            first *= decay
+            gradient *= np.float32(1) - decay
+            first += gradient
+            # gradient's buffer becomes the step: rate * m̂ / (√v̂ + adaptivity)
+            denominator = np.sqrt(moment)
+            denominator *= np.float32(1 / math.sqrt(second_correction))
+            denominator += np.float32(adaptivity)
+            np.divide(first, denominator, out=gradient)
+            gradient *= rate * np.float32(1 / first_correction)
+        return update, {**state, "count": {"steps": np.array(steps, np.float32)}}
+
+    return Transform(init=init, next=next_)
+
+
+def adam(
+    learning_rate: float = 1.0, adaptivity: float = 1e-8, beta1: float = 0.9, beta2: float = 0.999
+) -> Transform:
+    """Return Adam with bias correction: m̂/(√v̂ + adaptivity) (DP-FedAdam when the input is)."""
+    b1, b2 = _fraction("beta1", beta1), _fraction("beta2", beta2)
+
+    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+        moment *= b2
+        moment += (np.float32(1) - b2) * np.square(gradient)
+
+    def corrections(steps: float) -> tuple[float, float]:
+        return 1 - beta1**steps, 1 - beta2**steps
+
+    return _adaptive(learning_rate, adaptivity, float(b1), second, corrections)
+
+
+def yogi(
+    learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.9, beta2: float = 0.99
+) -> Transform:
+    """Return Yogi: v <- v - (1-β₂) g² sign(v - g²), without bias correction (FedYogi)."""
+    b2 = _fraction("beta2", beta2)
+
+    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+        square = np.square(gradient)
+        moment -= (np.float32(1) - b2) * square * np.sign(moment - square)
+
+    return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))
+
+
+def adagrad(
+    learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.0
+) -> Transform:
+    """Return AdaGrad: v <- v + g², without bias correction (FedAdagrad)."""
+
+    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+        moment += np.square(gradient)
+
+    return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))

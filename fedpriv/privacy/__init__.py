@@ -1,0 +1,1 @@
+"""The promise: who is drawn, what a charge costs, the plan, the ledger and the statement."""

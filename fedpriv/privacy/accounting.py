@@ -1,0 +1,260 @@
+"""What charges cost: events in, an ε with everything that makes it a statement out.
+
+The numbers are dp-accounting's. `epsilon` prices a count of identical charges and always answers
+with the δ, the relation, the unit and the accountant; σ is the noise multiplier of the event.
+
+How a kind is priced:
+
+==========================  ===========================================  =======================
+kind                        dp-accounting event                          accountant
+==========================  ===========================================  =======================
+gaussian                    Gaussian(σ)                                  PLD, RDP beside
+poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, RDP under add-remove
+truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
+fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
+==========================  ===========================================  =======================
+
+Replacing a user moves the sum by up to twice the bound. dp-accounting's PLD accountant counts
+that itself, its RDP accountant (0.6.0) does not, so RDP under replace-one is fed σ/2; tests pin
+both behaviours. The privacy loss distribution is discretised pessimistically (Doroshenko et al.
+2022, "Connect the Dots"), on a grid chosen per event, so ε is rounded up, by about 1e-4 at most.
+
+>>> event = Event(kind="poisson-gaussian", noise_multiplier=1.0, sampling_prob=0.05)
+>>> print(epsilon(event, 100, delta=1 / 400, relation=Relation.ADD_REMOVE))
+ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3890)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from absl import logging as absl_logging
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.rdp import RdpAccountant, compute_epsilon
+
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.numbers import positive_int, probability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epsilon:
+    """An ε with everything that makes it a statement.
+
+    Attributes:
+        value: The headline ε; infinite when nothing is promised.
+        delta: Its δ.
+        relation: The neighbouring relation.
+        accountant: Who computed `value`: "PLD", "RDP", or "none" when it is infinite by nature.
+        rdp: The RDP figure beside it, or None where RDP prices no such event.
+        unit: What one neighbour is.
+        reason: Why the value is infinite, else empty.
+    """
+
+    value: float
+    delta: float
+    relation: Relation
+    accountant: str
+    rdp: float | None = None
+    unit: str = "user"
+    reason: str = ""
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if math.isinf(self.value):
+            shown, beside = "∞", f"; {self.reason}" if self.reason else ""
+        else:
+            shown = f"{self.value:.4f}"
+            beside = f"; RDP {self.rdp:.4f}" if self.rdp is not None \
+                and self.accountant != "RDP" else ""
+        return (f"ε = {shown} at δ = {self.delta:.4g} ({self.relation.value}, per {self.unit}, "
+                f"by {self.accountant}{beside})")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; an infinite ε is null, with its `reason`."""
+        finite = math.isfinite(self.value)
+        return {
+            "epsilon": self.value if finite else None,
+            "epsilon_rdp": self.rdp if self.rdp is not None and math.isfinite(self.rdp) else None,
+            "delta": self.delta, "relation": self.relation.value, "unit": self.unit,
+            "accountant": self.accountant, **({} if finite else {"reason": self.reason})}
+
+
+def epsilon(event: Event, count: int, *, delta: float, relation: Relation | str,
+            num_rounds: int | None = None) -> Epsilon:
+    """Return the ε of `count` identical charges.
+
+    Args:
+        event: What each charge did.
+        count: Number of charges, at least 0 (0 costs nothing).
+        delta: δ, strictly between 0 and 1.
+        relation: The neighbouring relation.
+        num_rounds: The count the PLD grid is chosen for; a plan gives its number of rounds, so
+            that every ε along a run comes from one grid. None takes `count`.
+
+    Returns:
+        PLD with RDP beside it where both price the event; RDP alone for fixed-size cohorts.
+
+    Guarantees:
+        * An upper bound on ε for the stated relation; results are cached.
+        * The order of magnitude of its cost is 0.02 s a call once an event is cached, and below
+          5 s and 700 MB for the first.
+
+    Raises:
+        ValueError: If a number is out of range, or nobody can price the pair: fixed-size cohorts
+            under add-remove.
+    """
+    return epsilon_of([(event, count)], delta=delta, relation=relation, num_rounds=num_rounds)
+
+
+def epsilon_of(charges: Sequence[tuple[Event, int]], *, delta: float, relation: Relation | str,
+               num_rounds: int | None = None) -> Epsilon:
+    """Return the ε of run-length groups of charges, as a ledger holds them.
+
+    Args:
+        charges: Pairs of an event and how often it was charged.
+        delta: δ, strictly between 0 and 1.
+        relation: The neighbouring relation.
+        num_rounds: As for `epsilon`.
+
+    Raises:
+        ValueError: As `epsilon`.
+    """
+    groups: dict[Event, int] = {}
+    for event, count in charges:
+        if not isinstance(event, Event):
+            raise ValueError(f"{event!r} is not an Event; build one with cohort_event(...)")
+        if count != 0:
+            groups[event] = groups.get(event, 0) + positive_int("count", count)
+    rounds = sum(groups.values()) if num_rounds is None else positive_int("num_rounds", num_rounds)
+    return _epsilon(tuple(groups.items()), probability("delta", delta), Relation.of(relation),
+                    max(rounds, 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def _epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation,
+             num_rounds: int) -> Epsilon:
+    fixed = any(event.kind == "fixed-size-gaussian" for event, _ in groups)
+    if fixed and relation is Relation.ADD_REMOVE:
+        raise ValueError("fixed-size cohorts cannot be accounted under add-remove: leaving a user "
+                         "out changes who else is drawn; use relation 'replace-one', or poisson "
+                         "sampling")
+    if not groups:
+        return Epsilon(value=0.0, delta=delta, relation=relation, rdp=0.0,
+                       accountant="RDP" if fixed else "PLD")
+    rdp = _rdp_epsilon(groups, delta, relation)
+    if fixed:
+        if rdp is None:
+            raise ValueError("fixed-size and capped cohorts in one ledger: no accountant prices "
+                             "both; run them as two plans")
+        return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
+    value = _pld_epsilon(groups, delta, relation, num_rounds)
+    return Epsilon(value=value, delta=delta, relation=relation, rdp=rdp, accountant="PLD",
+                   reason="δ is below what the accountant can resolve" if math.isinf(value) else "")
+
+
+def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relation) -> float:
+    """Return ε on a grid ten times wider: an upper bound too, looser, and about ten times cheaper.
+
+    Only a search wants it; what is reported is `epsilon`. Events that RDP prices cost the same.
+    """
+    if event.kind == "fixed-size-gaussian":
+        return epsilon(event, count, delta=delta, relation=relation).value
+    return _pld_epsilon(((event, positive_int("count", count)),), probability("delta", delta),
+                        relation, count, coarse=10.0)
+
+
+def _pld_epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation,
+                 num_rounds: int, coarse: float = 1.0) -> float:
+    interval = coarse * max(_interval(event, num_rounds, relation) for event, _ in groups)
+    loss = None
+    for event, count in groups:
+        if event.kind == "gaussian":
+            part = _one_loss(event, relation, interval, count)
+        else:
+            part = _one_loss(event, relation, interval, 1).self_compose(count)
+        loss = part if loss is None else loss.compose(part)
+    assert loss is not None
+    value = float(loss.get_epsilon_for_delta(delta))
+    if not value >= 0.0:
+        raise ValueError(f"the accountant answered {value} for {groups}; refuse it and report it")
+    return value
+
+
+@functools.lru_cache(maxsize=8)
+def _one_loss(event: Event, relation: Relation, interval: float,
+              count: int) -> pld.PrivacyLossDistribution:
+    """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
+    theirs = relation._theirs
+    if event.kind == "truncated-poisson-gaussian":
+        assert event.num_users and event.sampling_prob and event.cap
+        return pld.from_truncated_subsampled_gaussian_mechanism(
+            event.num_users, event.sampling_prob, event.cap, event.noise_multiplier,
+            value_discretization_interval=interval, neighboring_relation=theirs)
+    return pld.from_gaussian_mechanism(
+        event.noise_multiplier / math.sqrt(count), value_discretization_interval=interval,
+        sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
+        neighboring_relation=theirs)
+
+
+def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
+    """Return the width of the PLD grid, from the event, the planned charges and the relation.
+
+    Rounding up costs about 0.4 T h² in ε over T charges. Aim at 2e-5 of that, less when ε itself
+    will be small, with h between 1e-4 and 1e-3; then widen until one charge's loss fits 150 000
+    cells (a second) and the composed loss a few million (600 MB).
+    """
+    sigma, rounds, prob = event.noise_multiplier, num_rounds, event.sampling_prob or 1.0
+    if event.kind == "gaussian":
+        sigma, rounds = sigma / math.sqrt(rounds), 1
+    if relation is Relation.REPLACE_ONE:
+        sigma /= 2.0
+    spread = prob * math.sqrt(rounds * math.expm1(min(sigma**-2.0, 500.0)))
+    accurate = min(max(math.sqrt(2e-5 * min(spread, 1.0) / (0.4 * rounds)), 1e-4), 1e-3)
+    widest = sigma / 2.0 if event.kind == "truncated-poisson-gaussian" else sigma
+    one = 0.5 / widest**2 + 10.0 / widest
+    drift = rounds * min(prob * 0.5 / sigma**2, prob**2 * math.expm1(min(sigma**-2.0, 500.0)))
+    composed = min(rounds * one, 2.0 * drift + 20.0 * math.sqrt(max(drift, 1e-12)) + one)
+    return float(f"{max(accurate, one / 1.5e5, composed / 2e6):.1e}")
+
+
+def _rdp_epsilon(groups: tuple[tuple[Event, int], ...], delta: float,
+                 relation: Relation) -> float | None:
+    curves = [_rdp_curve(event, relation) for event, _ in groups]
+    if any(curve is None for curve in curves):
+        return None
+    orders = RdpAccountant().orders
+    total = np.zeros(len(orders))
+    for curve, (_, count) in zip(curves, groups, strict=True):
+        total += np.asarray(curve) * count
+    with _quiet():
+        return float(compute_epsilon(orders.tolist(), total.tolist(), delta)[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _rdp_curve(event: Event, relation: Relation) -> tuple[float, ...] | None:
+    """Return the RDP of one charge at every default order, or None where RDP has no answer."""
+    theirs = relation._theirs
+    priced = event.to_dp_event(relation, accountant="RDP")
+    accountant = RdpAccountant(neighboring_relation=theirs)
+    if not accountant.supports(priced):
+        return None
+    with _quiet():
+        return tuple(float(value) for value in accountant.compose(priced).rdp)
+
+
+class _quiet:
+    """Silence absl, which reports every RDP order that failed to converge, one line each."""
+
+    def __enter__(self) -> None:
+        self._level = absl_logging.get_verbosity()
+        absl_logging.set_verbosity(absl_logging.ERROR)
+
+    def __exit__(self, *_: object) -> None:
+        absl_logging.set_verbosity(self._level)

@@ -1,0 +1,226 @@
+"""What one charge did: an event in four kinds and built-in numbers, and the relation it is told in.
+
+σ is the noise multiplier: the standard deviation of the noise on the *sum* over the l2 bound of
+one user's vector. Events are values; what they cost is computed in `fedpriv.privacy.accounting`.
+They travel as our own JSON with a whitelist of kinds, never as dp-accounting's named tuples, whose
+reader imports and calls whatever the data names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, get_args
+
+import dp_accounting
+
+from fedpriv.privacy.numbers import finite_float, positive_float, positive_int
+
+EventKind = Literal[
+    "gaussian", "poisson-gaussian", "truncated-poisson-gaussian", "fixed-size-gaussian"]
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "gaussian": (),
+    "poisson-gaussian": ("sampling_prob",),
+    "truncated-poisson-gaussian": ("sampling_prob", "num_users", "cap"),
+    "fixed-size-gaussian": ("num_users", "size"),
+}
+SMALLEST_NOISE_MULTIPLIER = 0.01
+LARGEST_NOISE_MULTIPLIER = 1e5
+
+
+class Relation(Enum):
+    """Which two rosters the guarantee compares."""
+
+    ADD_REMOVE = "add-remove"
+    """One rostered user's records are there, or not."""
+    REPLACE_ONE = "replace-one"
+    """One rostered user's records are replaced by any others."""
+
+    @classmethod
+    def of(cls, value: Relation | str) -> Relation:
+        """Return the relation of a name.
+
+        Raises:
+            ValueError: If there is no such relation.
+        """
+        try:
+            return cls(value)
+        except ValueError:
+            raise ValueError(
+                f"relation {value!r} is unknown; give 'add-remove' or 'replace-one'") from None
+
+    @property
+    def _theirs(self) -> dp_accounting.NeighboringRelation:
+        return (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+                if self is Relation.ADD_REMOVE else dp_accounting.NeighboringRelation.REPLACE_ONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One charge: what was drawn and how much noise was added to the bounded sum.
+
+    Attributes:
+        kind: One of the four kinds above; nothing else can be written or read.
+        noise_multiplier: σ, between 0.01 and 100000.
+        sampling_prob: Probability that a user is drawn (the two Poisson kinds).
+        num_users: Size of the roster (truncated and fixed-size kinds).
+        cap: Largest cohort (truncated kind).
+        size: Cohort size (fixed-size kind).
+
+    Raises:
+        ValueError: If a number is missing, superfluous, not finite or out of range.
+    """
+
+    kind: EventKind
+    noise_multiplier: float
+    sampling_prob: float | None = None
+    num_users: int | None = None
+    cap: int | None = None
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(EventKind):
+            raise ValueError(
+                f"event kind {self.kind!r} is unknown; give one of {', '.join(_FIELDS)}")
+        sigma = positive_float("noise_multiplier", self.noise_multiplier)
+        if sigma < SMALLEST_NOISE_MULTIPLIER:
+            raise ValueError(
+                f"noise_multiplier {sigma} is below {SMALLEST_NOISE_MULTIPLIER}, where ε runs into "
+                "the thousands a round; raise it, or ask for noise 'none'")
+        if sigma > LARGEST_NOISE_MULTIPLIER:
+            raise ValueError(
+                f"noise_multiplier {sigma} is above {LARGEST_NOISE_MULTIPLIER:g}, where nothing "
+                "but noise is left; lower it")
+        object.__setattr__(self, "noise_multiplier", sigma)
+        for name in ("sampling_prob", "num_users", "cap", "size"):
+            value, wanted = getattr(self, name), name in _FIELDS[self.kind]
+            if wanted == (value is None):
+                raise ValueError(f"a {self.kind} event {'needs' if wanted else 'has no'} {name}"
+                                 + ("" if wanted else f" ({value!r} given); leave it out"))
+            if wanted:
+                check = positive_float if name == "sampling_prob" else positive_int
+                object.__setattr__(self, name, check(name, value))
+        if self.sampling_prob is not None and self.sampling_prob > 1.0:
+            raise ValueError(f"sampling_prob {self.sampling_prob} is above 1; "
+                             "give expected cohort over users")
+        for name in ("cap", "size"):
+            value = getattr(self, name)
+            if value is not None and self.num_users is not None and value > self.num_users:
+                raise ValueError(f"{name} {value} is above the {self.num_users} users; lower it")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as plain JSON values, the given fields only.
+
+        >>> Event(kind="gaussian", noise_multiplier=2).to_json()
+        {'kind': 'gaussian', 'noise_multiplier': 2.0}
+        """
+        names = ("noise_multiplier", *_FIELDS[self.kind])
+        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Event:
+        """Return the event that `to_json` wrote; nothing in it is ever imported or called.
+
+        Raises:
+            ValueError: If it is not an object of a known kind with exactly that kind's fields.
+        """
+        if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
+            raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
+        if value["kind"] not in _FIELDS:
+            raise ValueError(f"event kind {value['kind']!r} is unknown; "
+                             f"known are {', '.join(_FIELDS)}")
+        names = {"kind", "noise_multiplier", *_FIELDS[value["kind"]]}
+        if set(value) != names:
+            raise ValueError(f"a {value['kind']} event has the fields {sorted(names)}, "
+                             f"not {sorted(map(str, value))}")
+        return cls(**dict(value))
+
+    def to_dp_event(self, relation: Relation = Relation.ADD_REMOVE, *,
+                    accountant: Literal["PLD", "RDP"] = "PLD") -> dp_accounting.DpEvent:
+        """Return dp-accounting's event, made of built-in floats and ints.
+
+        Args:
+            relation: The neighbouring relation it will be priced under.
+            accountant: Who will price it. RDP under replace-one gets half the noise multiplier,
+                because that accountant leaves out the doubled sensitivity.
+        """
+        sigma = self.noise_multiplier
+        if accountant == "RDP" and relation is Relation.REPLACE_ONE:
+            sigma = sigma / 2.0
+        gaussian = dp_accounting.GaussianDpEvent(sigma)
+        given: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
+        if self.kind == "gaussian":
+            return gaussian
+        if self.kind == "poisson-gaussian":
+            return dp_accounting.PoissonSampledDpEvent(
+                sampling_probability=given["sampling_prob"], event=gaussian)
+        if self.kind == "truncated-poisson-gaussian":
+            return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
+                dataset_size=given["num_users"], sampling_probability=given["sampling_prob"],
+                truncated_batch_size=given["cap"], noise_multiplier=sigma)
+        return dp_accounting.SampledWithoutReplacementDpEvent(
+            source_dataset_size=given["num_users"], sample_size=given["size"], event=gaussian)
+
+
+def cohort_event(*, num_users: int, expected_cohort_size: float, noise_multiplier: float,
+                 sampling: str = "poisson", cohort_cap: int | None = None) -> Event:
+    """Return the event of a round that draws a cohort and noises its bounded sum.
+
+    Args:
+        num_users: Users on the roster.
+        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed).
+        noise_multiplier: σ.
+        sampling: "poisson" or "fixed".
+        cohort_cap: Largest Poisson cohort, or None.
+
+    Returns:
+        The event; a cohort of everybody is a plain Gaussian whatever the sampling.
+
+    Raises:
+        ValueError: If the numbers do not describe a cohort.
+
+    >>> cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1).sampling_prob
+    0.05
+    """
+    users = positive_int("num_users", num_users)
+    mean = positive_float("expected_cohort_size", expected_cohort_size)
+    if mean > users:
+        raise ValueError(f"a cohort of {mean:g} is above the {users} users; lower the cohort size")
+    if sampling not in ("poisson", "fixed"):
+        raise ValueError(f"sampling {sampling!r} is unknown; give 'poisson' or 'fixed'")
+    if sampling == "fixed":
+        if cohort_cap is not None:
+            raise ValueError(f"cohort_cap {cohort_cap!r} has no meaning for fixed-size cohorts; "
+                             "leave it out or use poisson sampling")
+        if not mean.is_integer():
+            raise ValueError(f"a fixed cohort of {mean:g} users is not whole; give a whole number")
+        if mean == users:
+            return Event(kind="gaussian", noise_multiplier=noise_multiplier)
+        return Event(kind="fixed-size-gaussian", noise_multiplier=noise_multiplier,
+                     num_users=users, size=int(mean))
+    if cohort_cap is not None and positive_int("cohort_cap", cohort_cap) > users:
+        raise ValueError(f"cohort_cap {cohort_cap} is above the {users} users and never acts; "
+                         "leave it out")
+    if cohort_cap is not None and cohort_cap < users:
+        return Event(kind="truncated-poisson-gaussian", noise_multiplier=noise_multiplier,
+                     sampling_prob=mean / users, num_users=users, cap=cohort_cap)
+    if mean == users:
+        return Event(kind="gaussian", noise_multiplier=noise_multiplier)
+    return Event(kind="poisson-gaussian", noise_multiplier=noise_multiplier,
+                 sampling_prob=mean / users)
+
+
+def default_delta(num_users: int) -> float:
+    """Return δ = n^-1.1, below one chance in n that a user is exposed outright.
+
+    Raises:
+        ValueError: If there are not at least two users.
+
+    >>> f"{default_delta(400):.4g}"
+    '0.001373'
+    """
+    users = positive_int("num_users", num_users)
+    if users < 2:
+        raise ValueError("one user has no default δ; give delta, such as 1e-5")
+    return finite_float("delta", float(users) ** -1.1)

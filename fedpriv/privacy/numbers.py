@@ -1,0 +1,79 @@
+"""The gate every number passes before it reaches an accountant.
+
+dp-accounting reads a wrong number as a good one: a NaN noise multiplier gives ε = 0, and an
+integer or NumPy one silently loses its scaling (ε 1.6 where 86 is true). So nothing is handed on
+that is not a built-in float or int, finite and inside its range.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+
+def finite_float(name: str, value: Any) -> float:
+    """Return a number as a built-in float.
+
+    Args:
+        name: What to call the number in a message.
+        value: A real number of any type but bool; NumPy scalars are converted.
+
+    Raises:
+        ValueError: If it is no real number, or not finite.
+
+    >>> import numpy as np
+    >>> finite_float("σ", np.float32(0.5)), type(finite_float("σ", 1)).__name__
+    (0.5, 'float')
+    >>> finite_float("σ", float("nan"))
+    Traceback (most recent call last):
+        ...
+    ValueError: σ nan is not finite; give an ordinary number
+    """
+    if type(value).__name__ in ("bool", "bool_") or not isinstance(value, Real):
+        raise ValueError(f"{name} {value!r} is not a number; give one such as 1.0")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name} {number} is not finite; give an ordinary number")
+    return number
+
+
+def positive_float(name: str, value: Any) -> float:
+    """Return a number above zero as a built-in float.
+
+    Raises:
+        ValueError: As `finite_float`, or if it is zero or below.
+    """
+    number = finite_float(name, value)
+    if number <= 0.0:
+        raise ValueError(f"{name} {number} must be above 0")
+    return number
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Return a whole number of at least 1 as a built-in int.
+
+    Raises:
+        ValueError: If it is a bool, not whole (a float such as 20.0 included), or below 1.
+    """
+    if type(value).__name__ in ("bool", "bool_") or not isinstance(value, Integral):
+        raise ValueError(f"{name} {value!r} is not a whole number; give one such as 20")
+    number = int(value)
+    if number < 1:
+        raise ValueError(f"{name} {number} must be at least 1")
+    return number
+
+
+def probability(name: str, value: Any) -> float:
+    """Return a number strictly between 0 and 1 as a built-in float.
+
+    Raises:
+        ValueError: As `positive_float`, or if it is 1 or above.
+    """
+    number = positive_float(name, value)
+    if number >= 1.0:
+        raise ValueError(f"{name} {number} must be below 1; a failure chance of 1 promises nothing")
+    return number

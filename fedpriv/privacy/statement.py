@@ -1,0 +1,285 @@
+"""The privacy statement: what a run promises and what it does not, in plain words.
+
+Everything said here follows from the plan, the ledger's counts, the mode of the keys and the
+provenance that the corpus published. It is data (titles and paragraphs of plain text); reports and
+the command line dress it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.plan import Plan
+
+NO_MEANINGFUL_PROTECTION_ABOVE = 10.0
+"""ε above which a run is labelled. At ε = 10 the odds that somebody took part may be multiplied by
+22 000: from even odds to 99.995 %, which no reader would call protection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A titled part of a statement.
+
+    Attributes:
+        title: A few words.
+        paragraphs: Plain text, no markup.
+    """
+
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a run promises.
+
+    Attributes:
+        headline: One line: the ε with all that makes it mean something, and its label.
+        no_meaningful_protection: Whether ε is infinite or above 10.
+        simulated: Whether the noise came from a seed.
+        sections: The statement's parts, in reading order.
+    """
+
+    headline: str
+    no_meaningful_protection: bool
+    simulated: bool
+    sections: tuple[Section, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"headline": self.headline,
+                "no_meaningful_protection": self.no_meaningful_protection,
+                "simulated": self.simulated,
+                "sections": [{"title": part.title, "paragraphs": list(part.paragraphs)}
+                             for part in self.sections]}
+
+
+def privacy_statement(plan: Plan, *, num_charges: int, num_lost: int = 0, mode: str,
+                      corpus: Mapping[str, Any] | None = None,
+                      side_information: Mapping[str, Any] | None = None) -> Statement:
+    """Return the statement of a run, finished or under way.
+
+    Args:
+        plan: The promise.
+        num_charges: Charges spent.
+        num_lost: Of these, attempts that released nothing.
+        mode: "simulation" or "secure".
+        corpus: What `experiment.json` says of the corpus; missing facts are left out.
+        side_information: Its "source" and "description", or None without preconditioning.
+    """
+    corpus = corpus or {}
+    spent = plan.epsilon(num_charges)
+    simulated = mode != "secure"
+    weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
+    label = "" if not weak else ("no privacy" if math.isinf(spent.value)
+                                 else "no meaningful protection")
+    headline = ("simulated " if simulated and plan.is_private else "") + str(spent)
+    parts = (
+        ("The promise", _promise(plan, spent, label)),
+        ("Who is protected", _who(plan, corpus)),
+        ("How ε was counted", _counted(plan, spent, num_charges, num_lost)),
+        ("Randomness", _randomness(plan, simulated)),
+        ("Whose words are in an example", _words(corpus)),
+        ("What was taken to be public", _public(corpus, side_information)),
+        ("What ε does not cover", _not_covered(plan, corpus, simulated)),
+    )
+    return Statement(
+        headline=f"{headline}: {label}" if label else headline, no_meaningful_protection=weak,
+        simulated=simulated,
+        sections=tuple(Section(title=title, paragraphs=tuple(texts))
+                       for title, texts in parts if texts))
+
+
+def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
+    """Return the statement of a run folder, from its `experiment.json` and its ledger.
+
+    Raises:
+        ValueError: If either is missing or damaged.
+    """
+    folder = Path(run_dir)
+    try:
+        document = json.loads((folder / "experiment.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{folder} holds no readable experiment.json ({error}); give the folder "
+                         "that `fedpriv run` wrote") from error
+    _, history, _ = read_ledger(folder / "ledger.jsonl")
+    return privacy_statement(
+        history.plan, num_charges=len(history.charges), num_lost=len(history.lost),
+        mode=history.mode, corpus=document.get("corpus"),
+        side_information=document.get("side_information"))
+
+
+def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
+    if not plan.is_private:
+        return ["This run adds no noise. It promises nothing: ε is infinite, and whoever sees the "
+                "model may learn anything about any user in it."]
+    change = ("whether one rostered user's records were there or not"
+              if plan.relation is Relation.ADD_REMOVE
+              else "replacing all records of one rostered user by any others")
+    text = [f"ε = {_short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
+            f"of anything released by a factor of at most e^{_short(spent.value)}"
+            f"{_factor(spent.value)}, except with probability δ."]
+    if math.isfinite(spent.value):
+        about = ("whether a given user took part" if plan.relation is Relation.ADD_REMOVE
+                 else "which of two record sets a user has")
+        text.append(f"Put as a bet: somebody who knows everything else and gives even odds on "
+                    f"{about} may become {_sure(spent.value)} sure, and not surer, δ aside.")
+    if label:
+        text.append(f"That is {label}: we use these words for every ε above "
+                    f"{NO_MEANINGFUL_PROTECTION_ABOVE:g}. Read the run as a comparison of methods, "
+                    "not as a safeguard.")
+    return text + [f"Note that {warning}." for warning in plan.warnings]
+
+
+def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
+    if not plan.is_private:
+        return []
+    roster = _object(_object(corpus.get("provenance")).get("roster"))
+    named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
+    text = [f"The unit is a user: one account's whole example set as prepared, all of its records "
+            f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
+            "the list is public, what they wrote is protected."]
+    if roster.get("how"):
+        text.append(f"How the list was chosen: {str(roster['how']).rstrip('.')}.")
+    if roster.get("looks_at_data"):
+        text.append("That choice looked at the records of the users it holds, and ε does not cover "
+                    "what the list itself gives away.")
+    if corpus.get("synthetic"):
+        text.append("The users of this corpus are made up; nobody real is at stake.")
+    return text
+
+
+def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
+    if not plan.is_private:
+        return []
+    if plan.sampling == "fixed":
+        drawn = (f"Every round draws {plan.expected_cohort_size:g} of {plan.num_users} users "
+                 "without replacement. Cohorts of fixed size earn much less than independent "
+                 "coins, and are accounted as what they are, under replacement of one user.")
+    else:
+        drawn = (f"Every round draws each user by a coin of its own with probability "
+                 f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
+                 "average); the server tosses the coins and the cohort stays secret.")
+        if plan.cohort_cap is not None:
+            drawn += (f" When more than {plan.cohort_cap} are drawn a uniform subset takes part; ε "
+                      "includes that.")
+    verb = "clipped to" if plan.bound == "clip" else "normalised to"
+    noised = (f"Each user's update is {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
+              f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
+              f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
+              "is divided by the planned cohort, whoever replied.")
+    lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
+    beside = f" Rényi accounting (RDP) gives {_short(spent.rdp)}." \
+        if spent.rdp is not None and spent.accountant != "RDP" else ""
+    how = {"PLD": "privacy loss distributions (PLD), rounded up",
+           "RDP": "Rényi accounting (RDP)"}[spent.accountant]
+    return [drawn, noised,
+            f"{num_charges} of {plan.num_rounds} planned rounds are charged{lost}. Every round was "
+            "charged on disk before its users and its noise were drawn, and everything computed "
+            "from released values is free.",
+            f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}"]
+
+
+def _randomness(plan: Plan, simulated: bool) -> list[str]:
+    if not plan.is_private:
+        return []
+    if simulated:
+        return ["This is a seeded simulation, and its ε is simulated: anyone with the seed can "
+                "subtract the noise and redraw the cohorts. It is the ε the same plan would have "
+                "in secure mode.",
+                "Floating point: not hardened. Noise is added to ordinary floating-point sums, "
+                "whose last bits can betray the sum."]
+    return ["Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
+            "from a ChaCha20 key stream, cohorts from a generator seeded by the same source.",
+            "Floating point: not hardened. Noise is added to ordinary floating-point sums, whose "
+            "last bits can betray the sum; ε is that of exact arithmetic."]
+
+
+def _words(corpus: Mapping[str, Any]) -> list[str]:
+    provenance = _object(corpus.get("provenance"))
+    titles = _object(_object(provenance.get("roster")).get("foreign_titles"))
+    if provenance.get("own_text_only"):
+        return ["Titles written by other accounts were dropped (own text only): an example holds "
+                "words of its own account, and a label that follows the post's tags."]
+    if not isinstance(titles.get("share"), (int, float)) or not titles["share"]:
+        return []
+    text = (f"An answer's example carries the title and tags of the question it answers, written "
+            f"by somebody else: {_percent(titles['share'])} of the rostered users' examples do")
+    if isinstance(titles.get("share_by_rostered_users"), (int, float)):
+        text += (f", and for {_percent(titles['share_by_rostered_users'])} that somebody is "
+                 "another rostered user")
+    return [text + ".",
+            "The promise is about an account's examples. It does not cover a person's words inside "
+            "other accounts' examples; preparing the corpus with --own-text-only drops them."]
+
+
+def _public(corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[str]:
+    roster = _object(_object(corpus.get("provenance")).get("roster"))
+    vocabulary = _object(roster.get("vocabulary"))
+    text = []
+    if vocabulary:
+        chosen, counts = vocabulary.get("chosen"), vocabulary.get("word_counts")
+        text.append("Vocabulary and tag list: "
+                    + (f"{chosen}" if chosen else f"from {vocabulary.get('source', 'unknown')}")
+                    + (f". Word counts: {counts}" if counts else "") + ".")
+    if side is not None:
+        text.append(f"Side information: {str(side.get('description', 'unknown')).rstrip('.')}.")
+        if side.get("source") == "private":
+            text.append("This side information was computed from rostered users. Its use is NOT "
+                        "covered by ε, and the figures above do not hold for a run that uses it.")
+    if not text:
+        return []
+    outside = corpus.get("num_public_users")
+    who = f"the {outside} users outside the roster" if outside else "whoever it came from"
+    return [*text, f"That these were public beforehand is an assumption, not a result: {who} get "
+                   "no protection from this run."]
+
+
+def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
+    if not plan.is_private:
+        return []
+    text = ["Tuning: learning rates, clip norms and the choice among methods, where they were made "
+            "by looking at results on these users."]
+    if simulated:
+        text.append("Diagnostics: accuracy on rostered users, cohort sizes, counts of failures and "
+                    "timings (diagnostics.jsonl, and figures taken from it). They are computed "
+                    "from private data without noise; a deployment must not publish them.")
+    if corpus.get("num_public_users"):
+        text.append("Users outside the roster, on whom released accuracy is measured.")
+    text.append("The server and the network: the server is trusted to see updates before the noise "
+                "and to forget them; message sizes and times are not hidden.")
+    return text
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _short(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:.3g}" if value < 100.0 else f"{value:.0f}"
+
+
+def _factor(value: float) -> str:
+    if value >= 20.0:
+        return ""
+    factor = math.exp(value)
+    return f" (about {factor:,.0f})" if factor >= 10.0 else f" (about {factor:.2g})"
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.1f} %"
+
+
+def _sure(value: float) -> str:
+    """Return the posterior of even odds under ε: e^ε / (1 + e^ε)."""
+    sure = 100.0 / (1.0 + math.exp(-value))
+    return f"{sure:.0f} %" if sure < 99.0 else f"{sure:.2f} %" if sure < 99.99 else "all but fully"

@@ -1,0 +1,324 @@
+"""Several runs side by side: a table, a plot, and what they differ in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.privacy.statement import run_statement
+from fedpriv.report.headline import Estimate, badges, estimate, privacy_terms
+from fedpriv.report.page import same_experiment_key, write_page
+from fedpriv.report.plots import Line, both_widths, legend
+from fedpriv.report.promise import promised, spent
+from fedpriv.report.series import RunRecord, last_value, points, read_run
+from fedpriv.report.tables import exact
+from fedpriv.report.theme import document, series
+from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
+
+# Columns of the comparison that are measured, and where.
+MEASURES = {
+    "accuracy": "diagnosed",
+    "recall_at_5": "diagnosed",
+    "accuracy_public": "released",
+    "recall_at_5_public": "released",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Runs that differ in their seed only."""
+
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def head(self) -> RunRecord:
+        """The first of the runs, which speaks for all in what they share."""
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment."""
+        return self.head.name
+
+    @property
+    def epsilon(self) -> float:
+        """The largest ε spent by one of the runs; infinite without noise."""
+        return max(spent(run).value for run in self.runs)
+
+    def measure(self, key: str) -> Estimate | None:
+        """Return mean and interval of a final measure over the seeds."""
+        return estimate([last_value(getattr(run, MEASURES[key]), key) for run in self.runs])
+
+
+def read_groups(directories: Sequence[str | Path]) -> list[Group]:
+    """Return runs grouped by experiment, in the order given.
+
+    Raises:
+        ValueError: If a folder is not a run, is given twice, or two runs of one experiment share
+            a seed.
+    """
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for directory in directories:
+        run = read_run(directory)
+        same = groups.setdefault(same_experiment_key(run), [])
+        if any(other.options.get("seed") == run.options.get("seed") for other in same):
+            raise ValueError(
+                f"{directory} repeats experiment {run.name!r} with seed "
+                f"{run.options.get('seed')}; compare each run once"
+            )
+        same.append(run)
+    return [Group(runs=tuple(runs)) for runs in groups.values()]
+
+
+def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Return the options in which the groups differ, each with one value a group."""
+    names = dict.fromkeys(name for group in groups for name in group.head.options)
+    found = {}
+    for name in names:
+        if name in ("seed", "name", "description"):
+            continue
+        values = [exact(group.head.options.get(name)) for group in groups]
+        if len(set(values)) > 1:
+            found[name] = values
+    return found
+
+
+def mismatches(groups: Sequence[Group]) -> list[str]:
+    """Return why figures of the groups must not be read against each other."""
+    promises = [promised(group.head) for group in groups if group.head.private]
+    facts = {
+        "corpus": [(g.head.corpus.get("name"), g.head.synthetic) for g in groups],
+        "roster": [g.head.corpus.get("roster_sha256") for g in groups],
+        "δ": [p.delta for p in promises],
+        "neighbouring relation": [p.relation for p in promises],
+    }
+    return [name for name, values in facts.items() if len(set(values)) > 1]
+
+
+def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return the comparison as JSON values; an infinite ε is null with `private` false."""
+    rows = []
+    for group in groups:
+        run = group.head
+        promise = promised(run) if run.private else None
+        row: dict[str, Any] = {
+            "name": group.name,
+            "runs": [str(r.directory) for r in group.runs],
+            "seeds": [r.options.get("seed") for r in group.runs],
+            "private": run.private,
+            "synthetic": run.synthetic,
+            "simulated": run.simulated,
+            "no_meaningful_protection": run_statement(run.directory).no_meaningful_protection,
+            "epsilon": group.epsilon if math.isfinite(group.epsilon) else None,
+            "delta": promise.delta if promise else None,
+            "relation": promise.relation.value if promise else None,
+            "accountant": promise.accountant if promise else None,
+            "rounds": min(r.rounds_done for r in group.runs),
+            "rounds_planned": run.rounds_planned,
+            "users": run.corpus.get("num_users"),
+            "corpus": run.corpus.get("name"),
+            "roster": run.corpus.get("roster"),
+        }
+        for key in MEASURES:
+            value = group.measure(key)
+            row[key] = value.mean if value else None
+            row[f"{key}_interval"] = list(value.interval) if value and value.interval else None
+        rows.append(row)
+    return rows
+
+
+def write_comparison(groups: Sequence[Group], path: str | Path) -> Path:
+    """Write the comparison as one self-contained page and return its path."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_page(path, render(groups))
+    return path
+
+
+def render(groups: Sequence[Group]) -> str:
+    """Return the comparison page as HTML; same guarantees as the report's."""
+    num_runs = sum(len(group.runs) for group in groups)
+    corpora = dict.fromkeys(
+        f"{g.head.corpus.get('name') or 'own data'}{' (synthetic)' if g.head.synthetic else ''}"
+        for g in groups
+    )
+    experiments = "experiment" if len(groups) == 1 else "experiments"
+    body = [
+        f"<header><h1>{len(groups)} {experiments} compared</h1>",
+        f'<p class="lead">{num_runs} runs on {safe(", ".join(corpora))}</p></header><main>',
+        _warnings(groups),
+        f"<h2>Where they ended</h2>{_table(groups)}",
+        _notes(groups, num_runs),
+        *_plots(groups),
+        _difference_table(groups),
+        "</main>",
+    ]
+    return document(f"{len(groups)} {experiments} compared · fedpriv", "\n".join(body))
+
+
+def _warnings(groups: Sequence[Group]) -> str:
+    found = mismatches(groups)
+    if not found:
+        return ""
+    return (
+        f'<p class="lead"><strong>Not like with like:</strong> these runs differ in '
+        f"{safe(', '.join(found))}.</p>"
+    )
+
+
+def _table(groups: Sequence[Group]) -> str:
+    keys = [key for key in MEASURES if any(group.measure(key) for group in groups)]
+    lead_key = next((key for key in keys if key.startswith("accuracy")), None)
+    leads = [group.measure(lead_key) if lead_key else None for group in groups]
+    scale = max((e.mean + (e.half_width or 0) for e in leads if e), default=0.0)
+    rows = []
+    for index, (group, lead) in enumerate(zip(groups, leads, strict=True)):
+        run = group.head
+        labels = [
+            label for label, _ in badges(run, run_statement(run.directory)) if label != "Simulated"
+        ]
+        remark = f"<small>{safe(' · '.join(labels))}</small>" if labels else ""
+        cells = "".join(f'<td class="n">{_measure_cell(group.measure(key))}</td>' for key in keys)
+        rows.append(
+            f"<tr><th>{safe(group.name)}{remark}</th><td>{_strip(lead, scale, series(index))}</td>"
+            f'{cells}<td class="n">{safe(epsilon(group.epsilon))}</td>'
+            f'<td class="n">{safe(number(min(r.rounds_done for r in group.runs)))}</td>'
+            f'<td class="n">{len(group.runs)}</td></tr>'
+        )
+    return (
+        f'<div class="scroll"><table class="runs"><thead>{_head(keys)}</thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _head(keys: Sequence[str]) -> str:
+    """Return two header rows: whose examples were measured, then what."""
+    groups = ""
+    for source, title in (("diagnosed", "rostered users"), ("released", "public users")):
+        count = sum(MEASURES[key] == source for key in keys)
+        if count:
+            groups += f'<th class="g" colspan="{count}">{title}</th>'
+    names = "".join(
+        f'<th class="n">{"accuracy" if key.startswith("accuracy") else "recall at 5"}</th>'
+        for key in keys
+    )
+    return (
+        f'<tr class="over"><th colspan="2"></th>{groups}<th colspan="3"></th></tr>'
+        f'<tr><th>experiment</th><th></th>{names}<th class="n">ε</th><th class="n">rounds</th>'
+        '<th class="n">seeds</th></tr>'
+    )
+
+
+def _measure_cell(value: Estimate | None) -> str:
+    if value is None:
+        return NOTHING
+    spread = ""
+    if value.half_width is not None:
+        spread = f"<small>± {100 * value.half_width:.1f}</small>"
+    return safe(percent(value.mean)) + spread
+
+
+def _strip(value: Estimate | None, scale: float, colour: str) -> str:
+    """Return a dot with its interval on a common scale from zero."""
+    if value is None or scale <= 0:
+        return ""
+    width, middle = 150, 11
+
+    def at(share: float) -> str:
+        return f"{5 + (width - 10) * min(max(share / scale, 0.0), 1.0):.1f}"
+
+    parts = [
+        f'<line x1="5" x2="{width - 5}" y1="{middle}" y2="{middle}" style="stroke:var(--grid)"/>'
+    ]
+    if value.interval:
+        low, high = value.interval
+        parts.append(
+            f'<line x1="{at(low)}" x2="{at(high)}" y1="{middle}" y2="{middle}" '
+            f'stroke-width="2.5" stroke-opacity=".55" style="stroke:var(--{colour})"/>'
+        )
+    parts.append(
+        f'<circle cx="{at(value.mean)}" cy="{middle}" r="4.5" style="fill:var(--{colour})"/>'
+    )
+    return f'<svg width="{width}" height="22" aria-hidden="true">{"".join(parts)}</svg>'
+
+
+def _notes(groups: Sequence[Group], num_runs: int) -> str:
+    sentences = []
+    terms = list(dict.fromkeys(", ".join(privacy_terms(g.head)) for g in groups if g.head.private))
+    if terms:
+        sentences.append(f"ε with {safe('; or '.join(terms))}.")
+    if any(group.measure("accuracy") for group in groups):
+        sentences.append("Accuracy on rostered users is a diagnostic, not covered by ε.")
+    if any(len(group.runs) > 1 for group in groups):
+        sentences.append("± is half a 95 % t-interval over seeds, on the same users.")
+    if num_runs > 1 and any(group.head.private for group in groups):
+        sentences.append(
+            "Each ε speaks of one run alone: training many runs on the same users, and choosing "
+            "among them by their accuracy, is covered by none of them."
+        )
+    return f'<p class="note" style="margin-top:1rem">{" ".join(sentences)}</p>'
+
+
+def _mean_line(group: Group, key: str, index: int) -> Line:
+    """Return the mean over seeds against rounds, over the rounds that every seed measured."""
+    tracks = [dict(zip(*points(getattr(r, MEASURES[key]), key), strict=True)) for r in group.runs]
+    rounds = sorted(set.intersection(*(set(track) for track in tracks)))
+    estimates = [estimate([track[x] for track in tracks]) for x in rounds]
+    known = [e for e in estimates if e is not None]
+    several = len(group.runs) > 1
+    return Line(
+        label=group.name,
+        x=rounds,
+        y=[e.mean for e in known],
+        colour=series(index),
+        dashed=not group.head.private,
+        low=[max(0.0, e.mean - (e.half_width or 0)) for e in known] if several else (),
+        high=[min(1.0, e.mean + (e.half_width or 0)) for e in known] if several else (),
+    )
+
+
+def _plots(groups: Sequence[Group]) -> list[str]:
+    last_round = max(max(group.head.rounds_planned, group.head.rounds_done) for group in groups)
+    parts = []
+    for key, title, note in (
+        ("accuracy", "Accuracy on rostered users", "Not covered by ε. "),
+        ("accuracy_public", "Accuracy on public users", "Released. "),
+    ):
+        lines = [_mean_line(group, key, index) for index, group in enumerate(groups)]
+        lines = [line for line in lines if line.x]
+        if not lines:
+            continue
+        bands = " Shaded: 95 % interval over seeds." if any(len(x.low) for x in lines) else ""
+        dashes = " Dashed: without noise." if any(x.dashed for x in lines) else ""
+        ends = "; ".join(f"{line.label} {percent(line.y[-1])}" for line in lines)
+        plot = both_widths(
+            lines,
+            name=key.replace("_", "-"),
+            alternative=f"{title} against rounds, at the end: {ends}.",
+            height=380,
+            last_round=last_round,
+            share=True,
+        )
+        parts.append(
+            f'<h2>{title}</h2><figure><figcaption><p class="note">{note}{bands}{dashes}</p>'
+            f"{legend(lines)}</figcaption>{plot}</figure>"
+        )
+    return parts
+
+
+def _difference_table(groups: Sequence[Group]) -> str:
+    found = differences(groups)
+    if not found:
+        return ""
+    head = "".join(f"<th>{safe(group.name)}</th>" for group in groups)
+    rows = "".join(
+        f"<tr><th>{safe(name)}</th>{''.join(f'<td>{safe(value)}</td>' for value in values)}</tr>"
+        for name, values in found.items()
+    )
+    return (
+        '<h2>What they differ in</h2><div class="scroll"><table class="options"><thead><tr>'
+        f"<th>option</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )

@@ -1,0 +1,227 @@
+"""A model folder that stands on its own: params, vocabulary, and what was promised.
+
+An export holds `model.safetensors`, `vocabulary.json` and `README.md`. Nothing in it is executed
+when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.report.model_card import model_card
+from fedpriv.report.series import RunRecord, read_run
+
+MODEL, VOCABULARY = "model.safetensors", "vocabulary.json"
+AVERAGE = "ema/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What the rows and columns of a tag model mean.
+
+    Attributes:
+        words: Input words, in the order of the kernel's rows.
+        tags: Tags, in the order of its columns.
+        inputs: "tff" (counts over the number of tokens) or "unit-norm".
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    inputs: str = "tff"
+
+    def __post_init__(self) -> None:
+        if self.inputs not in ("tff", "unit-norm"):
+            raise ValueError(f"inputs {self.inputs!r} are not known; use 'tff' or 'unit-norm'")
+
+    def features(self, tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the word rows that occur in the tokens and their inputs, int64 and float64.
+
+        Words outside the vocabulary count as tokens of "tff" inputs, as they did in training.
+        """
+        index = {word: row for row, word in enumerate(self.words)}
+        known = [index[token] for token in tokens if token in index]
+        rows, counts = np.unique(np.array(known, np.int64), return_counts=True)
+        values = counts.astype(np.float64)
+        if self.inputs == "tff":
+            return rows, values / max(len(tokens), 1)
+        return rows, values / max(float(np.linalg.norm(values)), 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagModel:
+    """A trained tag model with its vocabulary.
+
+    Attributes:
+        kernel: float `(num_words, num_tags)`.
+        bias: float `(num_tags,)`.
+        vocabulary: What rows and columns mean.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    vocabulary: Vocabulary
+
+    def rank(self, tokens: Sequence[str], top: int = 5) -> list[tuple[str, float]]:
+        """Return the likeliest tags with their probabilities, likeliest first.
+
+        Raises:
+            ValueError: If `top` is below 1.
+        """
+        if top < 1:
+            raise ValueError(f"top is {top}; ask for at least one tag")
+        rows, values = self.vocabulary.features(tokens)
+        logits = values @ self.kernel[rows].astype(np.float64) + self.bias
+        odds = np.exp(logits - logits.max())
+        shares = odds / odds.sum()
+        order = np.argsort(-shares, kind="stable")[:top]
+        return [(self.vocabulary.tags[i], float(shares[i])) for i in order]
+
+
+def write_vocabulary(path: str | Path, vocabulary: Vocabulary) -> None:
+    """Write a vocabulary as JSON, in one step."""
+    path = Path(path)
+    content = {
+        "format": "fedpriv-vocabulary",
+        "version": 1,
+        "inputs": vocabulary.inputs,
+        "words": list(vocabulary.words),
+        "tags": list(vocabulary.tags),
+    }
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    os.replace(part, path)
+
+
+def read_vocabulary(path: str | Path) -> Vocabulary:
+    """Read a vocabulary.
+
+    Raises:
+        ValueError: If there is none, or it is not one that this version reads.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no {path.name} in {path.parent}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != "fedpriv-vocabulary" or content["version"] != 1:
+            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
+        words, tags = content["words"], content["tags"]
+        if not all(isinstance(item, str) for item in [*words, *tags]):
+            raise ValueError("words and tags must be text")
+        return Vocabulary(words=tuple(words), tags=tuple(tags), inputs=content["inputs"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a vocabulary of version 1: {error}") from error
+
+
+def released_params(
+    run: RunRecord, round_num: int | None = None, *, last_iterate: bool = False
+) -> tuple[int, dict[str, np.ndarray]]:
+    """Return (round, params) of a run's checkpoint.
+
+    Args:
+        run: The run.
+        round_num: Which round; None for the newest.
+        last_iterate: The params that training went on from, even where the checkpoint holds an
+            average over rounds, which is taken otherwise.
+
+    Raises:
+        ValueError: If the run has no such checkpoint.
+    """
+    store = CheckpointStore(run.directory / "checkpoints")
+    chosen = round_num if round_num is not None else store.latest()
+    if chosen is None:
+        raise ValueError(f"{run.directory} has no checkpoint yet")
+    tensors, _ = store.load(chosen)
+    average = {n.removeprefix(AVERAGE): t for n, t in tensors.items() if n.startswith(AVERAGE)}
+    iterate = {n: t for n, t in tensors.items() if "/" not in n}
+    return chosen, average if average and not last_iterate else iterate
+
+
+def export_run(
+    directory: str | Path,
+    destination: str | Path,
+    *,
+    round_num: int | None = None,
+    last_iterate: bool = False,
+    vocabulary: Vocabulary | None = None,
+) -> int:
+    """Write a run's model to a new folder, whole or not at all. Returns the round exported.
+
+    Args:
+        directory: The run folder.
+        destination: The folder to make; an empty one is taken too.
+        round_num: Which checkpoint; None for the newest.
+        last_iterate: See `released_params`.
+        vocabulary: Needed only where the run folder holds none.
+
+    Raises:
+        ValueError: If the destination holds something, the checkpoint does not exist, or the
+            vocabulary is missing or of another size than the model.
+    """
+    run, destination = read_run(directory), Path(destination)
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise ValueError(f"{destination} is not an empty folder; export to a new one")
+    chosen, params = released_params(run, round_num, last_iterate=last_iterate)
+    if vocabulary is None:
+        vocabulary = read_vocabulary(run.directory / VOCABULARY)
+    check_model(params, vocabulary)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    try:
+        metadata = {"format": "fedpriv-export", "version": "1", "round_num": str(chosen)}
+        write_tensors(building / MODEL, params, metadata)
+        write_vocabulary(building / VOCABULARY, vocabulary)
+        card = model_card(run, chosen, {n: tuple(t.shape) for n, t in params.items()})
+        (building / "README.md").write_text(card, encoding="utf-8")
+        # A folder made for building is private to its owner; the result is an ordinary one.
+        building.chmod(0o755)
+        os.replace(building, destination)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return chosen
+
+
+def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagModel:
+    """Return the tag model of an export or of a run folder.
+
+    Args:
+        path: The folder.
+        vocabulary: Needed only where the folder holds none.
+
+    Raises:
+        ValueError: If it is neither, or model and vocabulary do not belong together.
+    """
+    path = Path(path)
+    if (path / MODEL).is_file():
+        params, _ = read_tensors(path / MODEL)
+    elif (path / "experiment.json").is_file():
+        _, params = released_params(read_run(path))
+    else:
+        raise ValueError(
+            f"{path} is neither an export ({MODEL}) nor a run folder (experiment.json)"
+        )
+    if vocabulary is None:
+        vocabulary = read_vocabulary(path / VOCABULARY)
+    check_model(params, vocabulary)
+    return TagModel(kernel=params["kernel"], bias=params["bias"], vocabulary=vocabulary)
+
+
+def check_model(params: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> None:
+    """Raise `ValueError` unless the params are a tag model of the vocabulary's size."""
+    sizes = {
+        "kernel": (len(vocabulary.words), len(vocabulary.tags)),
+        "bias": (len(vocabulary.tags),),
+    }
+    found = {name: tuple(tensor.shape) for name, tensor in params.items()}
+    if found != sizes:
+        raise ValueError(f"a tag model of this vocabulary has tensors {sizes}, found {found}")

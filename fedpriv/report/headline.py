@@ -1,0 +1,178 @@
+"""The figures that a run is judged by, and the labels that must not be missed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from fedpriv.privacy.statement import Statement
+from fedpriv.report.promise import promised, spent
+from fedpriv.report.series import RunRecord, last_value
+from fedpriv.report.wording import epsilon, number, percent, plain, safe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds with its 95 % t-interval.
+
+    Attributes:
+        mean: The mean, or the value of a single run.
+        half_width: Half the interval; None for a single run.
+        count: Number of runs.
+    """
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the interval, or None for a single run."""
+        if self.half_width is None:
+            return None
+        return self.mean - self.half_width, self.mean + self.half_width
+
+
+def estimate(values: Sequence[float | None]) -> Estimate | None:
+    """Return mean and 95 % interval over runs that differ in their seed; None without values.
+
+    The interval is Student's t over independent runs; it speaks about seeds, not about users.
+
+    >>> estimate([0.62, 0.58, 0.65, 0.60, 0.55]).half_width  # doctest: +ELLIPSIS
+    0.04728...
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return None
+    count, mean = len(known), math.fsum(known) / len(known)
+    if count == 1:
+        return Estimate(mean=mean, half_width=None, count=1)
+    variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
+    half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
+    return Estimate(mean=mean, half_width=half_width, count=count)
+
+
+def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
+    """Return labels of a run, each with whether it is a warning."""
+    found: list[tuple[str, bool]] = []
+    if run.synthetic:
+        found.append(("Synthetic data", True))
+    if not run.private:
+        found.append(("Not private", True))
+    elif statement.no_meaningful_protection:
+        found.append(("No meaningful protection", True))
+    if run.simulated:
+        found.append(("Simulated", False))
+    if run.rounds_done < run.rounds_planned:
+        found.append((f"{run.rounds_done} of {run.rounds_planned} rounds", False))
+    return found
+
+
+def privacy_terms(run: RunRecord) -> list[str]:
+    """Return what an ε is meaningless without: δ, relation, unit, accountant."""
+    if not run.private:
+        return ["no noise was added: nothing is promised to anyone"]
+    promise = promised(run)
+    return [
+        f"δ = {number(promise.delta, 3)}",
+        f"{promise.relation.value} relation",
+        f"unit: {promise.unit}",
+        f"{promise.accountant} accountant",
+    ]
+
+
+def key_figures(
+    run: RunRecord, replicates: Sequence[RunRecord] = ()
+) -> list[tuple[str, str, list[str]]]:
+    """Return (name, value, remarks) of the head of the report.
+
+    Args:
+        run: The run.
+        replicates: Further runs of the same experiment with other seeds.
+    """
+    runs = [run, *replicates]
+    figures: list[tuple[str, str, list[str]]] = []
+    users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
+    rostered = estimate([last_value(r.diagnosed, "accuracy") for r in runs])
+    if rostered is not None:
+        remarks = [
+            f"held-out examples of {_count(users, 'rostered user')}",
+            "a diagnostic, not covered by ε",
+        ]
+        if run.majority_class_accuracy is not None:
+            remarks.append(f"majority class {percent(run.majority_class_accuracy)}")
+        figures.append(("Accuracy", percent(rostered.mean), _interval_remark(rostered) + remarks))
+    released = estimate([last_value(r.released, "accuracy_public") for r in runs])
+    if released is not None:
+        remarks = [f"measured on {_count(public, 'public user')}", "released"]
+        title = "Accuracy, public users" if rostered else "Accuracy"
+        figures.append((title, percent(released.mean), _interval_remark(released) + remarks))
+    recall = estimate([last_value(r.diagnosed, "recall_at_5") for r in runs])
+    where = "rostered users; not covered by ε"
+    if recall is None:
+        recall = estimate([last_value(r.released, "recall_at_5_public") for r in runs])
+        where = "public users; released"
+    if recall is not None:
+        figures.append(("Recall at 5", percent(recall.mean), [*_interval_remark(recall), where]))
+    most = max((spent(r) for r in runs), key=float)
+    remarks = privacy_terms(run)
+    if most.rdp is not None and most.accountant != "RDP":
+        remarks.append(f"by RDP {epsilon(most.rdp)}")
+    if run.private and len(runs) > 1:
+        remarks.append("of each run alone; together they spend more")
+    figures.append(("ε", epsilon(most.value), remarks))
+    return figures
+
+
+def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()) -> str:
+    """Return title, badges and key figures as HTML."""
+    labels = "".join(
+        f'<li class="warn">{safe(label)}</li>' if warn else f"<li>{safe(label)}</li>"
+        for label, warn in badges(run, statement)
+    )
+    figures = "".join(
+        f"<div><dt>{safe(name)}</dt><dd>{safe(value)}<small>"
+        + "<br>".join(safe(remark) for remark in remarks)
+        + "</small></dd></div>"
+        for name, value, remarks in key_figures(run, replicates)
+    )
+    lead = f'<p class="lead">{safe(run.about)}</p>' if run.about else ""
+    return (
+        (f'<ul class="badges">{labels}</ul>' if labels else "")
+        + f"<h1>{safe(run.name)}</h1>{lead}"
+        + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
+        + f'<dl class="figures">{figures}</dl>'
+    )
+
+
+def _where(run: RunRecord) -> list[str]:
+    corpus = run.corpus
+    parts = []
+    if corpus.get("name"):
+        parts.append(f"{plain(corpus['name'])}{' (synthetic)' if run.synthetic else ''}")
+    if corpus.get("roster"):
+        parts.append(f"roster {plain(corpus['roster'])}")
+    if corpus.get("num_users"):
+        parts.append(_count(corpus["num_users"], "user"))
+    parts.append(_count(run.rounds_done, "round"))
+    return parts
+
+
+def _interval_remark(value: Estimate) -> list[str]:
+    if value.interval is None:
+        return []
+    low, high = value.interval
+    return [
+        f"mean over {value.count} seeds",
+        f"95\u202f% interval {100 * low:.1f} to {percent(high)}",
+    ]
+
+
+def _count(value: object, noun: str) -> str:
+    if value is None:
+        return f"{noun}s"
+    shown = f"{value:,}" if isinstance(value, int) else number(value)
+    return f"{shown} {noun}{'' if value == 1 else 's'}"

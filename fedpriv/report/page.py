@@ -1,0 +1,230 @@
+"""`report.html`: one run on one page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.privacy.statement import run_statement
+from fedpriv.report.headline import head_html
+from fedpriv.report.plots import Line, Reference, both_widths, legend, line_plot
+from fedpriv.report.privacy_text import as_html
+from fedpriv.report.promise import promised
+from fedpriv.report.series import RunRecord, points, read_run
+from fedpriv.report.tables import pairs_table, rounds_table
+from fedpriv.report.theme import document
+from fedpriv.report.wording import epsilon, percent, safe
+
+ROSTERED = "rostered users: a diagnostic, not covered by ε"
+PUBLIC = "public users: released"
+
+
+def write_report(
+    directory: str | Path, *, replicates: Sequence[str | Path] = (), name: str = "report.html"
+) -> Path:
+    """Write the report of a run into its folder and return its path.
+
+    Args:
+        directory: The run folder, finished or under way.
+        replicates: Run folders of the same experiment with other seeds; the head of the report
+            then shows means and intervals.
+        name: File name of the page.
+
+    Raises:
+        ValueError: If a folder is not a run, or a replicate is another experiment.
+    """
+    run = read_run(directory)
+    page = render(run, replicates=[read_run(other) for other in replicates])
+    path = run.directory / name
+    write_page(path, page)
+    return path
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page in one step, so that a browser never loads half of one."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(page, encoding="utf-8")
+    os.replace(part, path)
+
+
+def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
+    """Return the page of a run as HTML.
+
+    Guarantees:
+        No request leaves the page. Every string of the run folder is escaped. Equal folders give
+        equal pages.
+
+    Raises:
+        ValueError: If a replicate is another experiment, or has the same seed.
+    """
+    check_replicates(run, replicates)
+    statement = run_statement(run.directory)
+    body = [
+        f"<header>{head_html(run, statement, replicates)}</header>",
+        "<main>",
+        *_plots(run),
+        "<h2>What the privacy guarantee says</h2>",
+        as_html(statement.sections),
+        "<h2>Rounds and configuration</h2>",
+        _details(
+            "Rounds", f"{len(run.attempts)} released", rounds_table(run), note=_attempt_note(run)
+        ),
+        _details("Experiment", "every option", pairs_table(run.options)),
+        _details("Plan", "what was promised before the first round", pairs_table(run.plan)),
+        _details("Corpus", "where the users and the counts came from", pairs_table(run.corpus)),
+        _details("Versions", "what it ran on", pairs_table(_environment(run))),
+        "</main>",
+        _footer(run),
+    ]
+    return document(f"{safe(run.name)} · fedpriv", "\n".join(body))
+
+
+def check_replicates(run: RunRecord, replicates: Sequence[RunRecord]) -> None:
+    """Raise `ValueError` unless the runs differ in their seed and in nothing else that counts."""
+    seeds = {run.options.get("seed")}
+    for other in replicates:
+        if same_experiment_key(other) != same_experiment_key(run):
+            raise ValueError(
+                f"{other.directory} is another experiment than {run.directory}; "
+                "use `fedpriv compare` for runs that differ in more than the seed"
+            )
+        if other.options.get("seed") in seeds:
+            raise ValueError(
+                f"{other.directory} has seed {other.options.get('seed')} like another of the "
+                "runs; an interval needs different seeds"
+            )
+        seeds.add(other.options.get("seed"))
+
+
+def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
+    """Return what two runs share if they differ in their seed only."""
+    options = {name: value for name, value in run.options.items() if name != "seed"}
+    corpus = [run.corpus.get(key) for key in ("name", "synthetic", "roster_sha256", "num_users")]
+    return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.name)
+
+
+def share_lines(run: RunRecord, public_key: str, rostered_key: str) -> list[Line]:
+    """Return the released and the diagnosed line of a measure, those that have points."""
+    lines = []
+    for label, rows, key, colour, dashed in (
+        (PUBLIC, run.released, public_key, "s1", False),
+        (ROSTERED, run.diagnosed, rostered_key, "s2", True),
+    ):
+        x, y = points(rows, key)
+        if x:
+            lines.append(Line(label=label, x=x, y=y, colour=colour, dashed=dashed))
+    return lines
+
+
+def _plots(run: RunRecord) -> list[str]:
+    last_round = max(run.rounds_planned, run.rounds_done, 1)
+    baseline, reference = run.majority_class_accuracy, None
+    if baseline is not None:
+        reference = Reference(value=float(baseline), label=f"majority class {percent(baseline)}")
+    parts = ["<h2>Accuracy</h2>"]
+    accuracy = share_lines(run, "accuracy_public", "accuracy")
+    if accuracy:
+        plot = both_widths(
+            accuracy,
+            name="accuracy",
+            alternative=_alternative("Accuracy", accuracy),
+            height=340,
+            last_round=last_round,
+            share=True,
+            reference=reference,
+        )
+        parts.append(
+            f"<figure><figcaption>{legend(accuracy, reference)}</figcaption>{plot}</figure>"
+        )
+    else:
+        parts.append('<p class="note">No accuracy has been measured yet.</p>')
+    parts.append('<div class="pair">')
+    parts += [_epsilon_figure(run, last_round), _recall_figure(run, last_round)]
+    parts.append("</div>")
+    return parts
+
+
+def _epsilon_figure(run: RunRecord, last_round: int) -> str:
+    title = "<h3>ε spent</h3>"
+    x, y = points(run.released, "epsilon")
+    if not run.private:
+        note = "Without noise ε is infinite from the first round: this run protects nobody."
+        return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
+    if not x:
+        return (
+            f'<figure><figcaption>{title}</figcaption><p class="note">Nothing has been released '
+            "yet.</p></figure>"
+        )
+    planned = promised(run).value
+    line = Line(label="spent after each released round", x=[0, *x], y=[0.0, *y])
+    reference = None
+    if math.isfinite(planned):
+        reference = Reference(value=planned, label=f"planned total {epsilon(planned)}")
+    plot = line_plot(
+        [line],
+        name="epsilon",
+        alternative=_alternative("Privacy loss ε", [line]),
+        width=444,
+        height=280,
+        last_round=last_round,
+        share=False,
+        reference=reference,
+    )
+    return f"<figure><figcaption>{title}{legend([line], reference)}</figcaption>{plot}</figure>"
+
+
+def _recall_figure(run: RunRecord, last_round: int) -> str:
+    lines = share_lines(run, "recall_at_5_public", "recall_at_5")
+    if not lines:
+        return ""
+    plot = line_plot(
+        lines,
+        name="recall",
+        alternative=_alternative("Recall at 5", lines),
+        width=444,
+        height=280,
+        last_round=last_round,
+        share=True,
+    )
+    return f"<figure><figcaption><h3>Recall at 5</h3>{legend(lines)}</figcaption>{plot}</figure>"
+
+
+def _alternative(what: str, lines: Sequence[Line]) -> str:
+    ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at round {line.x[-1]}" for line in lines)
+    return f"{what} against rounds. {ends}."
+
+
+def _details(title: str, remark: str, content: str, note: str = "") -> str:
+    extra = f'<p class="note">{note}</p>' if note else ""
+    return (
+        f"<details><summary>{safe(title)} <span>{safe(remark)}</span></summary>"
+        f"<div>{extra}{content}</div></details>"
+    )
+
+
+def _attempt_note(run: RunRecord) -> str:
+    redone = len(run.attempts) - len(run.released)
+    if not redone:
+        return ""
+    return (
+        f"{redone} more than there are rounds: after an interruption a round was redone with a "
+        "new cohort and new noise. Every attempt is charged; the plots show the last of each."
+    )
+
+
+def _environment(run: RunRecord) -> dict[str, object]:
+    versions = run.description.get("versions")
+    return {
+        "mode": run.description.get("mode"),
+        "engine": run.description.get("engine"),
+        **(versions if isinstance(versions, dict) else {}),
+    }
+
+
+def _footer(run: RunRecord) -> str:
+    corpus = run.corpus
+    parts = [safe(corpus[key]) for key in ("credit", "licence") if corpus.get(key)]
+    source = f" Data: {'; '.join(parts)}." if parts else ""
+    return f'<footer><p class="note">Written by fedpriv.{source}</p></footer>'

@@ -1,0 +1,68 @@
+"""What a run promised and has spent, from its ledger.
+
+The ledger is the authority: it also counts attempts that were lost and released nothing, which
+`rounds.jsonl` cannot know.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.history import History
+from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.plan import Plan
+from fedpriv.report.series import RunRecord
+
+
+def history_of(run: RunRecord) -> History:
+    """Return the run's ledger replayed.
+
+    Raises:
+        ValueError: If it is missing or damaged, or `experiment.json` tells another plan or mode.
+    """
+    path = run.directory / "ledger.jsonl"
+    _, history, _ = read_ledger(path)
+    if Plan.from_json(run.plan) != history.plan or run.description.get("mode") != history.mode:
+        raise ValueError(
+            f"{run.directory / 'experiment.json'} tells another plan or mode than the ledger; "
+            "one of the two was edited or belongs to another run"
+        )
+    return history
+
+
+def promised(run: RunRecord) -> Epsilon:
+    """Return the ε after all planned rounds with δ, relation, unit and accountant.
+
+    Raises:
+        ValueError: As `history_of`.
+    """
+    plan = history_of(run).plan
+    return _epsilon(plan, plan.num_rounds)
+
+
+def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
+    """Return the ε spent so far, lost attempts included.
+
+    Args:
+        run: The run.
+        round_num: Count charges up to the release of this round only, which is what covers its
+            model; None counts all.
+
+    Raises:
+        ValueError: As `history_of`, or if the ledger has no release of the round.
+    """
+    history = history_of(run)
+    if round_num is None:
+        return _epsilon(history.plan, len(history.charges))
+    attempts = [r.attempt for r in history.releases if r.round_num == round_num]
+    if not attempts:
+        raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
+    charges = [(charge.round_num, charge.attempt) for charge in history.charges]
+    return _epsilon(history.plan, charges.index((round_num, attempts[-1])) + 1)
+
+
+# A page asks for the same number several times; it takes a few tenths of a second.
+@lru_cache(maxsize=256)
+def _epsilon(plan: Plan, num_charges: int) -> Epsilon:
+    return plan.epsilon(num_charges)

@@ -1,0 +1,184 @@
+"""A run folder as values: what was planned, what was released, what was only diagnosed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What a run folder holds, read once.
+
+    Attributes:
+        directory: The run folder.
+        description: `experiment.json`: experiment, plan, corpus, mode, engine, versions.
+        attempts: Every line of `rounds.jsonl`: released values.
+        diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
+        summary: `summary.json`, empty while the run is under way.
+    """
+
+    directory: Path
+    description: Row
+    attempts: tuple[Row, ...]
+    diagnostics: tuple[Row, ...]
+    summary: Row
+
+    @property
+    def options(self) -> Row:
+        """The experiment's options by their command-line names."""
+        return _mapping(self.description.get("experiment"))
+
+    @property
+    def plan(self) -> Row:
+        """What the plan said, as written down before the first round."""
+        return _mapping(self.description.get("plan"))
+
+    @property
+    def corpus(self) -> Row:
+        """Which corpus and roster the run trained on."""
+        return _mapping(self.description.get("corpus"))
+
+    @property
+    def name(self) -> str:
+        """The experiment's name, or the folder's where it has none."""
+        return str(self.description.get("name") or self.directory.name)
+
+    @property
+    def about(self) -> str:
+        """The experiment's one-line description, or nothing."""
+        return str(self.description.get("description") or "")
+
+    @property
+    def majority_class_accuracy(self) -> float | None:
+        """Accuracy of always answering the commonest class, where it is known."""
+        return _mapping(self.description.get("baseline")).get("majority_class_accuracy")
+
+    @property
+    def released(self) -> tuple[Row, ...]:
+        """One line a round, increasing; of a round that was redone, the last attempt."""
+        return _last_by_round(self.attempts)
+
+    @property
+    def diagnosed(self) -> tuple[Row, ...]:
+        """One diagnostic line a round, increasing; of a round that was redone, the last."""
+        return _last_by_round(self.diagnostics)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the users are made up."""
+        return bool(self.corpus.get("synthetic"))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the noise came from a seed instead of a secure source."""
+        return self.description.get("mode") != "secure"
+
+    @property
+    def private(self) -> bool:
+        """Whether noise was added."""
+        return self.options.get("noise") != "none"
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds released."""
+        return len(self.released)
+
+    @property
+    def rounds_planned(self) -> int:
+        """Rounds planned and paid for."""
+        return int(self.plan.get("num_rounds") or self.rounds_done)
+
+
+def read_run(directory: str | Path) -> RunRecord:
+    """Read a run folder, finished or under way.
+
+    Raises:
+        ValueError: If the folder is not a run, is of a newer format, or a file in it is damaged
+            anywhere but in the last line, which a running or killed process may have torn.
+    """
+    directory = Path(directory)
+    path = directory / "experiment.json"
+    if not path.is_file():
+        raise ValueError(f"{directory} is not a run folder: it has no experiment.json")
+    description = _read_object(path)
+    if description.get("format") != "fedpriv-run" or description.get("version") != 1:
+        found = f"{description.get('format')!r} version {description.get('version')!r}"
+        raise ValueError(f"{path} is {found}; this fedpriv reads 'fedpriv-run' version 1")
+    summary = directory / "summary.json"
+    return RunRecord(
+        directory=directory,
+        description=description,
+        attempts=tuple(read_lines(directory / "rounds.jsonl")),
+        diagnostics=tuple(read_lines(directory / "diagnostics.jsonl")),
+        summary=_read_object(summary) if summary.is_file() else {},
+    )
+
+
+def read_lines(path: Path) -> list[Row]:
+    """Return the objects of a JSON-lines file; an absent file has none.
+
+    The last line is left out if it does not end in a newline or does not parse: its writer was
+    killed, or is writing now.
+
+    Raises:
+        ValueError: If any other line is not a JSON object.
+    """
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    # After a complete last line comes an empty rest; any other rest is torn.
+    lines.pop()
+    rows: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"it holds a {type(row).__name__}")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number} is not a JSON object: {error}") from error
+        rows.append(row)
+    return rows
+
+
+def points(rows: tuple[Row, ...], key: str) -> tuple[list[int], list[float]]:
+    """Return rounds and values of a column, leaving out what was not measured or not finite."""
+    found = [
+        (int(row["round_num"]), float(row[key]))
+        for row in rows
+        if isinstance(row.get(key), int | float) and math.isfinite(row[key])
+    ]
+    return [x for x, _ in found], [y for _, y in found]
+
+
+def last_value(rows: tuple[Row, ...], key: str) -> float | None:
+    """Return the newest measured value of a column, or None."""
+    values = points(rows, key)[1]
+    return values[-1] if values else None
+
+
+def _last_by_round(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    by_round = {int(row["round_num"]): row for row in rows if "round_num" in row}
+    return tuple(by_round[round_num] for round_num in sorted(by_round))
+
+
+def _mapping(value: object) -> Row:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _read_object(path: Path) -> Row:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}, not an object")
+    return value

@@ -1,0 +1,101 @@
+"""The tables of a report: rounds, configuration, versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedpriv.report.series import RunRecord
+from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
+
+
+def _steady(value: float | None) -> str:
+    """Return four significant digits, trailing zeros kept, so that a column lines up."""
+    return NOTHING if value is None else f"{value:#.4g}"
+
+
+RELEASED = {
+    "epsilon": ("ε", epsilon),
+    "accuracy_public": ("accuracy", percent),
+    "recall_at_5_public": ("recall at 5", percent),
+    "update_norm": ("update norm", _steady),
+}
+DIAGNOSED = {
+    "cohort_size": ("cohort", number),
+    "num_failed": ("failed", number),
+    "accuracy": ("accuracy", percent),
+    "recall_at_5": ("recall at 5", percent),
+    "loss": ("loss", _steady),
+    "seconds": ("seconds", lambda value: number(value, 3)),
+}
+
+
+def rounds_table(run: RunRecord) -> str:
+    """Return every attempt that released something, one row each."""
+    if not run.attempts:
+        return '<p class="note">No round has been released yet.</p>'
+    found = {(row.get("round_num"), row.get("attempt")): row for row in run.diagnostics}
+    # Columns that nothing was ever written to would only be in the way.
+    left = {k: v for k, v in RELEASED.items() if any(r.get(k) is not None for r in run.attempts)}
+    right = {
+        k: v for k, v in DIAGNOSED.items() if any(r.get(k) is not None for r in found.values())
+    }
+    groups = f'<th colspan="{2 + len(left)}">Released</th>'
+    if right:
+        groups += f'<th class="first" colspan="{len(right)}">Diagnostics, not covered by ε</th>'
+    names = "".join(f"<th>{safe(name)}</th>" for name, _ in left.values())
+    # The first column of the second group keeps a distance from the first group.
+    style = {k: "diagnostic first" if i == 0 else "diagnostic" for i, k in enumerate(right)}
+    names += "".join(f'<th class="{style[k]}">{safe(v[0])}</th>' for k, v in right.items())
+    body = []
+    for row in run.attempts:
+        other = found.get((row.get("round_num"), row.get("attempt")), {})
+        cells = f"<td>{safe(row.get('round_num'))}</td><td>{safe(row.get('attempt', 1))}</td>"
+        cells += "".join(f"<td>{safe(show(row.get(k)))}</td>" for k, (_, show) in left.items())
+        cells += "".join(
+            f'<td class="{style[k]}">{safe(show(other.get(k)))}</td>'
+            for k, (_, show) in right.items()
+        )
+        body.append(f"<tr>{cells}</tr>")
+    return (
+        f'<div class="scroll"><table class="rounds"><thead><tr>{groups}</tr>'
+        f"<tr><th>round</th><th>attempt</th>{names}</tr></thead>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def pairs_table(values: Mapping[str, Any]) -> str:
+    """Return names and values; nested objects are written with dotted names."""
+    rows = "".join(
+        f"<tr><th>{safe(name)}</th><td>{safe(value)}</td></tr>" for name, value in flatten(values)
+    )
+    return f'<table class="pairs"><tbody>{rows}</tbody></table>'
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield dotted names with values as text, in the given order.
+
+    >>> list(flatten({"a": {"b": 1, "c": None}, "d": [1, 2]}))
+    [('a.b', '1'), ('a.c', '–'), ('d', '1, 2')]
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            simple = all(not isinstance(item, Mapping | list) for item in value)
+            text = ", ".join(map(exact, value)) if simple else json.dumps(value)
+            yield f"{prefix}{name}", text or NOTHING
+        else:
+            yield f"{prefix}{name}", exact(value)
+
+
+def exact(value: object) -> str:
+    """Return a configuration value with all of its digits."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)

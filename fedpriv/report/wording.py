@@ -1,0 +1,75 @@
+"""How figures are written, and how strings from elsewhere are made harmless."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+NOTHING = "–"
+
+
+def safe(value: object) -> str:
+    """Return any value as text for HTML: no markup, no control or direction-changing signs.
+
+    >>> safe("<b>&")
+    '&lt;b&gt;&amp;'
+    """
+    return html.escape(plain(value))
+
+
+def plain(value: object) -> str:
+    """Return any value as text without control and direction-changing signs."""
+    return _CONTROL.sub("\ufffd", str(value))
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    r"""Return a share as a percentage, with a space that does not break.
+
+    >>> percent(0.2484)
+    '24.8\u202f%'
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{100 * value:.{digits}f}\u202f%"
+
+
+def epsilon(value: float | None) -> str:
+    """Return an ε, rounded up: a promise is never printed smaller than it is.
+
+    >>> epsilon(7.991), epsilon(8.0), epsilon(math.inf), epsilon(1234.2)
+    ('8.00', '8.00', '∞', '1,235')
+    """
+    if value is None or math.isnan(value):
+        return NOTHING
+    if math.isinf(value):
+        return "∞"
+    digits = 2 if value < 100 else 0
+    # Below one part in 10^9 an excess is binary rounding, not privacy loss.
+    raised = math.ceil(value * 10**digits * (1 - 1e-9)) / 10**digits
+    return f"{raised:,.{digits}f}"
+
+
+def number(value: object, digits: int = 4) -> str:
+    """Return a number with few digits and grouped thousands; other values as text.
+
+    >>> number(246092), number(0.00012345), number(12.5), number(None)
+    ('246,092', '1.234 × 10⁻⁴', '12.5', '–')
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) > 9999 else str(value)
+    if not isinstance(value, float):
+        return plain(value)
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0 or math.isnan(value) or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"

@@ -1,0 +1,193 @@
+"""The visible loop: charge, draw, send, sum, noise, step, keep; one record a round.
+
+There are no callbacks that change what happens. Progress bars, plots and reports read the records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.engine import Carrier
+from fedpriv.experiment import Parts
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.rng import Key
+from fedpriv.run_folder import Progress, RunFolder
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.round import ServerState
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """What a round releases. All of it is after the noise, or measured on public users.
+
+    Attributes:
+        round_num: From 1.
+        attempt: The attempt that succeeded, from 1.
+        epsilon: Spent so far, lost attempts included; None without privacy.
+        delta: That goes with it.
+        accuracy_public: On users outside the roster; None when not evaluated.
+        recall_at_5_public: Likewise.
+        update_norm: l2 norm of the released mean update.
+    """
+
+    round_num: int
+    attempt: int
+    epsilon: float | None
+    delta: float | None
+    accuracy_public: float | None
+    recall_at_5_public: float | None
+    update_norm: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """What only a simulation may see of a round. Not covered by any ε; absent in deployment.
+
+    Attributes:
+        round_num: From 1.
+        attempt: From 1.
+        cohort_size: Users drawn.
+        num_failed: Drawn users that contributed zero because they failed.
+        accuracy: On held-out examples of rostered users; None when not evaluated.
+        recall_at_5: Likewise.
+        loss: Likewise, in nats.
+        seconds: Wall time of the round without evaluation.
+    """
+
+    round_num: int
+    attempt: int
+    cohort_size: int
+    num_failed: int
+    accuracy: float | None
+    recall_at_5: float | None
+    loss: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One round, its two sides kept apart by type."""
+
+    released: Released
+    diagnostics: Diagnostics
+
+
+class _Unrecorded:
+    """Counts charges where no run folder is kept, as in studies that only want the figures."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._plan, self.charges = parts.plan, 0
+
+    def charge(self, round_num: int, attempt: int) -> None:
+        self.charges += 1
+
+
+def rounds(
+    parts: Parts,
+    carrier: Carrier,
+    root: Key,
+    *,
+    folder: RunFolder | None = None,
+    progress: Progress | None = None,
+    eval_every: int = 10,
+) -> Iterator[tuple[RoundRecord, ServerState]]:
+    """Run a plan to its end and yield every released round.
+
+    Args:
+        parts: Of the experiment.
+        carrier: Brings the private work to the users.
+        root: The root key; cohort, noise, users and initial params fold their own from it.
+        folder: Where the run is kept; None keeps nothing (and survives nothing).
+        progress: Where a resumed run stands; None starts at the beginning.
+        eval_every: Rounds between evaluations; the last is always evaluated.
+
+    Guarantees:
+        * A round is charged, and the charge synced when there is a folder, before its cohort and
+          its noise are drawn.
+        * A lost attempt has used up one of the plan's `num_rounds` charges; the next attempt has
+          a new cohort and new noise. ε never exceeds the plan's.
+    """
+    plan = parts.plan
+    ledger = folder.ledger if folder is not None else _Unrecorded(parts)
+    if progress is None:
+        progress = Progress(state=first_state(parts, root), attempt=0)
+    state, attempt = progress.state, progress.attempt
+    while plan.affords(ledger.charges):
+        started = time.perf_counter()
+        round_num, attempt = state.round_num + 1, attempt + 1
+        ledger.charge(round_num, attempt)
+        cohort = plan.sampler.cohort(_key(root, "cohort", round_num, attempt), parts.task.roster)
+        total = carrier.partial_sum(
+            params=state.params,
+            bound=parts.bound,
+            cohort=cohort,
+            key=_key(root, "users", round_num, attempt),
+            round_num=round_num,
+            attempt=attempt,
+        )
+        num_failed = total.num_failed
+        state = parts.round.next(state, total, _key(root, "noise", round_num, attempt))
+        del total
+        if folder is not None:
+            folder.keep(state, attempt)
+        seconds = time.perf_counter() - started
+        last = not plan.affords(ledger.charges)
+        public = roster = None
+        if last or round_num % eval_every == 0:
+            public = parts.task.evaluate(released_params(state), public=True)
+            roster = parts.task.evaluate(released_params(state), public=False)
+        spent = plan.epsilon(ledger.charges) if plan.is_private else None
+        record = RoundRecord(
+            released=_released(state, attempt, spent, public),
+            diagnostics=Diagnostics(
+                round_num=round_num,
+                attempt=attempt,
+                cohort_size=len(cohort),
+                num_failed=num_failed,
+                accuracy=roster and roster.accuracy,
+                recall_at_5=roster and roster.recall_at_5,
+                loss=roster and roster.loss,
+                seconds=seconds,
+            ),
+        )
+        if folder is not None:
+            folder.record(as_json(record.released), as_json(record.diagnostics))
+        yield record, state
+        attempt = 0
+
+
+def _released(
+    state: ServerState, attempt: int, spent: Epsilon | None, public: Metrics | None
+) -> Released:
+    return Released(
+        round_num=state.round_num,
+        attempt=attempt,
+        epsilon=spent and spent.value,
+        delta=spent and spent.delta,
+        accuracy_public=public and public.accuracy,
+        recall_at_5_public=public and public.recall_at_5,
+        update_norm=state.update_norm,
+    )
+
+
+def _key(root: Key, stream: str, round_num: int, attempt: int) -> Key:
+    return root.fold(stream).fold(round_num).fold(attempt)
+
+
+def first_state(parts: Parts, root: Key) -> ServerState:
+    """Return the state before round 1."""
+    return parts.round.init(parts.task.init_params(root.fold("init")))
+
+
+def released_params(state: ServerState) -> Params:
+    """Return the params that a run stands for: the checkpoint aggregate where there is one."""
+    return state.aggregate.get("average", state.params)
+
+
+def as_json(record: Released | Diagnostics) -> dict[str, Any]:
+    """Return a record's fields by name."""
+    return {name: getattr(record, name) for name in record.__slots__}

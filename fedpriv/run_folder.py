@@ -1,0 +1,302 @@
+"""The run folder: what a run leaves on disk, in the order that survives a kill at any moment.
+
+=====================  ======================================================================
+experiment.json        options, plan, corpus, versions: written once
+ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger`)
+rounds.jsonl           released values only
+diagnostics.jsonl      what only a simulation may see; not covered by ε
+vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
+state.safetensors      everything the next round needs, replaced atomically every round
+checkpoints/           released params
+summary.json           the figures of a finished run
+=====================  ======================================================================
+
+A round is charged in the ledger before anything is drawn; its state is in place before it is
+recorded as released. Killed in between, the attempt is spent and the round is done anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv import __version__
+from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.experiment import Experiment, Parts
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.verification import document_digest
+from fedpriv.report.exported import Vocabulary, write_vocabulary
+from fedpriv.training.round import ServerState
+
+FORMAT, VERSION = "fedpriv-run", 1
+_PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        state: The last released state.
+        attempt: Attempts at the round after it that are spent.
+    """
+
+    state: ServerState
+    attempt: int
+
+
+class RunFolder:
+    """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
+
+    def __init__(
+        self, path: Path, ledger: Ledger, store: CheckpointStore, document: Mapping[str, Any]
+    ) -> None:
+        self.path, self.ledger, self.store, self.document = path, ledger, store, document
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        experiment: Experiment,
+        reference: str,
+        parts: Parts,
+        corpus_path: str | None,
+        engine: str,
+        mode: str,
+        keep_last: int | None = 10,
+    ) -> RunFolder:
+        """Start a run in a folder that does not hold one yet.
+
+        Args:
+            path: The folder; made if missing.
+            experiment: What is run.
+            reference: The name under which the experiment is found again.
+            parts: Made from it.
+            corpus_path: Where the corpus was found, for `--resume`.
+            engine: The carrier's name.
+            mode: "simulation" or "secure".
+            keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
+
+        Raises:
+            ValueError: If the folder already holds a run.
+        """
+        if (path / "experiment.json").exists():
+            raise ValueError(
+                f"{path} already holds a run; give --resume {path} to continue it, "
+                "or another --out"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        side = parts.side_information
+        described = parts.task.describe()
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": experiment.name,
+            "description": experiment.description,
+            "reference": reference,
+            "experiment": experiment.options(),
+            "plan": parts.plan.to_json(),
+            "corpus": {**described, "path": corpus_path},
+            "side_information": None
+            if side is None
+            else {"source": side.source, "description": side.description},
+            "mode": mode,
+            "engine": engine,
+            # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
+            "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
+            "baseline": {"majority_class_accuracy": described.get("majority_class_accuracy")},
+        }
+        # The ledger first: with it but without experiment.json there is no run to resume.
+        extra = {"experiment": experiment.name, "experiment_sha256": document_digest(document)}
+        ledger = Ledger.create(path / "ledger.jsonl", plan=parts.plan, mode=mode, extra=extra)
+        vocabulary = parts.task.vocabulary()
+        if vocabulary is not None:
+            write_vocabulary(path / "vocabulary.json", Vocabulary(**vocabulary))
+        _write_json(path / "experiment.json", document)
+        return cls(path, ledger, _store(path, keep_last), document)
+
+    @classmethod
+    def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:
+        """Open a run to continue it; its ledger is verified first.
+
+        Raises:
+            ValueError: If there is no run, or its ledger does not verify.
+        """
+        document = read_document(path)
+        ledger = Ledger.open(path / "ledger.jsonl")
+        if ledger.plan != Plan.from_json(document["plan"]):
+            raise ValueError(f"the plan in {path}/experiment.json is not the ledger's; restore it")
+        folder = cls(path, ledger, _store(path, keep_last), document)
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            _cut_torn_line(path / name)
+        return folder
+
+    def resume(self, first: ServerState) -> Progress:
+        """Return where the run stands, repairing what a kill left between two writes.
+
+        Args:
+            first: The state before round 1, also the template of the saved one.
+
+        Raises:
+            ValueError: If the state is newer than the ledger (an older ledger was put back).
+        """
+        self.ledger.resume()
+        state, attempt = first, 0
+        file = self.path / "state.safetensors"
+        if file.exists():
+            tensors, metadata = load_state(file, template=_flatten(first))
+            state, attempt = _unflatten(first, tensors, metadata), int(metadata["attempt"])
+            round_num = state.round_num
+            if not self.ledger.has_charge(round_num, attempt):
+                raise ValueError(
+                    f"{file} is of round {round_num}, which the ledger never charged: the ledger "
+                    "is older than the state; restore the ledger that belongs to it"
+                )
+            if not self.ledger.has_release(round_num, attempt):
+                self._release(round_num, attempt, state)
+            if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
+                self.record(_bare_record(state, attempt, self.ledger), None)
+        return Progress(state=state, attempt=self.ledger.attempts(state.round_num + 1))
+
+    def keep(self, state: ServerState, attempt: int) -> None:
+        """Put a released state in place, then say so in the ledger.
+
+        Args:
+            state: After the round.
+            attempt: The attempt that succeeded.
+        """
+        metadata = {
+            "round_num": str(state.round_num),
+            "attempt": str(attempt),
+            "update_norm": repr(state.update_norm),
+            "ledger_head": self.ledger.head,
+        }
+        save_state(self.path / "state.safetensors", _flatten(state), metadata)
+        self._release(state.round_num, attempt, state)
+
+    def _release(self, round_num: int, attempt: int, state: ServerState) -> None:
+        average = state.aggregate.get("average", {})
+        tensors = {**state.params, **{f"ema/{name}": array for name, array in average.items()}}
+        head = {"round_num": str(round_num), "ledger_head": self.ledger.head}
+        self.store.save(round_num, tensors, head)
+        self.ledger.release(round_num, attempt, self.store.digest(round_num))
+
+    def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
+        """Append a round's released values, and in simulation its diagnostics."""
+        _append(self.path / "rounds.jsonl", released)
+        if diagnostics is not None:
+            _append(self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False})
+
+    def summarise(self, summary: Mapping[str, Any]) -> None:
+        """Write the finished run's figures."""
+        _write_json(self.path / "summary.json", summary)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self.ledger.close()
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return a run's experiment.json.
+
+    Raises:
+        ValueError: If the folder holds no run of this version.
+    """
+    file = path / "experiment.json"
+    if not file.is_file():
+        raise ValueError(f"{path} holds no run (no experiment.json); give the folder a run wrote")
+    document = json.loads(file.read_text("utf-8"))
+    if document.get("format") != FORMAT or document.get("version") != VERSION:
+        raise ValueError(
+            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
+            f"this fedpriv reads {FORMAT!r} version {VERSION}"
+        )
+    return document
+
+
+def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
+    """Return the whole lines of `rounds` or `diagnostics`; a torn last line is left out."""
+    file = path / f"{name}.jsonl"
+    if not file.exists():
+        return []
+    return [
+        json.loads(line)
+        for line in file.read_text("utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
+
+
+def _store(path: Path, keep_last: int | None) -> CheckpointStore:
+    return CheckpointStore(path / "checkpoints", keep_last=keep_last)
+
+
+def _bare_record(state: ServerState, attempt: int, ledger: Ledger) -> dict[str, Any]:
+    """Return the record of a round that was kept but killed before it was written down."""
+    plan = ledger.plan
+    charges = [(charge.round_num, charge.attempt) for charge in ledger.history.charges]
+    spent = plan.epsilon(charges.index((state.round_num, attempt)) + 1) if plan.is_private else None
+    return {
+        "round_num": state.round_num,
+        "attempt": attempt,
+        "epsilon": spent and spent.value,
+        "delta": spent and spent.delta,
+        "accuracy_public": None,
+        "recall_at_5_public": None,
+        "update_norm": state.update_norm,
+    }
+
+
+def _flatten(state: ServerState) -> dict[str, np.ndarray]:
+    flat = {f"params/{name}": array for name, array in state.params.items()}
+    for kind, trees in (("optimizer", state.optimizer), ("aggregate", state.aggregate)):
+        for group, tensors in trees.items():
+            flat |= {f"{kind}/{group}/{name}": array for name, array in tensors.items()}
+    return flat
+
+
+def _unflatten(
+    first: ServerState, flat: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+) -> ServerState:
+    def trees(kind: str, like: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return {g: {n: flat[f"{kind}/{g}/{n}"] for n in names} for g, names in like.items()}
+
+    return replace(
+        first,
+        round_num=int(metadata["round_num"]),
+        params={name: flat[f"params/{name}"] for name in first.params},
+        optimizer=trees("optimizer", first.optimizer),
+        aggregate=trees("aggregate", first.aggregate),
+        update_norm=float(metadata["update_norm"]),
+    )
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    part = file.with_name(f".{file.name}.part")
+    with part.open("w", encoding="utf-8") as out:
+        json.dump(value, out, indent=2, ensure_ascii=False)
+        out.write("\n")
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(file)
+
+
+def _append(file: Path, value: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _cut_torn_line(file: Path) -> None:
+    if file.exists():
+        content = file.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            os.truncate(file, whole)

@@ -1,0 +1,165 @@
+"""The private work of a round: one bounded sum, one draw of noise, one step.
+
+`partial_sum` is the function that carriers bring to the data; `Round.next` is what the server does
+with its result. Between them the raw sum lives in one local variable and dies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.noise.gaussian import gaussian
+from fedpriv.privacy.plan import Plan
+from fedpriv.rng import Key
+from fedpriv.training.local import LocalTrainer
+from fedpriv.transform import State, Transform
+from fedpriv.tree import Params, RowSparse, Tensor
+
+
+class UserData(Protocol):
+    """Examples by user. Whatever holds users, holds them behind this."""
+
+    def examples(self, user_id: str) -> Any:
+        """Return the user's training examples; raise `ValueError` for an unknown user."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialSum:
+    """The sum of some users' bounded updates. Private: it leaves a round only through noise.
+
+    Attributes:
+        total: float64 tensors, dense or row-sparse, of the params' shapes.
+        num_users: How many users were asked.
+        num_failed: How many of them contributed zero because they failed (a diagnostic).
+    """
+
+    total: Mapping[str, Tensor] = field(repr=False)
+    num_users: int
+    num_failed: int = 0
+
+
+def partial_sum(
+    *,
+    params: Params,
+    bound: Bound,
+    trainer: LocalTrainer,
+    data: UserData,
+    user_ids: Sequence[str],
+    key: Key,
+) -> PartialSum:
+    """Train users one by one, bound each update, and return one unweighted sum.
+
+    Args:
+        params: The global params, float32. Not changed.
+        bound: The public bound.
+        trainer: What a user does.
+        data: Where the users' examples are.
+        user_ids: The drawn users that live here.
+        key: The key of this round and attempt; each user folds its own id into it.
+
+    Guarantees:
+        * Each user moves the sum by at most `bound.l2_bound` (l2), however many examples it has.
+        * A user whose training raises or whose update is not finite or not of the params' shapes
+          contributes zero, alone: nobody can stop a round or change another's contribution.
+    """
+    total, touched = tree.zeros(params), {}
+    failed = 0
+    for user_id in user_ids:
+        try:
+            raw = trainer.train(params, data.examples(user_id), key.fold(user_id))
+            update = bound.apply(tree.check_like(params, raw))
+        except Exception:  # a user is not trusted: whatever it raises is its own zero
+            failed += 1
+            continue
+        tree.add_into(total, update)
+        for name, tensor in update.items():
+            if isinstance(tensor, RowSparse):
+                touched.setdefault(name, np.zeros(tensor.num_rows, bool))[tensor.rows] = True
+            else:
+                touched[name] = np.ones(len(total[name]), bool)
+    return PartialSum(
+        total=tree.compact(total, touched), num_users=len(user_ids), num_failed=failed
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What one round hands to the next; all of it is released.
+
+    Attributes:
+        round_num: Rounds released so far.
+        params: float32 tensors.
+        optimizer: The server optimiser's state.
+        aggregate: The checkpoint aggregate's state.
+        update_norm: l2 norm of the last released mean update, after noise.
+    """
+
+    round_num: int
+    params: Params = field(repr=False)
+    optimizer: State = field(repr=False)
+    aggregate: State = field(repr=False)
+    update_norm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The server's half of a round: noise on the sum, a public denominator, one step.
+
+    Attributes:
+        plan: Supplies `stddev` (noise_multiplier x l2_bound) and `expected_cohort_size`.
+        optimizer: A transform of the released mean update.
+        aggregate: A transform from params to the aggregated params (EMA of checkpoints).
+        inverse: Public A, multiplied into the released mean for scale-then-privatise; else None.
+    """
+
+    plan: Plan
+    optimizer: Transform
+    aggregate: Transform
+    inverse: Mapping[str, np.ndarray] | None = None
+
+    def init(self, params: Params) -> ServerState:
+        """Return the state before the first round."""
+        return ServerState(
+            round_num=0,
+            params=params,
+            optimizer=self.optimizer.init(params),
+            aggregate=self.aggregate.init(params),
+        )
+
+    def next(self, state: ServerState, total: PartialSum, noise_key: Key) -> ServerState:
+        """Release one round.
+
+        mean = (Σ bounded updates + N(0, stddev²)) / expected_cohort_size, and everything after is
+        post-processing. The denominator is the plan's: neither dropouts nor an empty cohort change
+        it, and an empty round still releases its noise.
+
+        Args:
+            state: The state before; its arrays are given up.
+            total: The round's sum.
+            noise_key: Folded by round *and* attempt, and used here only.
+        """
+        mean = gaussian(noise_key, state.params, self.plan.stddev)
+        tree.add_into(mean, total.total)
+        share = np.float32(1.0 / self.plan.expected_cohort_size)
+        for array in mean.values():
+            array *= share
+        if self.inverse is not None:
+            mean = tree.to_dense(tree.multiply(mean, self.inverse))
+        norm = tree.l2_norm(mean)
+        step, optimizer = self.optimizer.next(mean, state.optimizer)
+        params = {name: state.params[name] + step[name] for name in state.params}
+        _, aggregate = self.aggregate.next(params, state.aggregate)
+        return ServerState(
+            round_num=state.round_num + 1,
+            params=params,
+            optimizer=optimizer,
+            aggregate=aggregate,
+            update_norm=norm,
+        )

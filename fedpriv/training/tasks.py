@@ -1,0 +1,312 @@
+"""Tasks: a roster, its users' examples, a model, and how it is measured.
+
+`TagPrediction` is the task of the main job. `ModuleTask` takes any `nn.Module`, loss and users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpriv.data.examples import INPUTS
+from fedpriv.data.rosters import roster_sha256
+from fedpriv.data.view import TagView
+from fedpriv.data.vocabulary import PRIVATE, PUBLIC
+from fedpriv.mechanisms.side_information import (
+    SideInformation,
+    frequency_multiplier,
+    rank_multiplier,
+    tf_idf_multiplier,
+)
+from fedpriv.models.linear import SoftmaxRegression
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics, evaluate_tags, majority_class_accuracy
+from fedpriv.training.local import LocalTrainer, Schedule, SparseSoftmaxTrainer
+from fedpriv.training.module import (
+    ArrayExamples,
+    ModuleTrainer,
+    check_module,
+    load_params,
+    module_params,
+)
+from fedpriv.training.round import UserData
+from fedpriv.tree import Params
+
+
+class Task(Protocol):
+    """What is learnt, and from whom."""
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen user ids."""
+        ...
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster, frozen in the plan."""
+        ...
+
+    @property
+    def data(self) -> UserData:
+        """The rostered users' training examples."""
+        ...
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round, float32."""
+        ...
+
+    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
+        """Return what a user does; `multiplier` is 1/A for local steps, empty for none."""
+        ...
+
+    def side_information(self, kind: str, *, gain: float, top: int, power: float
+                         ) -> SideInformation:
+        """Return public 1/A of a kind; raise `ValueError` for a kind the task has not got."""
+        ...
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return metrics on public users, or on held-out examples of rostered users."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the run folder records of the data: names, counts, provenance, licence."""
+        ...
+
+    def vocabulary(self) -> dict[str, Any] | None:
+        """Return what turns raw input into the model's and its output into words, if anything."""
+        ...
+
+
+class _TrainingExamples:
+    """The training split of a view, as `UserData`."""
+
+    def __init__(self, view: TagView) -> None:
+        self._view = view
+
+    def examples(self, user_id: str) -> Any:
+        return self._view.examples(user_id, split="train")
+
+
+class TagPrediction:
+    """Predict a post's most common tag from a sentence of it: softmax regression, 10,000 x 500.
+
+    Args:
+        view: A corpus seen through one roster.
+        inputs: "tff" (mean one-hot words, as TensorFlow Federated) or "unit-norm".
+        about: What to record of the corpus: name, synthetic, licence, credit.
+    """
+
+    def __init__(
+        self, view: TagView, *, inputs: str = "tff", about: Mapping[str, Any] | None = None
+    ) -> None:
+        if inputs not in INPUTS:
+            raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
+        self._view, self._inputs = view, inputs
+        self._about = dict(about or {"name": view.name, "synthetic": False})
+        self._data = _TrainingExamples(view)
+        # Evaluation sets are large and asked for every few rounds: gather each once.
+        self._gathered = lru_cache(maxsize=None)(self._gather)
+
+    def _gather(self, public: bool) -> Any:
+        if public:
+            return self._view.gather(self._view.public_users, split="all")
+        return self._view.gather(self._view.roster, split="test")
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen user ids."""
+        return self._view.roster
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster."""
+        return self._view.roster_sha256
+
+    @property
+    def data(self) -> UserData:
+        """The rostered users' training examples."""
+        return self._data
+
+    def init_params(self, key: Key) -> Params:
+        """Return zeros: the loss is convex, and zero is nobody's data."""
+        return module_params(SoftmaxRegression(len(self._view.words), len(self._view.tags)))
+
+    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
+        """Return row-sparse local SGD."""
+        rows = multiplier.get("kernel")
+        return SparseSoftmaxTrainer(
+            schedule=schedule,
+            inputs=self._inputs,
+            multiplier=None if rows is None else rows.reshape(-1),
+        )
+
+    def side_information(
+        self, kind: str, *, gain: float, top: int, power: float
+    ) -> SideInformation:
+        """Return 1/A for the kernel's rows from public word statistics; the bias has none."""
+        view, number = self._view, self._view.num_public_examples
+        source: Literal["public", "private"] = "public"
+        where = "text that users outside the roster wrote"
+        if self._vocabulary_source() == PRIVATE:
+            source, where = "private", "counts published with the data, rostered users included"
+        if kind == "rank":
+            rows = rank_multiplier(len(view.words), top=min(top, len(view.words)), gain=gain)
+            said = f"words beyond the {top} commonest are multiplied by {gain:g}"
+        elif kind == "frequency":
+            rows = frequency_multiplier(view.word_counts, number, cap=gain, power=power)
+            said = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
+        elif kind == "tf-idf":
+            features = self._gathered(True).features("tff")
+            mass = np.asarray(features.sum(axis=0, dtype=np.float64)).reshape(-1)
+            rows = gain * tf_idf_multiplier(mass, view.word_sentences, number)
+            said = f"total TF-IDF relative to the largest, times {gain:g}"
+        else:
+            raise ValueError(
+                f"side information {kind!r} is not known; use 'rank', 'frequency' or 'tf-idf'"
+            )
+        return SideInformation(
+            multiplier={"kernel": rows.astype(np.float32).reshape(-1, 1)},
+            source=source,
+            description=f"{kind} ({said}), from {where}",
+        )
+
+    def _vocabulary_source(self) -> str:
+        roster: Any = self._view.provenance.get("roster", {})
+        return roster.get("vocabulary", {}).get("source", PUBLIC)
+
+    def vocabulary(self) -> dict[str, Any]:
+        """Return the words and tags, in the order of the kernel's rows and columns."""
+        return {"words": self._view.words, "tags": self._view.tags, "inputs": self._inputs}
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return accuracy and recall@5: all examples of public users, or the roster's test set."""
+        return evaluate_tags(params, self._gathered(public), self._inputs)
+
+    def describe(self) -> dict[str, Any]:
+        """Return names, counts and provenance of the view."""
+        view = self._view
+        return {
+            **self._about,
+            "roster": view.name,
+            "roster_sha256": view.roster_sha256,
+            "num_users": len(view.roster),
+            "num_public_users": len(view.public_users),
+            "num_words": len(view.words),
+            "num_tags": len(view.tags),
+            "provenance": dict(view.provenance),
+            "majority_class_accuracy": majority_class_accuracy(self._gathered(False)),
+        }
+
+
+class _Users:
+    def __init__(self, users: Mapping[str, ArrayExamples]) -> None:
+        self._users = users
+
+    def examples(self, user_id: str) -> ArrayExamples:
+        if user_id not in self._users:
+            raise ValueError(f"user {user_id!r} is not among the {len(self._users)} users here")
+        return self._users[user_id]
+
+
+class ModuleTask:
+    """Any model, loss and users.
+
+    Args:
+        name: What the corpus is called in reports.
+        module: A function that makes the `nn.Module`; called once in each process.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        users: Training examples by user id; its keys, sorted, are the roster.
+        test: Held-out examples of rostered users (diagnostics), if any.
+        public: Examples of nobody on the roster (released figures), if any.
+        synthetic: Whether the data were made up.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        module: Callable[[], nn.Module],
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        users: Mapping[str, ArrayExamples],
+        test: ArrayExamples | None = None,
+        public: ArrayExamples | None = None,
+        synthetic: bool = False,
+    ) -> None:
+        if not users:
+            raise ValueError("there are no users; give examples for at least one")
+        self._name, self._synthetic = name, synthetic
+        self._make, self._loss = module, loss
+        self._roster = tuple(sorted(users))
+        self._data = _Users(users)
+        self._sets = {False: test, True: public}
+        check_module(module())
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The user ids, sorted."""
+        return self._roster
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster."""
+        return roster_sha256(self._roster)
+
+    @property
+    def data(self) -> UserData:
+        """The users' examples."""
+        return self._data
+
+    def init_params(self, key: Key) -> Params:
+        """Return the module's own initialisation, drawn from the key."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(int(key.generator().integers(2**62)))
+            return module_params(self._make())
+
+    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
+        """Return plain local SGD on the module."""
+        return ModuleTrainer(
+            module=self._make(), loss=self._loss, schedule=schedule, multiplier=multiplier
+        )
+
+    def side_information(
+        self, kind: str, *, gain: float, top: int, power: float
+    ) -> SideInformation:
+        """Refuse: nothing public is known of a general module's parameters."""
+        raise ValueError(
+            f"side information {kind!r} needs public statistics that this task has not got; "
+            "run with precondition 'none', or override side_information() in a task of your own"
+        )
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return accuracy (for class scores) and loss."""
+        examples = self._sets[public]
+        if examples is None or len(examples) == 0:
+            return None
+        module = load_params(self._make(), params).eval()
+        with torch.no_grad():
+            outputs = module(torch.from_numpy(np.asarray(examples.x)))
+            targets = torch.from_numpy(np.asarray(examples.y))
+            loss = float(self._loss(outputs, targets))
+            right = float("nan")
+            if outputs.ndim == 2 and targets.ndim == 1:
+                right = float((outputs.argmax(dim=1) == targets).double().mean())
+        return Metrics(accuracy=right, loss=loss, num_examples=len(examples))
+
+    def vocabulary(self) -> None:
+        """There is none: the user's own code reads inputs and outputs."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the little that is known."""
+        return {
+            "name": self._name,
+            "synthetic": self._synthetic,
+            "roster": "all",
+            "num_users": len(self._roster),
+            "num_public_users": 0,
+            "provenance": {},
+        }

@@ -1,0 +1,246 @@
+"""Arithmetic on named tensors, dense or row-sparse.
+
+A *tree* is a mapping from names to tensors: the params of a model (float32 arrays), one user's
+update, or the running sum of a round (float64). A tensor of an update may be `RowSparse`: a user
+of a bag-of-words model touches only the rows of its own words, and carrying nothing else is
+exact, not an approximation.
+
+>>> import numpy as np
+>>> update = {"kernel": RowSparse(rows=np.array([2]), values=np.array([[3.0, 4.0]]), num_rows=5)}
+>>> l2_norm(update)
+5.0
+>>> to_dense(update)["kernel"].shape
+(5, 2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+Params = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowSparse:
+    """A tensor most of whose rows are zero.
+
+    Attributes:
+        rows: int64 `(r,)`, strictly increasing indices of the stored rows.
+        values: float `(r, *tail)`, the stored rows.
+        num_rows: Length of the first axis of the tensor that is meant.
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
+    num_rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor that is meant."""
+        return (self.num_rows, *self.values.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the stored rows."""
+        return self.values.dtype
+
+    def validate(self) -> RowSparse:
+        """Return self, or raise `ValueError` if rows and values do not describe a tensor."""
+        rows, values = self.rows, self.values
+        if rows.ndim != 1 or rows.dtype != np.int64 or values.ndim < 1 or len(rows) != len(values):
+            raise ValueError(
+                f"rows {rows.dtype}{rows.shape} do not index values {values.shape}; "
+                "give int64 rows, one for each stored row"
+            )
+        if len(rows) and (rows[0] < 0 or rows[-1] >= self.num_rows or np.any(np.diff(rows) <= 0)):
+            raise ValueError(
+                f"rows must increase strictly within 0..{self.num_rows - 1}; sort and merge them"
+            )
+        return self
+
+    def to_dense(self) -> np.ndarray:
+        """Return the dense tensor."""
+        dense = np.zeros(self.shape, self.values.dtype)
+        dense[self.rows] = self.values
+        return dense
+
+
+Tensor = np.ndarray | RowSparse
+Tree = Mapping[str, Tensor]
+
+
+def _values(tensor: Tensor) -> np.ndarray:
+    return tensor.values if isinstance(tensor, RowSparse) else tensor
+
+
+def _with_values(tensor: Tensor, values: np.ndarray) -> Tensor:
+    if isinstance(tensor, RowSparse):
+        return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
+    return values
+
+
+def is_finite(tree: Tree) -> bool:
+    """Return whether every number of every tensor is finite."""
+    return all(bool(np.isfinite(_values(tensor)).all()) for tensor in tree.values())
+
+
+def l2_norm(tree: Tree) -> float:
+    """Return the l2 norm over *all* tensors concatenated (never per tensor, never spectral).
+
+    Computed in float64; where squares would overflow or vanish the tensors are rescaled by their
+    largest magnitude first, so that any finite tree has a faithful norm. NaN and infinities
+    propagate.
+    """
+    total = 0.0
+    for tensor in tree.values():
+        values = _values(tensor)
+        if values.dtype == np.float32:
+            # Blocks bound the float64 copy; einsum sums squares without a temporary.
+            flat = values.reshape(-1)
+            for start in range(0, flat.size, 1 << 16):
+                block = flat[start : start + (1 << 16)].astype(np.float64)
+                total += float(block @ block)
+        else:
+            flat = values.reshape(-1).astype(np.float64, copy=False)
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                total += float(flat @ flat)
+    if math.isnan(total) or (1e-200 < total < math.inf):
+        return math.sqrt(total)
+    peak = max((float(np.abs(_values(t)).max(initial=0.0)) for t in tree.values()), default=0.0)
+    if peak == 0.0 or not math.isfinite(peak):
+        return peak
+    scaled = sum(
+        float(np.square(_values(t).reshape(-1).astype(np.float64) / peak).sum())
+        for t in tree.values()
+    )
+    return peak * math.sqrt(scaled)
+
+
+def scale(tree: Tree, factor: float) -> dict[str, Tensor]:
+    """Return the tree times a number: float32 and float64 stay what they are.
+
+    The factor is rounded to the tensors' dtype, so below float32's normal range (1e-38) it should
+    be a power of two. float16 becomes float32, and float32 float64 where the factor needs it.
+    """
+    out: dict[str, Tensor] = {}
+    for name, tensor in tree.items():
+        values = _values(tensor)
+        # Half precision would round the product, and the factor, too coarsely for a bound.
+        dtype = np.result_type(values.dtype, np.float32 if abs(factor) < 1e38 else np.float64)
+        out[name] = _with_values(tensor, np.multiply(values, dtype.type(factor), dtype=dtype))
+    return out
+
+
+def multiply(tree: Tree, multiplier: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Return the tree times a public per-coordinate multiplier.
+
+    Args:
+        tree: Dense or row-sparse tensors.
+        multiplier: For any of the names an array that broadcasts against the tensor; its first
+            axis is that of the tensor (for row-sparse tensors the stored rows are picked from
+            it). Names left out are multiplied by one.
+    """
+    out: dict[str, Tensor] = {}
+    for name, tensor in tree.items():
+        factor = multiplier.get(name)
+        if factor is None:
+            out[name] = tensor
+        elif isinstance(tensor, RowSparse):
+            picked = factor[tensor.rows] if factor.shape[0] == tensor.num_rows else factor
+            out[name] = _with_values(tensor, (tensor.values * picked).astype(tensor.dtype))
+        else:
+            out[name] = (tensor * factor).astype(tensor.dtype)
+    return out
+
+
+def zeros(template: Tree, dtype: type = np.float64) -> dict[str, np.ndarray]:
+    """Return dense zeros of the template's shapes."""
+    return {name: np.zeros(tensor.shape, dtype) for name, tensor in template.items()}
+
+
+def add_into(total: dict[str, np.ndarray], tree: Tree, factor: float = 1.0) -> None:
+    """Add `factor * tree` into a dense tree, in place. Row-sparse tensors touch their rows only."""
+    for name, tensor in tree.items():
+        values = _values(tensor) if factor == 1.0 else _values(tensor) * factor
+        if isinstance(tensor, RowSparse):
+            # Rows are unique, so fancy assignment loses nothing.
+            total[name][tensor.rows] += values
+        else:
+            total[name] += values
+
+
+def subtract(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> Params:
+    """Return `left - right` of two dense trees."""
+    return {name: left[name] - right[name] for name in left}
+
+
+def to_dense(tree: Tree) -> Params:
+    """Return the tree with every tensor dense."""
+    return {n: t.to_dense() if isinstance(t, RowSparse) else t for n, t in tree.items()}
+
+
+def num_elements(tree: Tree) -> int:
+    """Return the number of coordinates that are meant (zeros of row-sparse tensors included)."""
+    return sum(math.prod(tensor.shape) for tensor in tree.values())
+
+
+def check_like(template: Tree, tree: object) -> Tree:
+    """Return `tree` if it has exactly the template's names, shapes and floating dtypes.
+
+    Args:
+        template: What is expected, usually the params.
+        tree: Anything at all; what arrives from a user is not trusted.
+
+    Returns:
+        A dict of plain arrays over the same memory: what was checked is what is used, whatever
+        mapping or array subclass was handed in.
+
+    Raises:
+        ValueError: Naming the first tensor that differs. Broadcasting is never accepted.
+    """
+    given = {name: tree[name] for name in tree} if isinstance(tree, Mapping) else {}
+    if not isinstance(tree, Mapping) or set(given) != set(template):
+        found = sorted(map(str, given)) if isinstance(tree, Mapping) else type(tree).__name__
+        raise ValueError(f"expected tensors {sorted(template)}, found {found}")
+    checked: dict[str, Tensor] = {}
+    for name, expected in template.items():
+        tensor = given[name]
+        if isinstance(tensor, RowSparse):
+            if not isinstance(tensor.rows, np.ndarray) or not isinstance(tensor.values, np.ndarray):
+                raise ValueError(f"tensor {name!r} holds no arrays of rows and values")
+            tensor = RowSparse(
+                rows=np.asarray(tensor.rows),
+                values=np.asarray(tensor.values),
+                num_rows=tensor.num_rows,
+            ).validate()
+        elif isinstance(tensor, np.ndarray):
+            tensor = np.asarray(tensor)
+        else:
+            raise ValueError(f"tensor {name!r} is a {type(tensor).__name__}, not an array")
+        if tuple(tensor.shape) != tuple(expected.shape):
+            raise ValueError(f"tensor {name!r} has shape {tensor.shape}, not {expected.shape}")
+        if _values(tensor).dtype.kind != "f":
+            raise ValueError(f"tensor {name!r} has dtype {_values(tensor).dtype}, not floating")
+        checked[name] = tensor
+    return checked
+
+
+
+def compact(tree: Mapping[str, np.ndarray], touched: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Return the tree with every tensor stored in the smaller of its two forms.
+
+    Args:
+        tree: Dense tensors.
+        touched: For the tensors that were only ever written by rows, a bool array that marks the
+            rows written; every other row is zero.
+    """
+    out: dict[str, Tensor] = dict(tree)
+    for name, mask in touched.items():
+        rows = np.flatnonzero(mask)
+        if 2 * len(rows) < len(mask):
+            out[name] = RowSparse(rows=rows, values=tree[name][rows], num_rows=len(mask))
+    return out

@@ -1,0 +1,88 @@
+"""The server of a federation: the loop of `fedpriv run`, with Flower bringing the work to users.
+
+    flwr run . --stream --run-config 'corpus="/corpora/onstartups" out="/runs/first"'
+
+The run folder is the same as that of any other run, and so are its guarantees: a round is charged
+before its cohort is drawn, and `resume="/runs/first"` goes on after a kill. Evaluation is central,
+on the server's own copy of the corpus.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedpriv.experiment import local_multiplier, make_schedule
+from fedpriv.flower.settings import (
+    open_corpus,
+    read_experiment,
+    read_grid_settings,
+    read_path,
+    read_switch,
+)
+from fedpriv.flower.strategy import GridCarrier, UserLevelStrategy
+from fedpriv.job import Job, resume_job, start_job
+from fedpriv.run import RoundRecord
+
+app = ServerApp()
+_LOG = logging.getLogger("fedpriv.server")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one experiment to its end, or go on with one."""
+    _show_log()
+    job = _open_job(context.run_config)
+    strategy = UserLevelStrategy(
+        roster=job.parts.task.roster,
+        schedule=make_schedule(job.experiment),
+        multiplier=local_multiplier(job.experiment, job.parts.side_information),
+        settings=read_grid_settings(context.run_config),
+    )
+
+    def loop(carrier: GridCarrier) -> dict[str, Any]:
+        return replace(job, make_carrier=lambda experiment, parts: carrier).run(_report)
+
+    summary = strategy.start(grid, loop)
+    _LOG.info("run folder: %s", summary["run_dir"])
+
+
+def _open_job(run_config: Any) -> Job:
+    experiment, resume = read_experiment(run_config), read_path("resume", run_config)
+    if resume is not None:
+        job = resume_job(resume)
+        if job.experiment.options() != experiment.options():
+            raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
+        return job
+    out = read_path("out", run_config)
+    if out is None:
+        raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
+    return start_job(
+        experiment,
+        str(run_config["experiment"]),
+        open_corpus(run_config),
+        out,
+        secure=read_switch(run_config, "secure"),
+        engine="flower",
+    )
+
+
+def _report(record: RoundRecord) -> None:
+    released = record.released
+    _LOG.info(
+        "round %d: epsilon %s, accuracy on public users %s",
+        released.round_num,
+        "none" if released.epsilon is None else f"{released.epsilon:.3f}",
+        "-" if released.accuracy_public is None else f"{released.accuracy_public:.4f}",
+    )
+
+
+def _show_log() -> None:
+    logger = logging.getLogger("fedpriv")
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)

@@ -1,0 +1,1 @@
+"""Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""

@@ -1,0 +1,242 @@
+"""The checkpoint store: whole files, the pruning rule, and refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fedpriv.checkpoints import tensor_file
+from fedpriv.checkpoints.store import CheckpointStore, keep_last_from, load_state, save_state
+
+PARAMS = {
+    "kernel": np.arange(12, dtype=np.float32).reshape(4, 3),
+    "bias": np.array([1.5, -2.0, 0.0], np.float32),
+}
+
+
+def _same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
+    return set(left) == set(right) and all(
+        np.array_equal(left[n], right[n])
+        and left[n].dtype == right[n].dtype
+        and left[n].shape == right[n].shape
+        for n in left
+    )
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    path = store.save(7, PARAMS, {"head": "abc", "round_num": "7"})
+    tensors, metadata = store.load(7, PARAMS)
+    assert _same(tensors, PARAMS)
+    assert metadata == {"head": "abc", "round_num": "7"}
+    assert path.name == "round-000007.safetensors"
+    assert _same(load_file(path), PARAMS)
+
+
+@pytest.mark.parametrize("dtype", sorted(tensor_file.CODES))
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 1)])
+def test_every_dtype_and_shape_reads_back_with_the_library(tmp_path, dtype, shape) -> None:
+    tensor = np.ones(shape, dtype)
+    tensors = {"b": tensor, "a": np.float32([1, 2, 3]), "c": np.asfortranarray(np.ones((2, 3)))}
+    tensor_file.write_tensors(tmp_path / "x.safetensors", tensors)
+    assert _same(load_file(tmp_path / "x.safetensors"), tensors)
+
+
+def test_a_view_is_written_as_it_looks(tmp_path: Path) -> None:
+    tensor_file.write_tensors(tmp_path / "x", {"w": PARAMS["kernel"].T[::2]})
+    assert np.array_equal(load_file(tmp_path / "x")["w"], PARAMS["kernel"].T[::2])
+
+
+def test_bytes_depend_on_content_alone(tmp_path: Path) -> None:
+    metadata = {str(i): str(i) for i in range(20)}
+    left, right = CheckpointStore(tmp_path / "a"), CheckpointStore(tmp_path / "b")
+    left.save(1, PARAMS, metadata)
+    right.save(1, dict(reversed(PARAMS.items())), dict(reversed(metadata.items())))
+    assert left.digest(1) == right.digest(1)
+    assert left.digest(1) == hashlib.sha256(left.path(1).read_bytes()).hexdigest()
+    right.save(1, PARAMS, metadata | {"0": "other"})
+    assert left.digest(1) != right.digest(1)
+
+
+def test_the_last_three_and_every_fifth_are_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=3, keep_every=5)
+    for round_num in range(13):
+        store.save(round_num, {"w": np.zeros(1, np.float32)})
+    assert store.rounds() == (0, 5, 10, 11, 12)
+    assert store.latest() == 12
+
+
+def test_all_can_be_kept(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep_last=None)
+    for round_num in range(1, 15):
+        store.save(round_num, {"w": np.zeros(1, np.float32)})
+    assert store.rounds() == tuple(range(1, 15))
+
+
+def test_an_absent_store_is_empty_and_stays_absent(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "none")
+    assert store.rounds() == () and store.latest() is None
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ValueError, match="kept: none"):
+        store.load(3)
+    with pytest.raises(ValueError, match="round 3"):
+        store.digest(3)
+
+
+def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, PARAMS)
+    (tmp_path / ".round-000002.safetensors.part").write_bytes(b"half")
+    (tmp_path / "round-000003.safetensors.bak").write_bytes(b"other")
+    assert store.rounds() == (1,)
+    store.save(2, PARAMS)
+    assert store.rounds() == (1, 2)
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("fail_at", ["write", "fsync", "replace"])
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, PARAMS)
+    before = store.digest(1)
+
+    def broken(*args, **kwargs):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        if fail_at == "write":
+            patch.setattr(tensor_file, "_header", broken)
+        else:
+            patch.setattr(tensor_file.os, fail_at, broken)
+        with pytest.raises(OSError, match="disk full"):
+            store.save(1, {"w": np.zeros(3, np.float32)})
+    assert store.digest(1) == before
+
+
+def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeypatch) -> None:
+    calls: list[str] = []
+    real_sync, real_replace = os.fsync, os.replace
+    monkeypatch.setattr(tensor_file.os, "fsync", lambda d: (calls.append("fsync"), real_sync(d))[1])
+    monkeypatch.setattr(
+        tensor_file.os, "replace", lambda a, b: (calls.append("replace"), real_replace(a, b))[1]
+    )
+    CheckpointStore(tmp_path).save(1, PARAMS)
+    assert calls == ["fsync", "replace", "fsync"]
+    calls.clear()
+    save_state(tmp_path / "state.safetensors", PARAMS)
+    assert calls == ["replace"]
+    calls.clear()
+    save_state(tmp_path / "state.safetensors", PARAMS, durable=True)
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "pickle", "huge header"])
+def test_what_is_not_safetensors_is_refused(tmp_path: Path, damage: str) -> None:
+    store = CheckpointStore(tmp_path)
+    path = store.save(1, PARAMS)
+    whole = path.read_bytes()
+    path.write_bytes(
+        {
+            "truncated": whole[:-1],
+            "empty": b"",
+            "pickle": pickle.dumps(PARAMS),
+            "huge header": b"\xff" * 8 + whole[8:],
+        }[damage]
+    )
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
+        store.load(1)
+
+
+def test_bfloat16_is_refused_by_name(tmp_path: Path) -> None:
+    header = b'{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
+    path = tmp_path / "round-000001.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
+    with pytest.raises(ValueError, match=r"round-000001\.safetensors"):
+        CheckpointStore(tmp_path).load(1)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ({"kernel": PARAMS["kernel"]}, r"unexpected \['bias'\]"),
+        (PARAMS | {"extra": PARAMS["bias"]}, r"missing tensors \['extra'\]"),
+        (PARAMS | {"bias": np.zeros(4, np.float32)}, r"'bias' is float32\[3\], expected"),
+        (PARAMS | {"bias": np.zeros((3, 1), np.float32)}, r"expected float32\[3, 1\]"),
+        (PARAMS | {"bias": np.zeros(3)}, r"expected float64\[3\]"),
+    ],
+)
+def test_another_models_checkpoint_is_refused(tmp_path, template, message) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, PARAMS)
+    with pytest.raises(ValueError, match=message):
+        store.load(1, template)
+    save_state(tmp_path / "state.safetensors", PARAMS)
+    with pytest.raises(ValueError, match=message):
+        load_state(tmp_path / "state.safetensors", template)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"w": np.array([object()])},
+        {"w": np.array(["text"])},
+        {"w": np.zeros(2, np.complex64)},
+        {"w": np.zeros(2, ">f4")},
+        {"__metadata__": np.zeros(2, np.float32)},
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_writing(tmp_path: Path, tensors) -> None:
+    with pytest.raises(ValueError, match="cannot be stored"):
+        CheckpointStore(tmp_path).save(1, tensors)
+    assert not list(tmp_path.iterdir())
+
+
+def test_metadata_is_text(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"convert it with str\(\)"):
+        CheckpointStore(tmp_path).save(1, PARAMS, {"round_num": 1})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("bad", [{"keep_last": 0}, {"keep_every": 0}, {"keep_last": -1}])
+def test_a_store_that_keeps_nothing_is_refused(tmp_path: Path, bad) -> None:
+    with pytest.raises(ValueError, match="give a number from 1"):
+        CheckpointStore(tmp_path, **bad)
+
+
+def test_keep_option() -> None:
+    assert keep_last_from("all") is None and keep_last_from(" 12 ") == 12
+    for bad in ("0", "-1", "some", "", "1.5", "²"):
+        with pytest.raises(ValueError, match="give 'all' or a number"):
+            keep_last_from(bad)
+
+
+def test_state_round_trip_keeps_metadata_to_itself(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    tensors = PARAMS | {"count": np.array(3, np.int64)}
+    save_state(path, tensors, {"round_num": "3"})
+    loaded, metadata = load_state(path, tensors)
+    assert _same(loaded, tensors)
+    assert metadata == {"round_num": "3"}
+
+
+def test_a_damaged_state_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    save_state(path, PARAMS)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="damaged"):
+        load_state(path)
+    save_file(PARAMS, path)
+    with pytest.raises(ValueError, match="damaged"):
+        load_state(path)
+
+
+def test_a_missing_state_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no file"):
+        load_state(tmp_path / "state.safetensors")

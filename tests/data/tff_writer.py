@@ -1,0 +1,88 @@
+"""Writes tf.train.Example and TFF client-data files, for tests only (fixture `tff_writer`)."""
+
+import lzma
+import sqlite3
+import struct
+from pathlib import Path
+
+import numpy as np
+
+
+def varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, payload: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def feature(value, *, packed: bool = True) -> bytes:
+    """Encode str, bytes, a list of bytes, or a float32 or integer array as a Feature."""
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        value = [value]
+    if isinstance(value, list):
+        return field(1, b"".join(field(1, item) for item in value))
+    flat = np.asarray(value).ravel()
+    if flat.dtype.kind == "f":
+        pieces = [struct.pack("<f", item) for item in flat]
+        body = field(1, b"".join(pieces)) if packed else b"".join(b"\x0d" + p for p in pieces)
+        return field(2, body)
+    pieces = [varint(int(item)) for item in flat]
+    body = field(1, b"".join(pieces)) if packed else b"".join(b"\x08" + p for p in pieces)
+    return field(3, body)
+
+
+def example(*, packed: bool = True, **features) -> bytes:
+    entries = (
+        field(1, field(1, name.encode()) + field(2, feature(value, packed=packed)))
+        for name, value in features.items()
+    )
+    return field(1, b"".join(entries))
+
+
+def stackoverflow_example(tokens: str, title: str, tags: str, type: str = "answer") -> bytes:
+    return example(
+        creation_date="2010-01-01 00:00:00 UTC", score=np.array([1]), tags=tags, title=title,
+        tokens=tokens, type=type,
+    )
+
+
+def write(
+    path: Path, clients: dict[str, list[bytes]], *, split: str = "train", index: bool = False,
+    counts: dict[str, int] | None = None,
+) -> Path:
+    """Write a client-data file; packed when its name ends in .lzma or .xz."""
+    plain = path.with_suffix("") if path.suffix in (".lzma", ".xz") else path
+    connection = sqlite3.connect(plain)
+    with connection:
+        connection.execute(
+            "CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT NULL, "
+            "serialized_example_proto BLOB NOT NULL)"
+        )
+        connection.execute(
+            "CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name TEXT NOT NULL, "
+            "num_examples INTEGER NOT NULL)"
+        )
+        if index:
+            connection.execute("CREATE INDEX by_client ON examples (client_id, split_name)")
+        for client, blobs in clients.items():
+            number = (counts or {}).get(client, len(blobs))
+            connection.execute(
+                "INSERT INTO client_metadata VALUES (?, ?, ?)", (client, split, number)
+            )
+            connection.executemany(
+                "INSERT INTO examples VALUES (?, ?, ?)", [(split, client, blob) for blob in blobs]
+            )
+    connection.close()
+    if path != plain:
+        form = lzma.FORMAT_ALONE if path.suffix == ".lzma" else lzma.FORMAT_XZ
+        path.write_bytes(lzma.compress(plain.read_bytes(), format=form, preset=1))
+        plain.unlink()
+    return path

@@ -1,0 +1,81 @@
+"""Comparisons: grouping by seed, honest warnings, JSON that parses."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from fedpriv.report.compare import (
+    as_rows,
+    differences,
+    mismatches,
+    read_groups,
+    render,
+    write_comparison,
+)
+from fedpriv.report.series import read_run
+
+
+def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
+    folders = [make_run(f"a{seed}", seed=seed) for seed in (0, 1, 2)]
+    other = make_run("b", name="dp-fedavg-tags", options={"precondition": "none"})
+    groups = read_groups([folders[0], other, *folders[1:]])
+    assert [(g.name, len(g.runs)) for g in groups] == [("adadps-tags", 3), ("dp-fedavg-tags", 1)]
+    values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
+    measured = groups[0].measure("accuracy")
+    mean = sum(values) / 3
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
+    assert measured.mean == pytest.approx(mean)
+    # Student's t with two degrees of freedom, two-sided 95 %.
+    assert measured.half_width == pytest.approx(4.302653 * deviation / math.sqrt(3), rel=1e-6)
+    assert groups[1].measure("accuracy").half_width is None
+    assert differences(groups) == {"precondition": ["local", "none"]}
+
+
+def test_json_rows_are_plain_json(make_run) -> None:
+    groups = read_groups([make_run("a"), make_run("b", name="adas-tags", noise_multiplier=None)])
+    private, free = json.loads(json.dumps(as_rows(groups), allow_nan=False))
+    assert private["private"] and private["epsilon"] > 0 and private["accountant"] == "PLD"
+    assert private["relation"] == "add-remove" and private["delta"] > 0
+    assert not free["private"] and free["epsilon"] is None and free["delta"] is None
+
+
+def test_the_same_run_twice_is_refused(make_run) -> None:
+    folder = make_run()
+    with pytest.raises(ValueError, match="compare each run once"):
+        read_groups([folder, folder])
+
+
+def test_unlike_runs_are_called_unlike(make_run) -> None:
+    groups = read_groups([make_run("a"), make_run("b", corpus={"roster_sha256": "cd" * 32})])
+    assert mismatches(groups) == ["roster"]
+    assert "Not like with like" in render(groups)
+    alike = read_groups([make_run("c"), make_run("d", options={"inputs": "unit-norm"})])
+    assert mismatches(alike) == []
+    assert "Not like with like" not in render(alike)
+    delta = make_run("e", name="e", delta=1e-4)
+    assert "δ" in mismatches(read_groups([make_run("f"), delta]))
+
+
+def test_the_page_is_escaped_and_says_what_epsilon_does_not_cover(make_run, tmp_path) -> None:
+    evil = "<script>$x$</script>"
+    groups = read_groups([make_run("a", name=evil), make_run("b", synthetic=True, name="b")])
+    page = write_comparison(groups, tmp_path / "deep" / "compare.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;$x$" in page
+    assert "http:" not in page and "https:" not in page
+    assert "is covered by none of them" in page and "not covered by ε" in page
+    assert "Synthetic data" in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_runs_without_any_accuracy_still_compare(make_run) -> None:
+    folder = make_run(rounds=1)
+    (folder / "rounds.jsonl").write_text("")
+    (folder / "diagnostics.jsonl").unlink()
+    groups = read_groups([folder])
+    assert as_rows(groups)[0]["accuracy"] is None
+    assert "adadps-tags" in render(groups)

@@ -1,0 +1,165 @@
+"""Exports: the right params, whole folders, honest cards; predictions computed by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fedpriv.report.exported import (
+    TagModel,
+    Vocabulary,
+    export_run,
+    load_model,
+    read_vocabulary,
+    write_vocabulary,
+)
+from fedpriv.report.privacy_text import markdown_safe
+from fedpriv.report.promise import spent
+from fedpriv.report.series import read_run
+
+VOCABULARY = Vocabulary(words=("a", "b", "c"), tags=("x", "y"))
+
+
+def test_export_holds_the_average_or_the_last_iterate(make_run, tmp_path) -> None:
+    folder = make_run(rounds=10, checkpoints=True)
+    assert export_run(folder, tmp_path / "out") == 10
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert set(tensors) == {"kernel", "bias"}
+    assert tensors["kernel"][2, 0] == 3.0
+    assert export_run(folder, tmp_path / "last", round_num=9, last_iterate=True) == 9
+    assert load_file(tmp_path / "last" / "model.safetensors")["kernel"][2, 0] == pytest.approx(5.4)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "README.md",
+        "model.safetensors",
+        "vocabulary.json",
+    ]
+
+
+def test_the_card_states_the_epsilon_of_the_exported_round(make_run, tmp_path) -> None:
+    folder = make_run(rounds=10, every=1, checkpoints=True, synthetic=True)
+    export_run(folder, tmp_path / "out", round_num=9)
+    card = (tmp_path / "out" / "README.md").read_text()
+    value = spent(read_run(folder), 9).value
+    assert value < spent(read_run(folder)).value
+    assert f"| ε | {math.ceil(value * 100 - 1e-7) / 100:.2f} (δ = " in card
+    assert "model after round 9" in card and "made-up text" in card
+    assert "Synthetic data" in card and "## Privacy" in card
+    assert "not covered by ε" in card and "CC BY-SA 3.0" in card
+
+
+def test_a_card_without_noise_promises_nothing(make_run, tmp_path) -> None:
+    export_run(make_run(noise_multiplier=None, checkpoints=True), tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| ε | ∞ (no noise was added" in card and "Not private" in card
+
+
+def test_markdown_of_the_folder_stays_text(make_run, tmp_path) -> None:
+    evil = "a\n\n# <script> [x](http://y) | `z`"
+    export_run(make_run(name=evil, checkpoints=True), tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "<script>" not in card and "\n# <" not in card and not re.search(r"(?<!\\)\]\(", card)
+    assert markdown_safe("a|b") == "a\\|b"
+
+
+def test_a_failed_export_leaves_nothing(make_run, tmp_path) -> None:
+    folder = make_run(checkpoints=True)
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("keep")
+    with pytest.raises(ValueError, match="not an empty folder"):
+        export_run(folder, full)
+    assert [p.name for p in full.iterdir()] == ["mine.txt"]
+    before = sorted(p.name for p in tmp_path.iterdir())
+    with pytest.raises(ValueError, match="no checkpoint of round 4"):
+        export_run(folder, tmp_path / "out", round_num=4)
+    with pytest.raises(ValueError, match="tag model of this vocabulary"):
+        export_run(folder, tmp_path / "out", vocabulary=VOCABULARY)
+    (folder / "vocabulary.json").unlink()
+    with pytest.raises(ValueError, match=r"no vocabulary\.json"):
+        export_run(folder, tmp_path / "out")
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_ranking_is_softmax_regression_on_the_training_inputs() -> None:
+    kernel = np.float32([[1, 0], [0, 2], [5, 5]])
+    model = TagModel(kernel=kernel, bias=np.float32([0, 0.5]), vocabulary=VOCABULARY)
+    # a a b and one unknown word: counts (2, 1, 0) over four tokens.
+    ranked = model.rank(["a", "b", "zz", "a"])
+    logits = np.array([2 / 4, 2 / 4 + 0.5])
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert [tag for tag, _ in ranked] == ["y", "x"]
+    assert [share for _, share in ranked] == pytest.approx([expected[1], expected[0]])
+    assert model.rank(["a"], top=1)[0][0] == "x"
+    unit = TagModel(
+        kernel=kernel,
+        bias=np.float32([0, 0]),
+        vocabulary=Vocabulary(words=("a", "b", "c"), tags=("x", "y"), inputs="unit-norm"),
+    )
+    logits = np.array([2, 2]) / math.sqrt(5)
+    assert unit.rank(["a", "b", "zz", "a"])[0][1] == pytest.approx(0.5)
+    assert unit.vocabulary.features(["a", "b", "zz", "a"])[1] == pytest.approx(
+        np.array([2, 1]) / math.sqrt(5)
+    )
+    with pytest.raises(ValueError, match="at least one tag"):
+        model.rank(["a"], top=0)
+
+
+def test_no_words_leave_the_bias_to_decide() -> None:
+    model = TagModel(
+        kernel=np.zeros((3, 2), np.float32), bias=np.float32([0, 1]), vocabulary=VOCABULARY
+    )
+    for vocabulary_free in ([], ["zz"]):
+        assert model.rank(vocabulary_free)[0][0] == "y"
+
+
+def test_a_model_is_loaded_from_an_export_and_from_a_run(make_run, tmp_path) -> None:
+    folder = make_run(checkpoints=True)
+    export_run(folder, tmp_path / "out")
+    tokens = ["visa"]
+    assert load_model(folder).rank(tokens) == load_model(tmp_path / "out").rank(tokens)
+    assert load_model(folder).rank(tokens)[0][0] == "legal"
+    with pytest.raises(ValueError, match="neither an export"):
+        load_model(tmp_path)
+
+
+def test_what_is_not_a_model_of_the_vocabulary_is_refused(make_run, tmp_path) -> None:
+    out = tmp_path / "out"
+    export_run(make_run(checkpoints=True), out)
+    good = load_file(out / "model.safetensors")
+    for bad in (
+        {"kernel": good["kernel"]},
+        good | {"more": good["bias"]},
+        good | {"kernel": good["kernel"].T.copy()},
+    ):
+        save_file(bad, out / "model.safetensors")
+        with pytest.raises(ValueError, match="tag model of this vocabulary"):
+            load_model(out)
+    (out / "model.safetensors").write_bytes(pickle.dumps(good))
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
+        load_model(out)
+
+
+def test_vocabulary_round_trip_and_refusals(tmp_path) -> None:
+    path = tmp_path / "vocabulary.json"
+    write_vocabulary(path, VOCABULARY)
+    assert read_vocabulary(path) == VOCABULARY
+    content = json.loads(path.read_text())
+    for change in (
+        {"version": 2},
+        {"format": "other"},
+        {"words": [1]},
+        {"inputs": "cubed"},
+        {"tags": None},
+    ):
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(ValueError, match="not a vocabulary of version 1"):
+            read_vocabulary(path)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="not a vocabulary"):
+        read_vocabulary(path)

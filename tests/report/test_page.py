@@ -1,0 +1,257 @@
+"""The report page: what it must say, escaping, self-containment, contrast."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.report import theme
+from fedpriv.report.page import render, write_report
+from fedpriv.report.promise import spent
+from fedpriv.report.series import read_run
+
+
+def _page(folder) -> str:
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def _text(page: str) -> str:
+    page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", " ", page))
+
+
+def _head(page: str) -> str:
+    return _text(page[page.index("<header>") : page.index("</header>")])
+
+
+class _Balance(HTMLParser):
+    VOID = ("meta", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href", "action"):
+                self.links.append(value)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+
+def _parse(page: str) -> _Balance:
+    parser = _Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_the_head_says_what_the_figures_mean(make_run) -> None:
+    folder = make_run(rounds=20)
+    run = read_run(folder)
+    head = _head(_page(folder))
+    accuracy = run.diagnosed[-1]["accuracy"]
+    public = run.released[-1]["accuracy_public"]
+    for part in (
+        "adadps-tags",
+        "7,055 users",
+        f"{100 * accuracy:.1f}\u202f%",
+        f"{100 * public:.1f}\u202f%",
+        "not covered by ε",
+        "majority class 11.9\u202f%",
+        "δ = 5.84 × 10⁻⁵",
+        "add-remove relation",
+        "unit: user",
+        "PLD accountant",
+        "Simulated",
+    ):
+        assert part in head, part
+    for absent in ("Synthetic", "meaningful", "Not private", " of 20 rounds"):
+        assert absent not in head
+
+
+def test_badges(make_run) -> None:
+    head = _head(_page(make_run("a", synthetic=True, rounds=3, planned=9, noise_multiplier=0.3)))
+    for part in ("Synthetic data", "No meaningful protection", "Simulated", "3 of 9 rounds"):
+        assert part in head, part
+
+
+def test_a_run_without_noise_says_so_plainly(make_run) -> None:
+    page = _text(_page(make_run(noise_multiplier=None)))
+    assert "Not private" in page and "∞" in page
+    assert "this run protects nobody" in page
+    assert "planned total" not in page
+
+
+def test_secure_mode_shows_released_figures_alone(make_run) -> None:
+    page = _text(_page(make_run(mode="secure")))
+    assert "Simulated" not in page
+    assert "rostered users: a diagnostic" not in page and "Diagnostics, not" not in page
+    assert "public users: released" in page
+
+
+def test_a_run_that_has_only_started_has_a_page(make_run) -> None:
+    folder = make_run(rounds=1, planned=10)
+    (folder / "rounds.jsonl").write_text("")
+    (folder / "diagnostics.jsonl").unlink()
+    page = _text(_page(folder))
+    assert "No round has been released yet" in page and "0 of 10 rounds" in page
+
+
+def test_epsilon_is_never_printed_smaller_than_it_is(make_run) -> None:
+    folder = make_run(rounds=20)
+    value = spent(read_run(folder)).value
+    up = f"{math.ceil(value * 100) / 100:.2f}"
+    # The case at hand is one that ordinary rounding would print smaller.
+    assert up != f"{value:.2f}"
+    page = _page(folder)
+    assert up in _head(page)
+    assert f">{up}<" in page and f">{value:.2f}<" not in page
+
+
+def test_every_string_of_the_folder_is_escaped(make_run) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&$x^2$\x1b\u202e"
+    folder = make_run(
+        name=evil,
+        options={"server-optimizer": evil, evil: 1},
+        corpus={"name": evil, "roster": evil, "credit": evil, evil: evil, "licence": [evil]},
+    )
+    document = json.loads((folder / "experiment.json").read_text())
+    document |= {"description": evil, "engine": evil, "versions": {evil: evil}}
+    (folder / "experiment.json").write_text(json.dumps(document))
+    page = _page(folder)
+    tags = _parse(page).tags
+    assert not tags & {"script", "img"}
+    assert "\x1b" not in page and "\u202e" not in page
+    assert _text(page).count("<script>alert(1)</script>") >= 8
+
+
+def test_the_page_needs_nothing_but_itself(make_run) -> None:
+    page = _page(make_run())
+    parser = _parse(page)
+    assert all(link.startswith("#") for link in parser.links)
+    assert not parser.tags & {"script", "link", "img", "iframe", "object", "base", "form"}
+    assert "http:" not in page and "https:" not in page and "@import" not in page
+    assert re.findall(r"url\((?!#)", page) == []
+    assert "default-src 'none'" in page
+
+
+def test_ids_are_unique_and_references_resolve(make_run) -> None:
+    page = _page(make_run())
+    parser = _parse(page)
+    assert len(parser.ids) == len(set(parser.ids))
+    wanted = [link[1:] for link in parser.links] + re.findall(r"url\(#([^)]+)\)", page)
+    assert wanted and set(wanted) <= set(parser.ids)
+
+
+def test_plots_take_their_colours_from_the_theme(make_run) -> None:
+    page = _page(make_run())
+    plots = "".join(re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL))
+    assert plots
+    assert set(re.findall(r"#[0-9a-f]{6}\b", plots)) <= {"#000000", "#ffffff"}
+    assert "var(--s1)" in plots and "var(--s2)" in plots and "<style" not in plots
+
+
+def test_equal_folders_give_equal_pages(make_run) -> None:
+    folder = make_run()
+    assert render(read_run(folder)) == render(read_run(folder))
+
+
+def test_redone_rounds_are_explained(make_run) -> None:
+    folder = make_run(rounds=3)
+    line = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1]) | {"attempt": 2}
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert "1 more than there are rounds" in _text(_page(folder))
+
+
+def test_replicates_give_a_mean_and_an_interval(make_run) -> None:
+    folders = [make_run(f"r{seed}", seed=seed) for seed in range(3)]
+    values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
+    head = _head(write_report(folders[0], replicates=folders[1:]).read_text())
+    assert f"{100 * sum(values) / 3:.1f}\u202f%" in head
+    assert "mean over 3 seeds" in head and "95\u202f% interval" in head
+    assert "together they spend more" in head
+
+
+def test_replicates_must_differ_in_the_seed_alone(make_run) -> None:
+    first, same = make_run("a"), make_run("b")
+    other = make_run("c", seed=1, options={"l2-clip-norm": 1.0})
+    with pytest.raises(ValueError, match="different seeds"):
+        write_report(first, replicates=[same])
+    with pytest.raises(ValueError, match="another experiment"):
+        write_report(first, replicates=[other])
+
+
+def test_a_run_that_contradicts_its_ledger_is_refused(make_run) -> None:
+    folder = make_run()
+    good = (folder / "experiment.json").read_text()
+    for old, new, message in [
+        ('"noise_multiplier": 0.72', '"noise_multiplier": 2.0', "another plan or mode"),
+        ('"mode": "simulation"', '"mode": "secure"', "another plan or mode"),
+        ('"noise_multiplier": 0.72', '"noise_multiplier": -1', "noise_multiplier"),
+    ]:
+        assert old in good
+        (folder / "experiment.json").write_text(good.replace(old, new))
+        with pytest.raises(ValueError, match=message):
+            _page(folder)
+
+
+def test_lost_attempts_are_in_the_figure(make_run) -> None:
+    folder = make_run(rounds=5, planned=20)
+    before = spent(read_run(folder)).value
+    with Ledger.open(folder / "ledger.jsonl") as ledger:
+        ledger.resume()
+        ledger.charge(6, 1)
+    run = read_run(folder)
+    after = spent(run).value
+    assert after > before == spent(run, 5).value
+    assert f"{math.ceil(after * 100 - 1e-7) / 100:.2f}" in _head(_page(folder))
+    with pytest.raises(ValueError, match="no release of round 6"):
+        spent(run, 6)
+
+
+def test_a_run_without_its_ledger_is_refused(make_run) -> None:
+    folder = make_run()
+    (folder / "ledger.jsonl").unlink()
+    with pytest.raises(ValueError, match="ledger"):
+        _page(folder)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
+def test_text_passes_contrast(colours: dict[str, str]) -> None:
+    assert set(theme.LIGHT) == set(theme.DARK)
+    roles = ["ink", "muted", "warn"] + [theme.series(i) for i in range(theme.NUM_SERIES)]
+    paper = _luminance(colours["paper"])
+    for role in roles:
+        bright, dark = sorted((_luminance(colours[role]), paper), reverse=True)
+        # WCAG 2.1, 1.4.3: at least 4.5 for text of any size.
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, role

@@ -1,0 +1,83 @@
+"""Reading run folders: torn lines, redone rounds, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from fedpriv.report.promise import promised, spent
+from fedpriv.report.series import last_value, points, read_lines, read_run
+
+
+def test_a_torn_last_line_is_left_out(tmp_path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    for content, expected in [
+        (b'{"a":1}\n{"a":2}\n', 2),
+        (b'{"a":1}\n{"a":2}', 1),
+        (b'{"a":1}\n{"a":', 1),
+        (b'{"a":1}\n{"a":\n', 1),
+        (b'{"a":1}\n\xff\xfe\n', 1),
+        (b"", 0),
+        (b"{", 0),
+    ]:
+        path.write_bytes(content)
+        assert len(read_lines(path)) == expected, content
+    assert read_lines(tmp_path / "absent.jsonl") == []
+
+
+@pytest.mark.parametrize("bad", [b"{", b"[1]", b"3", b"", b"\xff"])
+def test_damage_before_the_last_line_is_named(tmp_path, bad: bytes) -> None:
+    path = tmp_path / "rounds.jsonl"
+    path.write_bytes(b'{"a":1}\n' + bad + b'\n{"a":3}\n')
+    with pytest.raises(ValueError, match=r"rounds\.jsonl, line 2 is not a JSON object"):
+        read_lines(path)
+
+
+def test_of_a_redone_round_the_last_attempt_counts(make_run) -> None:
+    folder = make_run(rounds=3, every=1)
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    redone = json.loads(lines[1]) | {"attempt": 2, "epsilon": 5.0}
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(redone) + "\n")
+    run = read_run(folder)
+    assert len(run.attempts) == 4
+    assert [row["round_num"] for row in run.released] == [1, 2, 3]
+    assert run.released[1]["epsilon"] == 5.0
+
+
+def test_values_that_were_not_measured_are_left_out() -> None:
+    rows = (
+        {"round_num": 1, "x": None},
+        {"round_num": 2, "x": 0.5},
+        {"round_num": 3, "x": math.nan},
+        {"round_num": 4},
+    )
+    assert points(rows, "x") == ([2], [0.5])
+    assert last_value(rows, "x") == 0.5
+    assert last_value(rows, "y") is None
+
+
+def test_epsilon_of_a_run(make_run) -> None:
+    assert spent(read_run(make_run("a", noise_multiplier=None))).value == math.inf
+    run = read_run(make_run("b", rounds=5, planned=20))
+    assert 0 < spent(run).value < promised(run).value
+    assert (run.rounds_done, run.rounds_planned) == (5, 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "is None version None"),
+        ('{"format":"fedpriv-run","version":2}', "version 2"),
+        ("[]", "holds a list"),
+        ("{", "not JSON"),
+    ],
+)
+def test_what_is_not_a_run_is_refused(tmp_path, content: str, message: str) -> None:
+    with pytest.raises(ValueError, match=r"no experiment\.json"):
+        read_run(tmp_path)
+    (tmp_path / "experiment.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_run(tmp_path)
