@@ -19,7 +19,6 @@ import difflib
 import importlib
 import importlib.metadata
 import math
-import pkgutil
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -379,24 +378,20 @@ def make_aggregate(experiment: Experiment) -> Transform:
 def find_experiments() -> dict[str, Callable[[], Experiment]]:
     """Return every experiment that can be found, by name.
 
-    Looks in the packages of the entry-point group `fedpriv.experiments`; a module there lists its
+    Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
     experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
     """
     names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    names.add("simulations")
     found: dict[str, Callable[[], Experiment]] = {}
-    for name in sorted(names):
+    for name in sorted(names | {"simulations"}):
         try:
             package = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name == name:
                 continue
             raise
-        for module in pkgutil.iter_modules(package.__path__):
-            for make in getattr(
-                importlib.import_module(f"{name}.{module.name}"), "EXPERIMENTS", ()
-            ):
-                found[make.__name__.replace("_", "-")] = make
+        for make in package.EXPERIMENTS:
+            found[make.__name__.replace("_", "-")] = make
     return found
 
 

@@ -6,8 +6,8 @@ ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.priv
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
 vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
-state.safetensors      everything the next round needs, replaced atomically every round
-checkpoints/           released params
+checkpoints/           released params, one file a round, pruned
+state.safetensors      what else the next round needs, replaced atomically every round
 summary.json           the figures of a finished run
 =====================  ======================================================================
 
@@ -150,45 +150,41 @@ class RunFolder:
             ValueError: If the state is newer than the ledger (an older ledger was put back).
         """
         self.ledger.resume()
-        state, attempt = first, 0
         file = self.path / "state.safetensors"
-        if file.exists():
-            tensors, metadata = load_state(file, template=_flatten(first))
-            state, attempt = _unflatten(first, tensors, metadata), int(metadata["attempt"])
-            round_num = state.round_num
-            if not self.ledger.has_charge(round_num, attempt):
-                raise ValueError(
-                    f"{file} is of round {round_num}, which the ledger never charged: the ledger "
-                    "is older than the state; restore the ledger that belongs to it"
-                )
-            if not self.ledger.has_release(round_num, attempt):
-                self._release(round_num, attempt, state)
-            if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
-                self.record(_bare_record(state, attempt, self.ledger), None)
-        return Progress(state=state, attempt=self.ledger.attempts(state.round_num + 1))
+        if not file.exists():
+            return Progress(state=first, attempt=self.ledger.attempts(1))
+        rest, metadata = load_state(file, template=_rest(first))
+        round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
+        if not self.ledger.has_charge(round_num, attempt):
+            raise ValueError(
+                f"{file} is of round {round_num}, which the ledger never charged: the ledger "
+                "is older than the state; restore the ledger that belongs to it"
+            )
+        released, _ = self.store.load(round_num, template=_released(first))
+        state = _join(first, released, rest, metadata)
+        if not self.ledger.has_release(round_num, attempt):
+            self.ledger.release(round_num, attempt, self.store.digest(round_num))
+        if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
+            self.record(_bare_record(state, attempt, self.ledger), None)
+        return Progress(state=state, attempt=self.ledger.attempts(round_num + 1))
 
     def keep(self, state: ServerState, attempt: int) -> None:
         """Put a released state in place, then say so in the ledger.
+
+        The checkpoint holds what is released; the state refers to it and adds what only the next
+        round needs. The older checkpoints go last, so that a kill at any point leaves a state
+        and the checkpoint it refers to.
 
         Args:
             state: After the round.
             attempt: The attempt that succeeded.
         """
-        metadata = {
-            "round_num": str(state.round_num),
-            "attempt": str(attempt),
-            "update_norm": repr(state.update_norm),
-            "ledger_head": self.ledger.head,
-        }
-        save_state(self.path / "state.safetensors", _flatten(state), metadata)
-        self._release(state.round_num, attempt, state)
-
-    def _release(self, round_num: int, attempt: int, state: ServerState) -> None:
-        average = state.aggregate.get("average", {})
-        tensors = {**state.params, **{f"ema/{name}": array for name, array in average.items()}}
-        head = {"round_num": str(round_num), "ledger_head": self.ledger.head}
-        self.store.save(round_num, tensors, head)
-        self.ledger.release(round_num, attempt, self.store.digest(round_num))
+        metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
+        self.store.save(state.round_num, _released(state), metadata, prune=False)
+        more = {"attempt": str(attempt), "update_norm": repr(state.update_norm)}
+        save_state(self.path / "state.safetensors", _rest(state), metadata | more)
+        self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
+        self.store.prune()
 
     def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
         """Append a round's released values, and in simulation its diagnostics."""
@@ -255,26 +251,42 @@ def _bare_record(state: ServerState, attempt: int, ledger: Ledger) -> dict[str, 
     }
 
 
-def _flatten(state: ServerState) -> dict[str, np.ndarray]:
-    flat = {f"params/{name}": array for name, array in state.params.items()}
-    for kind, trees in (("optimizer", state.optimizer), ("aggregate", state.aggregate)):
-        for group, tensors in trees.items():
-            flat |= {f"{kind}/{group}/{name}": array for name, array in tensors.items()}
-    return flat
+def _released(state: ServerState) -> dict[str, np.ndarray]:
+    """Return what a checkpoint holds: params, and the aggregate where there is one."""
+    average = state.aggregate.get("average", {})
+    return {**state.params, **{f"ema/{name}": array for name, array in average.items()}}
 
 
-def _unflatten(
-    first: ServerState, flat: Mapping[str, np.ndarray], metadata: Mapping[str, str]
+def _rest(state: ServerState) -> dict[str, np.ndarray]:
+    """Return what the resume state holds besides: moments and counters."""
+    groups = {("optimizer", name): tree for name, tree in state.optimizer.items()}
+    groups |= {("aggregate", n): tree for n, tree in state.aggregate.items() if n != "average"}
+    return {
+        f"{kind}/{group}/{name}": array
+        for (kind, group), tree in groups.items()
+        for name, array in tree.items()
+    }
+
+
+def _join(
+    first: ServerState,
+    released: Mapping[str, np.ndarray],
+    rest: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str],
 ) -> ServerState:
-    def trees(kind: str, like: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return {g: {n: flat[f"{kind}/{g}/{n}"] for n in names} for g, names in like.items()}
+    """Return the state that `_released` and `_rest` took apart; `first` gives its form."""
+
+    def group(kind: str, name: str, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if (kind, name) == ("aggregate", "average"):
+            return {key: released[f"ema/{key}"] for key in like}
+        return {key: rest[f"{kind}/{name}/{key}"] for key in like}
 
     return replace(
         first,
         round_num=int(metadata["round_num"]),
-        params={name: flat[f"params/{name}"] for name in first.params},
-        optimizer=trees("optimizer", first.optimizer),
-        aggregate=trees("aggregate", first.aggregate),
+        params={name: released[name] for name in first.params},
+        optimizer={n: group("optimizer", n, like) for n, like in first.optimizer.items()},
+        aggregate={n: group("aggregate", n, like) for n, like in first.aggregate.items()},
         update_norm=float(metadata["update_norm"]),
     )
 

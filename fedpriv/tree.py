@@ -142,7 +142,7 @@ def multiply(tree: Tree, multiplier: Mapping[str, np.ndarray]) -> dict[str, Tens
         tree: Dense or row-sparse tensors.
         multiplier: For any of the names an array that broadcasts against the tensor; its first
             axis is that of the tensor (for row-sparse tensors the stored rows are picked from
-            it). Names left out are multiplied by one.
+            it). Names left out are multiplied by one. float16 products become float32.
     """
     out: dict[str, Tensor] = {}
     for name, tensor in tree.items():
@@ -151,10 +151,15 @@ def multiply(tree: Tree, multiplier: Mapping[str, np.ndarray]) -> dict[str, Tens
             out[name] = tensor
         elif isinstance(tensor, RowSparse):
             picked = factor[tensor.rows] if factor.shape[0] == tensor.num_rows else factor
-            out[name] = _with_values(tensor, (tensor.values * picked).astype(tensor.dtype))
+            out[name] = _with_values(tensor, _product(tensor.values, picked))
         else:
-            out[name] = (tensor * factor).astype(tensor.dtype)
+            out[name] = _product(tensor, factor)
     return out
+
+
+def _product(values: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    dtype = np.result_type(values.dtype, np.float32)
+    return np.multiply(values, factor, dtype=dtype, casting="same_kind")
 
 
 def zeros(template: Tree, dtype: type = np.float64) -> dict[str, np.ndarray]:

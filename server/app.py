@@ -86,3 +86,4 @@ def _show_log() -> None:
     if not logger.handlers:
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)
+        logger.propagate = False

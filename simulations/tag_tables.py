@@ -115,15 +115,19 @@ def complete(
 
 def best(tuning: Sequence[dict[str, Any]], cell: Cell) -> dict[str, Option]:
     """Return the options with the highest tuning accuracy; a diverged run counts as zero."""
-    tuned_as = SETTINGS[cell.setting].tuned_as or cell.setting
-    mine = [
-        r
-        for r in tuning
-        if (r["setting"], r["inputs"], r["method"]) == (tuned_as, cell.inputs, cell.method)
-    ]
+    setting = SETTINGS[cell.setting]
+    wanted = (
+        setting.tuned_as or cell.setting,
+        cell.inputs,
+        METHODS[cell.method].tuned_as or cell.method,
+    )
+    mine = [r for r in tuning if (r["setting"], r["inputs"], r["method"]) == wanted]
     if not mine:
         raise ValueError(f"{cell} was never tuned; run `tune` first")
-    return max(mine, key=lambda r: r["accuracy"] or 0.0)["options"]
+    options = dict(max(mine, key=lambda r: r["accuracy"] or 0.0)["options"])
+    if "l2-clip-norm" in options:
+        options["l2-clip-norm"] *= setting.clip_scale
+    return options
 
 
 def main() -> None:
@@ -148,7 +152,6 @@ def main() -> None:
         jobs = [
             (cell, options, TUNING_SEED)
             for cell in cells
-            if SETTINGS[cell.setting].tuned_as is None
             for options in grid(cell)
         ]
         complete(jobs, tuning, arguments.corpus, arguments.jobs)

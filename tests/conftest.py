@@ -4,6 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Derandomised: the suite gives the same answer every time. No test is timed.
+settings.register_profile(
+    "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
+)
+settings.load_profile("fedpriv")
 
 
 @pytest.fixture(scope="session")

@@ -82,8 +82,13 @@ class CheckpointStore:
         round_num: int,
         tensors: Mapping[str, np.ndarray],
         metadata: Mapping[str, str] | None = None,
+        *,
+        prune: bool = True,
     ) -> Path:
         """Write a checkpoint, on the disk when this returns, then prune. Returns its path.
+
+        Without `prune` the older ones stay until it is called: a run must not lose the checkpoint
+        that its resume state refers to before the next state is in place.
 
         Raises:
             ValueError: If a tensor's dtype or a metadata entry cannot be stored.
@@ -91,7 +96,8 @@ class CheckpointStore:
         path = self.path(round_num)
         self._directory.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors, metadata)
-        self._prune()
+        if prune:
+            self.prune()
         return path
 
     def load(
@@ -140,7 +146,8 @@ class CheckpointStore:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Remove the checkpoints that the rule does not keep."""
         # A part file here is what a killed writer left; the one writer has just finished its own.
         for part in self._directory.glob(".round-*.safetensors.part"):
             part.unlink()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_json
+from fedpriv.cli.data_output import figures, print_corpus, print_result, progress_bar
+from fedpriv.cli.output import console, print_json
 from fedpriv.data import locate
-from fedpriv.data.cache import cache_dir
+from fedpriv.data.cache import cache_dir, file_sha256
 from fedpriv.data.corpus import Corpus
 from fedpriv.data.fetch import fetch_file
 from fedpriv.data.manifest import FILE_NAME
@@ -108,14 +106,14 @@ def info(
     if path is not None and path.is_file() and path.name != FILE_NAME:
         _tff_info(path, as_json)
         return
-    with _progress("preparing the corpus", quiet=as_json) as tell:
+    with progress_bar("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     if verify:
         opened.verify()
     if as_json:
-        print_json(_figures(opened))
+        print_json(figures(opened))
     else:
-        _print_corpus(opened)
+        print_corpus(opened)
 
 
 @app.command("import")
@@ -182,7 +180,7 @@ def import_command(
                 credit=about.get("credit"), **common,
             )
 
-    with _progress(f"importing {path.name}", quiet=as_json) as tell:
+    with progress_bar(f"importing {path.name}", quiet=as_json) as tell:
         if out is not None:
             corpus = make(out, tell)
         elif name is None and not locate.are_defaults(options):
@@ -191,11 +189,11 @@ def import_command(
                 "--name of its own, or a folder with --out"
             )
         else:
-            cache_options = {} if locate.are_defaults(options) else options
+            cache_options = {} if locate.are_defaults(options) else _by_content(options)
             corpus = locate.cached(
                 name or default, make, source=path, options=cache_options, progress=tell
             )
-    _print_result(corpus, as_json)
+    print_result(corpus, as_json)
 
 
 @app.command()
@@ -213,7 +211,7 @@ def fetch(
     folder = cache_dir() / "downloads" / dataset if out is None else out
     results = []
     for source in DATASETS[dataset].files:
-        with _progress(f"fetching {source.file_name}", quiet=as_json) as tell:
+        with progress_bar(f"fetching {source.file_name}", quiet=as_json) as tell:
             got = fetch_file(source, folder, mirror=mirror, progress=tell)
         results.append({"path": str(got.path), "sha256": got.sha256, "verified": got.verified})
     if as_json:
@@ -239,12 +237,12 @@ def synthesize_command(
 ) -> None:
     """Make a synthetic StackOverflow; it says "synthetic" in everything made from it."""
     shape = Shape(num_users=users, num_sentences=sentences, public_users=public_users)
-    with _progress("making a synthetic corpus", quiet=as_json) as tell:
+    with progress_bar("making a synthetic corpus", quiet=as_json) as tell:
         if out is not None:
             corpus = synthesize(out, seed=seed, shape=shape, progress=tell)
         else:
             corpus = locate.cached_synthetic(seed=seed, shape=shape, progress=tell)
-    _print_result(corpus, as_json)
+    print_result(corpus, as_json)
 
 
 @app.command()
@@ -261,7 +259,7 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Split a corpus' users into a new roster and its public rest; rosters are never changed."""
-    with _progress("preparing the corpus", quiet=as_json) as tell:
+    with progress_bar("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=False, progress=tell)
     chosen = None
     if ids is not None:
@@ -278,7 +276,7 @@ def split(
         print_json({"corpus": str(opened.directory), "roster": name,
                     **opened.manifest["rosters"][name]})
     else:
-        _print_corpus(opened)
+        print_corpus(opened)
 
 
 def _cached_names() -> set[str]:
@@ -314,11 +312,18 @@ def _published(
     return words, tags
 
 
+def _by_content(options: dict[str, Any]) -> dict[str, Any]:
+    """Return import options with files named by what is in them."""
+    named = {key: file_sha256(Path(value)) for key, value in options.items()
+             if key in ("word_counts", "tag_counts") and value and Path(value).is_file()}
+    return {**options, **named}
+
+
 def _tff_info(path: Path, as_json: bool) -> None:
     if locate.raw_kind(path) != "tff-stackoverflow":
         raise ValueError(f"{path} is a raw dump; import it first with `fedpriv data import`")
     with (
-        _progress(f"unpacking {path.name}", quiet=as_json) as tell,
+        progress_bar(f"unpacking {path.name}", quiet=as_json) as tell,
         open_client_data(path, progress=tell) as data,
     ):
         facts = {
@@ -332,62 +337,3 @@ def _tff_info(path: Path, as_json: bool) -> None:
         return
     for key, value in facts.items():
         console.print(f"[bold]{key}[/] {value}", highlight=False, soft_wrap=True)
-
-
-def _figures(corpus: Corpus) -> dict[str, Any]:
-    kept = {key: value for key, value in corpus.manifest.items()
-            if key not in ("files", "manifest_sha256")}
-    return {"path": str(corpus.directory), **kept}
-
-
-def _print_result(corpus: Corpus, as_json: bool) -> None:
-    if as_json:
-        print_json(_figures(corpus))
-    else:
-        console.print(f"[green]ready:[/] {corpus.directory}", highlight=False, soft_wrap=True)
-        _print_corpus(corpus)
-
-
-def _print_corpus(corpus: Corpus) -> None:
-    manifest = corpus.manifest
-    title = f"[bold]{corpus.name}[/]"
-    if corpus.synthetic:
-        title += "  [bold yellow]SYNTHETIC: made by a generator, nobody's text[/]"
-    console.print(title, highlight=False)
-    for key in ("credit", "licence"):
-        console.print(f"{key}: {manifest[key]}", highlight=False, soft_wrap=True)
-    console.print(f"source: {json.dumps(manifest['source'])}", highlight=False, soft_wrap=True)
-    if manifest["own_text_only"]:
-        console.print("titles that somebody else wrote are dropped (--own-text-only)")
-    for reason, number in manifest["dropped"].items():
-        console.print(f"left out: {number:,} {reason}", highlight=False)
-    table = Table("roster", "users", "examples", "public users", "public examples",
-                  "foreign titles", "vocabulary from", "how", box=None, header_style="bold")
-    for name, entry in manifest["rosters"].items():
-        mark = " (default)" if name == corpus.default_roster else ""
-        table.add_row(
-            name + mark, f"{entry['num_users']:,}", f"{entry['num_examples']:,}",
-            f"{entry['num_public_users']:,}", f"{entry['num_public_examples']:,}",
-            f"{entry['foreign_titles']['share']:.1%}", entry["vocabulary"]["source"], entry["how"],
-        )
-    console.print(table)
-
-
-@contextmanager
-def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback (done, total) that draws a bar on standard error; nothing before its use."""
-    if quiet:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
-               TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = None
-
-        def tell(done: int, total: int) -> None:
-            nonlocal task
-            if task is None:
-                task = bar.add_task(what)
-            bar.update(task, completed=done, total=total or None)
-
-        yield tell

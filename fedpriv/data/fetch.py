@@ -23,7 +23,7 @@ from fedpriv.data.cache import cache_dir, file_sha256, locked, write_atomically
 from fedpriv.data.sources import DATASETS, Source
 from fedpriv.data.unpack import Progress
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 14  # what is lost of a transfer that breaks
 _ATTEMPTS_WITHOUT_PROGRESS = 3
 _TIMEOUT = (10, 60)  # seconds to connect, and between two pieces
 

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedpriv.data import manifest as manifests
@@ -285,10 +285,10 @@ def cached_synthetic(
 ) -> Corpus:
     """Return the cached synthetic corpus of a seed and shape, making it on first use."""
     shape = Shape() if shape is None else shape
-    sizes = {field: getattr(shape, field) for field in Shape.__dataclass_fields__}
     # Only the default one answers to the plain name.
     name = SYNTHETIC if (seed, shape) == (0, Shape()) else f"{SYNTHETIC}-{seed}-{shape.num_users}"
     return cached(
         name, lambda target, tell: synthesize(target, seed=seed, shape=shape, progress=tell),
-        source=None, options={"seed": seed, "generator": 1, "shape": sizes}, progress=progress,
+        source=None, options={"seed": seed, "generator": 1, "shape": asdict(shape)},
+        progress=progress,
     )

@@ -13,7 +13,7 @@ Each user's sentences come from a key of their own: they depend on the seed and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +29,10 @@ NAME = "synthetic-stackoverflow"
 _SPREAD = 1.0  # of the log of a user's sentence count
 _CONCENTRATION = 12.0  # the lower, the fewer topics a user writes about
 _BODY_TOKENS, _TITLE_TOKENS = 17.0, 7.0  # means, beyond one and two
-_BODY_MIX = (0.84, 0.12, 0.04)  # shares of common, topic and tag words
-_TITLE_MIX = (0.64, 0.22, 0.14)
+_BODY_MIX = (0.74, 0.22, 0.04)  # shares of common, topic and tag words
+_TITLE_MIX = (0.56, 0.30, 0.14)
 _MISLEADING = 0.25  # share of tag words that belong to some other tag
-_WORDS_PER_TOPIC, _WORDS_PER_TAG = 60, 12
+_WORDS_PER_TOPIC, _WORDS_PER_TAG = 25, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def synthesize(
         "kind": "synthetic",
         "generator": "fedpriv.data.synthetic 1",
         "seed": seed,
-        "shape": {field: getattr(shape, field) for field in Shape.__dataclass_fields__},
+        "shape": asdict(shape),
     }
     done = 0
     with CorpusWriter(

@@ -10,7 +10,7 @@ The bytes come from a file somebody else wrote, so every length is checked again
 holds it before a slice is taken, nothing recurses, and memory stays within a small multiple of
 the input's own size.
 
->>> parse_example(bytes.fromhex("0a0d0a0b0a0161120612040a026869"))
+>>> parse_example(bytes.fromhex("0a0d0a0b0a016112060a040a026869"))
 {'a': (b'hi',)}
 """
 

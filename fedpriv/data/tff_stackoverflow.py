@@ -106,7 +106,7 @@ def select_roster(
     if not 1 <= num_users <= len(client_ids):
         raise ValueError(
             f"a roster of {num_users:,} users cannot be chosen from {len(client_ids):,}; "
-            "ask for fewer with --users"
+            "import it with a smaller one: `fedpriv data import FILE --users N`"
         )
     spec = RosterSpec(
         name="chosen", rule=select, size=num_users, seed=seed if select == "seeded" else None
@@ -172,8 +172,8 @@ def import_stackoverflow(
         if published_words is None and not outside:
             raise ValueError(
                 f"all {len(roster):,} users of {path} are on the roster, so nobody is left to take "
-                "a public vocabulary from: choose fewer with --users, or give published counts "
-                "with --vocabulary published"
+                "a public vocabulary from: import it with fewer, `--users N`, or with "
+                "`--vocabulary published`"
             )
         if public_users is not None and public_users < len(outside):
             if public_users < 1 and published_words is None:

@@ -11,11 +11,9 @@ from flwr.app import RecordDict
 from fedpriv import tree
 from fedpriv.flower.messages import StaleAnswerError, read_answer
 from fedpriv.flower.records import MalformedRecordError
+from fedpriv.mechanisms.bound import Clip
 from fedpriv.training.round import PartialSum
 from fedpriv.tree import Params
-
-# Values may be float32, rounded by a part in 2^24 each: scale to just below the bound.
-_ROUNDING = 1.0 - 2.0**-22
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,11 +68,11 @@ class BoundedSum:
         if not math.isfinite(norm):
             self.dropped["not-finite"] += 1
             return
-        factor = 1.0
+        total = found.total
         if norm > limit:
             self.dropped["rebounded"] += 1
-            factor = limit / norm * _ROUNDING
-        tree.add_into(self._total, found.total, factor)
+            total = Clip(l2_clip_norm=limit).apply(total)
+        tree.add_into(self._total, total)
         self.num_added += num_users - found.num_failed
 
     def result(self, num_users: int) -> PartialSum:

@@ -29,10 +29,16 @@ def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
         Dense float32 tensors.
 
     Raises:
-        ValueError: If stddev is negative or not finite.
+        ValueError: If stddev is negative, not finite, or out of float32's comfortable range,
+            where it would round to no noise at all.
     """
     if not (math.isfinite(stddev) and stddev >= 0):
         raise ValueError(f"stddev {stddev!r} must be finite and not negative")
+    if stddev != 0 and not 1e-30 < stddev < 1e30:
+        raise ValueError(
+            f"stddev {stddev!r} is beyond what float32 noise can hold; scale the bound to lie "
+            "between 1e-30 and 1e30"
+        )
     noise: dict[str, np.ndarray] = {}
     for name in sorted(template):
         shape = tuple(template[name].shape)

@@ -122,7 +122,8 @@ footer{margin-top:3.5rem;padding-top:1.1rem;border-top:1px solid var(--rule)}
 """
 
 _PRINT = """
-@media print{{:root{{{light}}}body{{max-width:none;padding:0;font-size:10pt}}
+@media print{{:root{{{light}}}html{{background:none}}
+ body{{max-width:none;padding:0;font-size:10pt}}
  h2{{margin-top:1.6rem;break-after:avoid}}tr{{break-inside:avoid}}thead{{display:table-header-group}}
  .scroll{{overflow:visible}}.figures{{grid-template-columns:repeat(4,1fr);gap:1rem}}
  .rounds th,.rounds td{{padding-left:.4rem;font-size:7.5pt}}

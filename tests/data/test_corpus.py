@@ -403,7 +403,7 @@ def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
     flip(tmp_path / "c" / "rosters" / "inside" / "words.npy")
     monkeypatch.setattr(manifest, "_CHECKED_ON_OPEN", 0)
     Corpus.open(tmp_path / "c")
-    with pytest.raises(ValueError, match="words.npy"):
+    with pytest.raises(ValueError, match=r"words\.npy"):
         corpus.verify()
 
 

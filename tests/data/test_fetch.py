@@ -113,9 +113,11 @@ def test_a_broken_transfer_goes_on_where_it_stopped(server, tmp_path):
     server.cut_after = [300_000, 400_000]
     got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
     assert got.path.read_bytes() == BODY
-    assert server.requests == [
-        ("a.bin", None), ("a.bin", "bytes=300000-"), ("a.bin", "bytes=700000-"),
-    ]
+    starts = [int(wanted[6:-1]) if wanted else 0 for _, wanted in server.requests]
+    assert starts[0] == 0
+    assert 280_000 <= starts[1] <= 300_000
+    assert 660_000 <= starts[2] <= 700_000
+    assert len(starts) == 3
     assert names(tmp_path / "out") == ["a.bin"]
 
 
@@ -136,12 +138,12 @@ def test_without_ranges_a_second_try_starts_again(server, tmp_path):
 
 def test_a_transfer_that_gets_stuck_is_kept_apart_and_the_next_call_goes_on(server, tmp_path):
     server.cut_after = [300_000, 0, 0, 0]
-    with pytest.raises(ValueError, match="300,000 bytes are kept"):
+    with pytest.raises(ValueError, match=r"294,912 bytes are kept"):
         fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
     assert not (tmp_path / "out" / "a.bin").exists()
     got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
     assert got.path.read_bytes() == BODY
-    assert server.requests[-1] == ("a.bin", "bytes=300000-")
+    assert server.requests[-1] == ("a.bin", "bytes=294912-")
     assert names(tmp_path / "out") == ["a.bin"]
 
 
@@ -201,7 +203,6 @@ def test_missing_files_web_pages_and_dead_servers_are_clear(server, tmp_path):
 
 
 def test_fetch_by_name_from_a_mirror(server, tmp_path, monkeypatch):
-    monkeypatch.setitem(dict(DATASETS), "x", None)
     data = dict(DATASETS)
     two = tuple(Source(file_name=n, folder_url="http://127.0.0.1:9/") for n in ("a.bin", "b.bin"))
     data["two"] = type(DATASETS["emnist"])(files=two, about="", licence="", note="")

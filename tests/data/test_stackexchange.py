@@ -312,6 +312,7 @@ def import_elsewhere(dump, directory):
 
 @pytest.mark.data
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ten_times_the_dump_takes_no_more_memory_worth_speaking_of(shared_data, tmp_path):
     dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
     once, peak_once = import_elsewhere(dump, tmp_path / "once")

@@ -17,6 +17,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.data.examples import TagExamples
 from fedpriv.flower.client import Host
@@ -46,6 +47,7 @@ class StubGrid(Grid):
         slow: By node id, how many pulls a train request takes.
         requests: Every message that was pushed.
         live: Highest number of train replies that were in memory at once.
+        on_wire: Whether messages go through Flower's encoding, or are handed over as they are.
     """
 
     hosts: dict[int, Host]
@@ -58,6 +60,10 @@ class StubGrid(Grid):
     _waiting: dict[str, Message] = field(default_factory=dict)
     _patience: dict[str, int] = field(default_factory=dict)
     _payloads: list[weakref.ref] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # A message wants to know who sends it; Flower's own processes set this at their start.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
     @property
     def in_flight(self) -> int:

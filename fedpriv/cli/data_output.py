@@ -1,0 +1,76 @@
+"""What `fedpriv data` prints: a corpus, and a progress bar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedpriv.cli.output import console, errors, print_json
+from fedpriv.data.corpus import Corpus
+
+
+def figures(corpus: Corpus) -> dict[str, Any]:
+    """Return the manifest without its list of files, and where the corpus is."""
+    kept = {key: value for key, value in corpus.manifest.items()
+            if key not in ("files", "manifest_sha256")}
+    return {"path": str(corpus.directory), **kept}
+
+
+def print_result(corpus: Corpus, as_json: bool) -> None:
+    """Print a corpus that was just made."""
+    if as_json:
+        print_json(figures(corpus))
+    else:
+        console.print(f"[green]ready:[/] {corpus.directory}", highlight=False, soft_wrap=True)
+        print_corpus(corpus)
+
+
+def print_corpus(corpus: Corpus) -> None:
+    """Print what a corpus is, for people."""
+    manifest = corpus.manifest
+    title = f"[bold]{corpus.name}[/]"
+    if corpus.synthetic:
+        title += "  [bold yellow]SYNTHETIC: made by a generator, nobody's text[/]"
+    console.print(title, highlight=False)
+    for key in ("credit", "licence"):
+        console.print(f"{key}: {manifest[key]}", highlight=False, soft_wrap=True)
+    console.print(f"source: {json.dumps(manifest['source'])}", highlight=False, soft_wrap=True)
+    if manifest["own_text_only"]:
+        console.print("titles that somebody else wrote are dropped (--own-text-only)")
+    for reason, number in manifest["dropped"].items():
+        console.print(f"left out: {number:,} {reason}", highlight=False)
+    table = Table("roster", "users", "examples", "public users", "public examples",
+                  "foreign titles", "vocabulary from", "how", box=None, header_style="bold")
+    for name, entry in manifest["rosters"].items():
+        mark = " (default)" if name == corpus.default_roster else ""
+        table.add_row(
+            name + mark, f"{entry['num_users']:,}", f"{entry['num_examples']:,}",
+            f"{entry['num_public_users']:,}", f"{entry['num_public_examples']:,}",
+            f"{entry['foreign_titles']['share']:.1%}", entry["vocabulary"]["source"], entry["how"],
+        )
+    console.print(table)
+
+
+@contextmanager
+def progress_bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callback (done, total) that draws a bar on standard error; nothing before its use."""
+    if quiet:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+               TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = None
+
+        def tell(done: int, total: int) -> None:
+            nonlocal task
+            if task is None:
+                task = bar.add_task(what)
+            bar.update(task, completed=done, total=total or None)
+
+        yield tell

@@ -1,0 +1,124 @@
+"""One oracle for every carrier: a table of made-up users, and the in-process sum over them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.engine import SerialCarrier
+from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.rng import Key
+from fedpriv.training.local import Schedule
+
+_SPEC = importlib.util.spec_from_file_location(
+    "stub_grid", Path(__file__).parents[1] / "flower" / "stub_grid.py"
+)
+stub = sys.modules["stub_grid"] = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(stub)
+
+TASK = stub.TinyTags()
+SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
+STEPS = {"kernel": np.linspace(1, 5, 30, dtype=np.float32).reshape(-1, 1)}
+KEY = Key.simulation(1).fold("users").fold(4).fold(2)
+BOUNDS = {
+    "clip": Clip(l2_clip_norm=0.3),
+    "normalise": Normalise(l2_clip_norm=0.7, regulariser=0.1),
+    "unbounded": Unbounded(),
+    "preconditioned": Preconditioned(multiplier=STEPS, bound=Clip(l2_clip_norm=0.5)),
+}
+
+
+def serial(multiplier):
+    return SerialCarrier(trainer=TASK.trainer(SCHEDULE, multiplier), data=TASK.data)
+
+
+def on_grid(multiplier, num_nodes, **settings):
+    grid = stub.StubGrid(stub.shards(TASK, num_nodes))
+    strategy = UserLevelStrategy(
+        roster=TASK.roster,
+        schedule=SCHEDULE,
+        multiplier=multiplier,
+        settings=GridSettings(**settings),
+    )
+    return strategy.start(grid, lambda carrier: carrier)
+
+
+CARRIERS = {
+    "flower, one user a node": lambda multiplier: on_grid(multiplier, 12),
+    "flower, one at a time": lambda multiplier: on_grid(multiplier, 12, max_in_flight=1),
+    "flower, several users a node": lambda multiplier: on_grid(multiplier, 5),
+    "flower, one node": lambda multiplier: on_grid(multiplier, 1),
+}
+
+
+def total(carrier, bound, cohort, key=KEY):
+    done = carrier.partial_sum(
+        params=TASK.params(), bound=bound, cohort=cohort, key=key, round_num=4, attempt=2
+    )
+    assert done.num_users == len(cohort)
+    return done
+
+
+def relative_error(found, expected):
+    found, expected = tree.to_dense(found), tree.to_dense(expected)
+    return tree.l2_norm(tree.subtract(found, expected)) / tree.l2_norm(expected)
+
+
+@pytest.mark.parametrize("multiplier", [{}, STEPS], ids=["plain", "local"])
+@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
+@pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
+def test_every_carrier_gives_the_sum_of_the_oracle(make, bound, multiplier):
+    cohort = TASK.roster[1:9]
+    expected = total(serial(multiplier), bound, cohort)
+    found = total(make(multiplier), bound, cohort)
+    assert found.num_failed == expected.num_failed == 0
+    assert relative_error(found.total, expected.total) < 1e-6
+
+
+@pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
+def test_an_empty_cohort_is_a_sum_of_zeros(make):
+    found = total(make({}), BOUNDS["clip"], ())
+    assert tree.l2_norm(found.total) == 0.0
+    assert {name: t.shape for name, t in found.total.items()} == {"bias": (4,), "kernel": (30, 4)}
+    assert found.num_failed == 0
+
+
+@pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
+def test_a_carrier_follows_the_key_and_leaves_the_params_alone(make):
+    carrier, cohort = make({}), TASK.roster[:6]
+    params = TASK.params()
+    before = {name: array.copy() for name, array in params.items()}
+    ask = {"params": params, "bound": BOUNDS["clip"], "cohort": cohort, "attempt": 1}
+    first = carrier.partial_sum(**ask, key=KEY, round_num=1)
+    again = carrier.partial_sum(**ask, key=KEY, round_num=1)
+    other = carrier.partial_sum(**ask, key=KEY.fold("other"), round_num=2)
+    assert relative_error(again.total, first.total) < 1e-12
+    assert relative_error(other.total, first.total) > 1e-6
+    assert all(np.array_equal(before[name], params[name]) for name in before)
+
+
+@pytest.mark.parametrize("make", [serial, *CARRIERS.values()], ids=["serial", *CARRIERS])
+def test_a_poisoned_user_changes_only_its_own_contribution(make, monkeypatch):
+    bound, cohort = BOUNDS["clip"], TASK.roster[:10]
+    poisoned = cohort[3]
+    clean = total(make({}), bound, [user for user in cohort if user != poisoned])
+    bad = TASK.data.users[poisoned]
+    monkeypatch.setitem(TASK.data.users, poisoned, _with_counts(bad, np.nan))
+    broken = total(make({}), bound, cohort)
+    assert broken.num_failed == 1
+    assert relative_error(broken.total, clean.total) < 1e-6
+    monkeypatch.setitem(TASK.data.users, poisoned, _with_counts(bad, 1e30))
+    huge = total(make({}), bound, cohort)
+    moved = tree.subtract(tree.to_dense(huge.total), tree.to_dense(clean.total))
+    assert tree.l2_norm(moved) <= bound.l2_bound * (1 + 1e-6)
+
+
+def _with_counts(examples, value):
+    return replace(examples, counts=np.full_like(examples.counts, value))

@@ -1,0 +1,197 @@
+"""Plans: what fits together is priced, what does not cannot be built."""
+
+import json
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+
+GOOD = {"num_users": 400, "expected_cohort_size": 20, "num_rounds": 100, "bound": "clip",
+        "l2_bound": 0.5, "noise": "gaussian", "noise_multiplier": 1.0, "delta": 1 / 400}
+
+
+def plan(**changes):
+    return Plan(**{**GOOD, **changes})
+
+
+NAN, INF = float("nan"), float("inf")
+# What is given, and what the message must name.
+BAD = [
+    ({"noise_multiplier": NAN}, "noise_multiplier nan"),
+    ({"noise_multiplier": INF}, "noise_multiplier inf"),
+    ({"noise_multiplier": np.float32("nan")}, "noise_multiplier nan"),
+    ({"noise_multiplier": 0.0}, "noise_multiplier 0"),
+    ({"noise_multiplier": -1.0}, "noise_multiplier -1"),
+    ({"noise_multiplier": 1e-12}, "noise_multiplier 1e-12"),
+    ({"noise_multiplier": 1e300}, "noise_multiplier 1e"),
+    ({"noise_multiplier": 10**400}, "noise_multiplier inf"),
+    ({"noise_multiplier": True}, "noise_multiplier True"),
+    ({"noise_multiplier": "1.0"}, "noise_multiplier '1.0'"),
+    ({"noise_multiplier": None}, "noise_multiplier None"),
+    ({"noise_multiplier": 1 + 0j}, "noise_multiplier"),
+    ({"noise_multiplier": np.array([1.0])}, "noise_multiplier"),
+    ({"delta": NAN}, "delta nan"),
+    ({"delta": 0.0}, "delta 0"),
+    ({"delta": -1e-5}, "delta -1e-05"),
+    ({"delta": 1.0}, "delta 1"),
+    ({"delta": 2.0}, "delta 2"),
+    ({"delta": "1e-5"}, "delta '1e-5'"),
+    ({"num_users": 1, "expected_cohort_size": 1, "delta": None}, "delta"),
+    ({"num_users": 0}, "num_users 0"),
+    ({"num_users": -5}, "num_users -5"),
+    ({"num_users": 400.0}, "num_users 400.0"),
+    ({"num_users": True}, "num_users True"),
+    ({"num_rounds": 0}, "num_rounds 0"),
+    ({"num_rounds": 1.5}, "num_rounds 1.5"),
+    ({"num_rounds": NAN}, "num_rounds nan"),
+    ({"expected_cohort_size": 0}, "expected_cohort_size 0"),
+    ({"expected_cohort_size": NAN}, "expected_cohort_size nan"),
+    ({"expected_cohort_size": 401}, "401 is above the 400 users"),
+    ({"sampling": "shuffled"}, "sampling 'shuffled'"),
+    ({"sampling": "fixed"}, "add-remove"),
+    ({"sampling": "fixed", "relation": "replace-one", "expected_cohort_size": 20.5}, "20.5"),
+    ({"sampling": "fixed", "relation": "replace-one", "cohort_cap": 40}, "cohort_cap 40"),
+    ({"cohort_cap": 39}, "cohort_cap 39 is below 40"),
+    ({"cohort_cap": 401}, "cohort_cap 401"),
+    ({"cohort_cap": 40.0}, "cohort_cap 40.0"),
+    ({"cohort_cap": True}, "cohort_cap True"),
+    ({"bound": "none"}, "l2_bound 0.5"),
+    ({"bound": "none", "l2_bound": None}, "without a bound"),
+    ({"bound": "none", "l2_bound": INF}, "without a bound"),
+    ({"bound": "median"}, "bound 'median'"),
+    ({"l2_bound": None}, "needs an l2_bound"),
+    ({"l2_bound": 0.0}, "l2_bound 0"),
+    ({"l2_bound": -1.0}, "l2_bound -1"),
+    ({"l2_bound": INF}, "l2_bound inf"),
+    ({"l2_bound": NAN}, "l2_bound nan"),
+    ({"l2_bound": 5e-324, "noise_multiplier": 0.1}, "stddev"),
+    ({"noise": "laplace"}, "noise 'laplace'"),
+    ({"noise": "none"}, "noise_multiplier 1"),
+    ({"noise": "none", "noise_multiplier": NAN}, "noise_multiplier nan"),
+    ({"noise": "none", "noise_multiplier": 0.0, "target_epsilon": 2.0}, "target_epsilon 2"),
+    ({"relation": "zero-out"}, "relation 'zero-out'"),
+    ({"relation": None}, "relation None"),
+    ({"target_epsilon": NAN}, "target_epsilon nan"),
+    ({"target_epsilon": 0.0}, "target_epsilon 0"),
+    ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
+    ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
+    ({"roster_sha256": "G" * 64}, "roster_sha256"),
+    ({"unit": "example"}, "unit 'example'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), BAD, ids=lambda value: str(value)[:60])
+def test_bad_inputs_are_refused_by_name(changes, named):
+    with pytest.raises(ValueError) as refusal:
+        plan(**changes)
+    assert named in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_plan_prices_itself():
+    made = plan()
+    assert (made.sampling_prob, made.stddev, made.is_private) == (0.05, 0.5, True)
+    told = made.epsilon(100)
+    assert told.value == pytest.approx(1.9059, abs=5e-5)
+    assert (told.delta, told.relation, told.accountant) == (1 / 400, Relation.ADD_REMOVE, "PLD")
+    assert made.epsilon(0).value == 0.0
+    for beyond in (101, -1, 1.0):
+        with pytest.raises(ValueError):
+            made.epsilon(beyond)
+
+
+def test_the_sampler_and_the_event_are_one_choice():
+    assert plan().sampler == PoissonSampler(sampling_prob=0.05)
+    assert plan().event.kind == "poisson-gaussian"
+    capped = plan(cohort_cap=40)
+    assert capped.sampler == PoissonSampler(sampling_prob=0.05, cap=40)
+    assert capped.event.kind == "truncated-poisson-gaussian"
+    assert capped.epsilon(100).value == pytest.approx(1.9072, abs=5e-5)
+    fixed = plan(sampling="fixed", relation="replace-one")
+    assert fixed.sampler == FixedSizeSampler(size=20)
+    assert fixed.event.kind == "fixed-size-gaussian"
+    assert fixed.epsilon(100).value == pytest.approx(28.7421, abs=5e-5)
+    everybody = plan(expected_cohort_size=400)
+    assert everybody.event.kind == "gaussian"
+    assert everybody.sampler == PoissonSampler(sampling_prob=1.0)
+    assert plan(cohort_cap=400, expected_cohort_size=300).event.kind == "poisson-gaussian"
+
+
+def test_numbers_become_built_in():
+    made = plan(noise_multiplier=1, l2_bound=np.float32(0.5), num_users=np.int64(400))
+    assert type(made.noise_multiplier) is float and type(made.l2_bound) is float
+    assert type(made.num_users) is int and type(made.expected_cohort_size) is float
+    assert made == plan()
+    assert made.epsilon(100) == plan().epsilon(100)
+    assert hash(made) == hash(plan())
+
+
+@pytest.mark.parametrize("bound", [{"bound": "none", "l2_bound": None},
+                                   {"bound": "none", "l2_bound": INF},
+                                   {"bound": "clip", "l2_bound": 1.0}], ids=str)
+def test_a_plan_without_noise_promises_nothing_and_says_why(bound):
+    made = plan(noise="none", noise_multiplier=0.0, **bound)
+    told = made.epsilon(3)
+    assert math.isinf(told.value) and told.reason and told.accountant == "none"
+    assert (made.event, made.stddev, made.is_private) == (None, 0.0, False)
+    assert made.affords(99) and not made.affords(100)
+    assert "nothing is promised" in made.warnings[0]
+    assert Plan.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made
+
+
+def test_delta_defaults_below_one_in_n_and_one_in_n_is_remarked():
+    made = plan(delta=None)
+    assert made.delta == pytest.approx(400**-1.1)
+    assert made.warnings == ()
+    assert "1/n" in plan().warnings[0]
+
+
+def test_calibration_stays_within_the_target_and_becomes_the_budget():
+    made = Plan.calibrated(target_epsilon=2.0, **{name: value for name, value in GOOD.items()
+                                                  if name != "noise_multiplier"})
+    assert 1.99 <= made.epsilon(100).value <= 2.0
+    assert made.target_epsilon == 2.0
+    assert made.affords(99) and not made.affords(100)
+    for wrong in ({"noise": "none"}, {"noise_multiplier": 1.0}):
+        with pytest.raises(ValueError, match="target_epsilon"):
+            Plan.calibrated(target_epsilon=2.0, **{**GOOD, "noise_multiplier": None, **wrong})
+
+
+def test_a_budget_stops_before_the_charge_that_would_exceed_it():
+    made = plan(target_epsilon=1.0)
+    last = made.affordable_rounds
+    assert 0 < last < 100
+    assert made.epsilon(last).value <= 1.0 < made.epsilon(last + 1).value
+    assert made.affords(last - 1) and not made.affords(last)
+    assert not plan(target_epsilon=1e-3).affords(0)
+    assert plan(target_epsilon=1e-3).affordable_rounds == 0
+    assert plan().affordable_rounds == 100
+
+
+def test_plans_are_frozen_and_keyword_only():
+    with pytest.raises(FrozenInstanceError):
+        plan().num_rounds = 200  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Plan(400, 20, 100)  # type: ignore[misc]
+    with pytest.raises(ValueError):
+        replace(plan(), noise_multiplier=NAN)
+
+
+def test_json_comes_back_and_is_strict():
+    made = plan(cohort_cap=40, max_examples_per_user=256, roster_sha256="a" * 64)
+    value = json.loads(json.dumps(made.to_json(), allow_nan=False))
+    assert Plan.from_json(value) == made
+    for broken in ({**value, "extra": 1}, {k: v for k, v in value.items() if k != "delta"}, [], 3):
+        with pytest.raises(ValueError):
+            Plan.from_json(broken)
+
+
+def test_another_roster_is_refused():
+    plan().check_roster([str(number) for number in range(400)])
+    with pytest.raises(ValueError, match="399"):
+        plan().check_roster([str(number) for number in range(399)])

@@ -1,0 +1,177 @@
+"""Samplers draw what their events claim; a broken twin is caught by the same tests.
+
+All keys are fixed, so nothing here flakes; with free keys each test would raise a false alarm once
+in a million times (α = 1e-6).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.rng import Key
+
+ALPHA = 1e-6
+ROSTER = tuple(f"u{number:03d}" for number in range(400))
+INDEX = {user: number for number, user in enumerate(ROSTER)}
+ROUNDS = 4000  # 1.6 million coins: a rate off by 1 % of 0.05 moves the total by 3 sd
+
+
+def draws(sampler: Sampler, rounds: int = ROUNDS, roster=ROSTER) -> np.ndarray:
+    """Return who was drawn, bool (rounds, users)."""
+    index = {user: number for number, user in enumerate(roster)}
+    table = np.zeros((rounds, len(roster)), bool)
+    key = Key.simulation(20).fold("cohort")
+    for round_num in range(rounds):
+        cohort = sampler.cohort(key.fold(round_num).fold(1), roster)
+        table[round_num, [index[user] for user in cohort]] = True
+    return table
+
+
+def sizes_p(table: np.ndarray, prob: float) -> float:
+    """P-value of the cohort sizes against Binomial(n, q), chi-squared with cells of >= 8."""
+    rounds, users = table.shape
+    sizes = table.sum(axis=1)
+    edges = [0]
+    for size in range(users + 1):
+        here = stats.binom.cdf(size, users, prob) - stats.binom.cdf(edges[-1] - 1, users, prob)
+        rest = 1.0 - stats.binom.cdf(size, users, prob)
+        if here * rounds >= 8 and rest * rounds >= 8:
+            edges.append(size + 1)
+    expected = rounds * np.diff([0.0, *(stats.binom.cdf(edge - 1, users, prob)
+                                        for edge in edges[1:]), 1.0])
+    observed = np.histogram(sizes, [*edges, users + 1])[0]
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+def inclusion_p(table: np.ndarray, prob: float) -> float:
+    """P-value of how often each user was drawn, chi-squared over users."""
+    rounds, users = table.shape
+    score = (table.sum(axis=0) - rounds * prob) ** 2 / (rounds * prob * (1.0 - prob))
+    return float(stats.chi2.sf(score.sum(), users))
+
+
+def pairs_p(table: np.ndarray, prob: float) -> float:
+    """P-value of the number of drawn pairs, per round q² n (n - 1) / 2 if coins are independent.
+
+    The score is centred by the cohort's size, so that it sees dependence and not the rate: with
+    independent coins sum over pairs of (x - q)(y - q) has mean 0 and variance
+    n (n - 1) / 2 (q (1 - q))² a round.
+    """
+    rounds, users = table.shape
+    centred = table.sum(axis=1) - users * prob
+    squares = ((table - prob) ** 2).sum(axis=1)
+    score = ((centred**2 - squares) / 2.0).sum()
+    spread = np.sqrt(rounds * users * (users - 1) / 2.0) * prob * (1.0 - prob)
+    return float(2.0 * stats.norm.sf(abs(score) / spread))
+
+
+@pytest.fixture(scope="module")
+def poisson():
+    return draws(PoissonSampler(sampling_prob=0.05))
+
+
+@pytest.mark.parametrize("test", [sizes_p, inclusion_p, pairs_p])
+def test_poisson_cohorts_are_independent_coins(poisson, test):
+    assert test(poisson, 0.05) > ALPHA
+
+
+@pytest.mark.parametrize("test", [sizes_p, inclusion_p])
+def test_a_rate_off_by_a_tenth_is_caught(poisson, test):
+    assert test(draws(PoissonSampler(sampling_prob=0.055)), 0.05) < ALPHA
+
+
+def test_rounds_are_independent(poisson):
+    # Pairs of consecutive rounds: 400 x 3999 pairs, each both-drawn with probability q².
+    both = int((poisson[1:] & poisson[:-1]).sum())
+    assert stats.binomtest(both, 400 * (ROUNDS - 1), 0.05**2).pvalue > ALPHA
+
+
+@dataclass(frozen=True)
+class ShuffledBlocks:
+    """A broken twin: right rate, right sizes, but blocks of four users come together."""
+
+    sampling_prob: float
+
+    def cohort(self, key, roster):
+        heads = key.generator().random(len(roster) // 4) < self.sampling_prob
+        return tuple(user for user, drawn in zip(roster, np.repeat(heads, 4), strict=True) if drawn)
+
+
+def test_fixed_size_cohorts_fail_as_poisson():
+    """The broken twin: a fixed-size sampler sold as Poisson fails on sizes and on pairs."""
+    table = draws(FixedSizeSampler(size=20))
+    assert sizes_p(table, 0.05) < ALPHA
+    assert pairs_p(table, 0.05) < ALPHA
+    assert inclusion_p(table, 0.05) > ALPHA  # on averages alone it looks the same
+
+
+def test_users_drawn_together_fail_as_poisson():
+    assert pairs_p(draws(ShuffledBlocks(0.05)), 0.05) < ALPHA
+
+
+def test_fixed_size_cohorts_are_uniform():
+    table = draws(FixedSizeSampler(size=20))
+    assert (table.sum(axis=1) == 20).all()
+    # Without replacement the counts sum to a constant: n - 1 degrees, variance shrunk by that.
+    counts = table.sum(axis=0)
+    score = ((counts - ROUNDS * 0.05) ** 2).sum() / (ROUNDS * 0.05 * 0.95) * (399 / 400)
+    assert ALPHA / 2 < stats.chi2.cdf(score, 399) < 1 - ALPHA / 2
+
+
+def test_a_cap_drops_a_uniform_subset():
+    roster = ROSTER[:40]
+    capped, free = (draws(PoissonSampler(sampling_prob=0.3, cap=cap), 4000, roster)
+                    for cap in (12, None))
+    sizes = free.sum(axis=1)
+    assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 12))
+    assert not (capped & ~free).any()
+    # Among rounds that were cut every user survives equally often: 40 cells, expectation equal.
+    cut = sizes > 12
+    survived, drawn = capped[cut].sum(axis=0), free[cut].sum(axis=0)
+    rate = survived.sum() / drawn.sum()
+    assert stats.chisquare(survived, drawn * rate * survived.sum() / (drawn * rate).sum()
+                           ).pvalue > ALPHA
+
+
+def test_cohorts_depend_on_the_key_alone():
+    sampler = PoissonSampler(sampling_prob=0.05)
+    key = Key.simulation(3).fold("cohort")
+    np.random.seed(0)  # the global state must not matter
+    first = sampler.cohort(key.fold(1).fold(1), ROSTER)
+    np.random.seed(1)
+    assert sampler.cohort(key.fold(1).fold(1), ROSTER) == first
+    assert sampler.cohort(key.fold(1).fold(2), ROSTER) != first
+    assert list(first) == sorted(first, key=INDEX.__getitem__)
+    secure = [sampler.cohort(Key.secure(), ROSTER) for _ in range(3)]
+    assert len(set(secure)) == 3
+
+
+def test_edges():
+    key = Key.simulation(1)
+    assert PoissonSampler(sampling_prob=1.0).cohort(key, ROSTER) == ROSTER
+    assert PoissonSampler(sampling_prob=1e-12).cohort(key, ROSTER) == ()
+    assert FixedSizeSampler(size=400).cohort(key, ROSTER) == ROSTER
+    with pytest.raises(ValueError, match="401"):
+        FixedSizeSampler(size=401).cohort(key, ROSTER)
+    for sampler in (PoissonSampler(sampling_prob=0.5), FixedSizeSampler(size=1)):
+        for roster, said in (((), "no users"), ("abc", "no users"), (("a", "a"), "distinct")):
+            with pytest.raises(ValueError, match=said):
+                sampler.cohort(key, roster)
+
+
+@pytest.mark.parametrize("bad", [0, -0.1, 1.1, float("nan"), float("inf"), "0.1", None, True])
+def test_bad_rates_are_refused(bad):
+    with pytest.raises(ValueError, match="sampling_prob"):
+        PoissonSampler(sampling_prob=bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.0, float("nan"), "2", None, True])
+def test_bad_sizes_are_refused(bad):
+    with pytest.raises(ValueError, match="size"):
+        FixedSizeSampler(size=bad)
+    if bad is not None:
+        with pytest.raises(ValueError, match="cap"):
+            PoissonSampler(sampling_prob=0.1, cap=bad)
