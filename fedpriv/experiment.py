@@ -323,8 +323,6 @@ def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
     """
     num_users = len(task.roster)
     private = experiment.noise != "none"
-    if private and experiment.noise_multiplier is None and experiment.target_epsilon is None:
-        raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
     cohort = experiment.cohort if experiment.cohort is not None else max(1.0, num_users / 20)
     arguments: dict[str, Any] = {
         "num_users": num_users,
@@ -343,6 +341,8 @@ def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
     if not private:
         return Plan(**arguments, noise_multiplier=0.0)
     if experiment.noise_multiplier is None:
+        if experiment.target_epsilon is None:
+            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
         return Plan.calibrated(**arguments, target_epsilon=experiment.target_epsilon)
     return Plan(
         **arguments,

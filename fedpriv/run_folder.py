@@ -155,10 +155,11 @@ class RunFolder:
             return Progress(state=first, attempt=self.ledger.attempts(1))
         rest, metadata = load_state(file, template=_rest(first))
         round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
-        if not self.ledger.has_charge(round_num, attempt):
+        head = metadata["ledger_head"]
+        if not (self.ledger.has_charge(round_num, attempt) and self.ledger.knows(head)):
             raise ValueError(
                 f"{file} is of round {round_num}, which the ledger never charged: the ledger "
-                "is older than the state; restore the ledger that belongs to it"
+                "is older than the state, or another run's; restore the one that belongs to it"
             )
         released, _ = self.store.load(round_num, template=_released(first))
         state = _join(first, released, rest, metadata)

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpriv.experiment import local_multiplier, make_schedule
 from fedpriv.flower.settings import (
     open_corpus,
+    open_task,
     read_experiment,
     read_grid_settings,
     read_path,
@@ -61,6 +62,7 @@ def _open_job(run_config: Any) -> Job:
     out = read_path("out", run_config)
     if out is None:
         raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
+    open_task(run_config, {})  # refuses a missing corpus in Flower's own terms
     return start_job(
         experiment,
         str(run_config["experiment"]),

@@ -66,9 +66,7 @@ def list_corpora(as_json: Json = False) -> None:
     here = []
     for name in sorted({*locate.NAMES, *_cached_names()}):
         for found in locate.find(name):
-            state = "prepared" if found.prepared else "raw, imported when first used"
-            if found.prepared and Corpus.open(found.path).synthetic:
-                state = "prepared, SYNTHETIC"
+            state = _state(found.path) if found.prepared else "raw, imported when first used"
             here.append({"name": name, "path": str(found.path), "state": state,
                          "where": found.where})
     fetchable = [
@@ -80,7 +78,8 @@ def list_corpora(as_json: Json = False) -> None:
         print_json({"cache": str(cache_dir()), "here": here, "fetchable": fetchable})
         return
     console.print(f"cache: {cache_dir()}", highlight=False, soft_wrap=True)
-    table = Table("corpus", "state", "where", "path", box=None, header_style="bold")
+    table = Table("corpus", "state", "where", box=None, header_style="bold")
+    table.add_column("path", overflow="fold")
     for row in here:
         table.add_row(row["name"], row["state"], row["where"], row["path"])
     if not any(row["name"] == SYNTHETIC for row in here):
@@ -283,6 +282,13 @@ def _cached_names() -> set[str]:
     folder = cache_dir() / "corpora"
     return {path.name.rpartition("-")[0] for path in folder.glob("*-*") if path.is_dir()
             and not path.name.startswith(".")}
+
+
+def _state(path: Path) -> str:
+    try:
+        return "prepared, SYNTHETIC" if Corpus.open(path).synthetic else "prepared"
+    except ValueError:
+        return "damaged"
 
 
 def _raw_file(source: str) -> Path:

@@ -45,15 +45,17 @@ def print_corpus(corpus: Corpus) -> None:
     for reason, number in manifest["dropped"].items():
         console.print(f"left out: {number:,} {reason}", highlight=False)
     table = Table("roster", "users", "examples", "public users", "public examples",
-                  "foreign titles", "vocabulary from", "how", box=None, header_style="bold")
+                  "foreign titles", "vocabulary from", box=None, header_style="bold")
     for name, entry in manifest["rosters"].items():
         mark = " (default)" if name == corpus.default_roster else ""
         table.add_row(
             name + mark, f"{entry['num_users']:,}", f"{entry['num_examples']:,}",
             f"{entry['num_public_users']:,}", f"{entry['num_public_examples']:,}",
-            f"{entry['foreign_titles']['share']:.1%}", entry["vocabulary"]["source"], entry["how"],
+            f"{entry['foreign_titles']['share']:.1%}", entry["vocabulary"]["source"],
         )
     console.print(table)
+    for name, entry in manifest["rosters"].items():
+        console.print(f"{name}: {entry['how']}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

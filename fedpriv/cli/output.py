@@ -7,6 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 console = Console()
 errors = Console(stderr=True)
@@ -19,5 +20,5 @@ def print_json(value: Any) -> None:
 
 def fail(message: str) -> NoReturn:
     """Print one line to standard error and exit with status 2."""
-    errors.print(f"[bold red]error:[/] {message}", markup=True, highlight=False, soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     sys.exit(2)

@@ -65,7 +65,9 @@ def compare(
     if as_json:
         print_json(as_rows(groups))
         return
-    console.print(_comparison_table(groups))
+    table, note = _comparison_table(groups)
+    console.print(table)
+    _say(note)
     found = mismatches(groups)
     if found:
         _say(f"Not like with like: these runs differ in {', '.join(found)}.")
@@ -162,10 +164,10 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
     return Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=inputs)
 
 
-def _comparison_table(groups: list[Group]) -> Table:
+def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("experiment")
-    for name in ("accuracy*", "recall@5*", "accuracy, public", "ε", "δ", "rounds", "seeds"):
+    for name in ("accuracy*", "recall@5*", "accuracy†", "ε", "δ", "rounds", "seeds"):
         table.add_column(name, justify="right")
     table.add_column("")
     for group, row in zip(groups, as_rows(groups), strict=True):
@@ -188,10 +190,8 @@ def _comparison_table(groups: list[Group]) -> Table:
     terms = dict.fromkeys(
         f"{r['relation']}, per user, by {r['accountant']}" for r in as_rows(groups) if r["private"]
     )
-    note = "* rostered users: a diagnostic, not covered by ε"
-    table.caption = f"ε: {'; '.join(terms)}. {note}" if terms else note
-    table.caption_justify = "left"
-    return table
+    note = "* rostered users: a diagnostic, not covered by ε. † public users: released."
+    return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
 
 
 def _cell(group: Group, key: str) -> str:

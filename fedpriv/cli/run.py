@@ -209,11 +209,10 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
 
         def show(record: RoundRecord) -> None:
             accuracy, spent = record.diagnostics.accuracy, record.released.epsilon
-            fields: dict[str, str] = {}
             if accuracy is not None:
-                fields["accuracy"] = f"{accuracy:.1%}"
-            fields["epsilon"] = "∞" if spent is None else f"{spent:.2f}"
-            bar.update(line, completed=job.ledger.charges, **fields)
+                bar.update(line, accuracy=f"{accuracy:.1%}")
+            shown = "∞" if spent is None else f"{spent:.2f}"
+            bar.update(line, completed=job.ledger.charges, epsilon=shown)
 
         return job.run(on_round=show)
 

@@ -157,6 +157,7 @@ def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
 
 def _unpack(path: Path, scratch: Path) -> Path:
     import py7zr  # slow to import, and rarely needed
+    from py7zr.exceptions import ArchiveError
 
     try:
         with py7zr.SevenZipFile(path) as archive:
@@ -171,6 +172,6 @@ def _unpack(path: Path, scratch: Path) -> Path:
             if size > shutil.disk_usage(scratch).free:
                 raise ValueError(f"{path} unpacks to {size} bytes; {scratch} has no room for them")
             archive.extract(scratch, targets=[name])
-    except (py7zr.exceptions.ArchiveError, *_BROKEN) as error:
+    except (ArchiveError, *_BROKEN) as error:
         raise ValueError(f"{path} is cut short or damaged ({error}); download it again") from error
     return scratch / name

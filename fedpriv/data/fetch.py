@@ -158,7 +158,7 @@ def _transfer(
             resumable = after > 0 and bool(_validator(facts))
             stuck = 0 if resumable and after > before else stuck + 1
             if stuck >= _ATTEMPTS_WITHOUT_PROGRESS:
-                keep = resumable
+                keep = True
                 raise ValueError(
                     f"{url}: {error}; "
                     + (f"{after:,} bytes are kept, so the same command goes on from there"

@@ -21,6 +21,8 @@ COLUMNS = ("users", "title_users", "num_tokens", "num_own_tokens", "num_tags", "
 """Names of the raw files: int32, in the order in which sentences were added."""
 
 _PIECE = 1 << 20
+_PICK = 1 << 12
+_PICK_WORDS = 1 << 16  # words come in runs, one run a sentence
 
 
 def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict[str, int]:
@@ -169,10 +171,14 @@ def _runs(
 
 
 def _pick(raw: Path, column: str, entries: np.ndarray, dtype: type) -> np.ndarray:
-    # A fresh map each time: dropping it drops its pages, so memory stays that of one batch.
-    if not len(entries):
-        return np.zeros(0, dtype=dtype)
-    return np.asarray(np.memmap(raw / column, dtype, "r")[entries])
+    # Entries lie anywhere in the file, and each may bring in 64 KiB of it. A fresh map for every
+    # few entries drops those pages again, so memory does not follow the size of the file.
+    piece = _PICK_WORDS if column == "words" else _PICK
+    found = np.empty(len(entries), dtype=dtype)
+    for start in range(0, len(entries), piece):
+        some = slice(start, start + piece)
+        found[some] = np.memmap(raw / column, dtype, "r")[entries[some]]
+    return found
 
 
 def _count(

@@ -21,8 +21,8 @@ from fedpriv.data import manifest as manifests
 from fedpriv.data.cache import cache_dir, locked, remembered_sha256
 from fedpriv.data.corpus import Corpus
 from fedpriv.data.stackexchange import import_stackexchange, site_name
+from fedpriv.data.synthetic import GENERATOR, Shape, synthesize
 from fedpriv.data.synthetic import NAME as SYNTHETIC
-from fedpriv.data.synthetic import Shape, synthesize
 from fedpriv.data.tff import SQLITE_MAGIC
 from fedpriv.data.tff_stackoverflow import import_stackoverflow
 from fedpriv.data.unpack import Progress
@@ -289,6 +289,6 @@ def cached_synthetic(
     name = SYNTHETIC if (seed, shape) == (0, Shape()) else f"{SYNTHETIC}-{seed}-{shape.num_users}"
     return cached(
         name, lambda target, tell: synthesize(target, seed=seed, shape=shape, progress=tell),
-        source=None, options={"seed": seed, "generator": 1, "shape": asdict(shape)},
+        source=None, options={"seed": seed, "generator": GENERATOR, "shape": asdict(shape)},
         progress=progress,
     )

@@ -147,8 +147,7 @@ def num_train(examples: np.ndarray) -> np.ndarray:
     >>> num_train(np.array([0, 1, 2, 3, 4, 5, 10])).tolist()
     [0, 1, 2, 2, 3, 4, 8]
     """
-    rounded = np.rint(TRAIN_SHARE * examples).astype(np.int64)
-    return np.minimum(np.maximum(rounded, 1), examples)
+    return np.rint(TRAIN_SHARE * examples).astype(np.int64)
 
 
 def split_order(split_seed: int, user_id: str, ordinals: np.ndarray) -> np.ndarray:

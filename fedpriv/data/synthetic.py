@@ -25,6 +25,7 @@ from fedpriv.data.writer import CorpusWriter, Sentence
 from fedpriv.rng import Key
 
 NAME = "synthetic-stackoverflow"
+GENERATOR = 1  # to be raised by every change that makes other corpora of the same seeds
 
 _SPREAD = 1.0  # of the log of a user's sentence count
 _CONCENTRATION = 12.0  # the lower, the fewer topics a user writes about
@@ -128,7 +129,7 @@ def synthesize(
     ]
     source = {
         "kind": "synthetic",
-        "generator": "fedpriv.data.synthetic 1",
+        "generator": GENERATOR,
         "seed": seed,
         "shape": asdict(shape),
     }

@@ -231,10 +231,11 @@ def _connect(file: Path, path: Path) -> sqlite3.Connection:
     page_size = int.from_bytes(header[16:18], "big")
     page_size = 65536 if page_size == 1 else page_size
     pages = int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else 0
-    if page_size < 512 or file.stat().st_size < page_size * pages:
+    size = file.stat().st_size
+    if size < 100 or page_size < 512 or size < page_size * pages:
         raise ValueError(
-            f"{path} is truncated: its header promises {page_size * pages:,} bytes of database, "
-            f"{file.stat().st_size:,} are there; fetch it again"
+            f"{path} is truncated: {size:,} bytes of database are there, its header promises "
+            f"{max(page_size * pages, 512):,}; fetch it again"
         )
     with _sqlite_errors(path):
         connection = sqlite3.connect(

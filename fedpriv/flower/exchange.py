@@ -46,7 +46,7 @@ class Exchange:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     dropped: Counter[str] = field(default_factory=Counter)
-    _overdue: dict[str, float] = field(default_factory=dict)
+    _overdue: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -82,8 +82,8 @@ class Exchange:
             arrived = False
             for message_id in list(pending):
                 for message in self._pull(message_id, pending):
-                    arrived = True
                     if self._accept(message, message_id, pending, answered):
+                        arrived = True
                         if message.has_content():
                             yield message
                         elif on_error is not None:
@@ -148,6 +148,7 @@ class Exchange:
         for message_id, expiry in list(self._overdue.items()):
             if expiry <= now:
                 del self._overdue[message_id]
-            elif self._pull(message_id, {}):
-                self.dropped["late"] += 1
+            elif found := self._pull(message_id, {}):
+                if any(message.has_content() for message in found):
+                    self.dropped["late"] += 1
                 del self._overdue[message_id]

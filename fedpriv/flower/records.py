@@ -48,7 +48,7 @@ def encode(tree: Tree, dtype: type[np.floating] | None = None) -> ArrayRecord:
     record = ArrayRecord()
     for name, tensor in tree.items():
         if isinstance(tensor, RowSparse):
-            record[_ROWS + name] = Array(np.ascontiguousarray(tensor.rows, "<i8"))
+            record[_ROWS + name] = Array(np.asarray(tensor.rows, "<i8", order="C"))
             record[_VALUES + name] = Array(_values(tensor.values, dtype))
         else:
             record[_DENSE + name] = Array(_values(tensor, dtype))
@@ -58,7 +58,7 @@ def encode(tree: Tree, dtype: type[np.floating] | None = None) -> ArrayRecord:
 def _values(values: np.ndarray, dtype: type[np.floating] | None) -> np.ndarray:
     # Overflow to infinity is what the receiver looks for, so it needs no warning here.
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(values, dtype or values.dtype)
+        return np.asarray(values, dtype or values.dtype, order="C")
 
 
 def decode(record: object, template: Tree) -> dict[str, Tensor]:

@@ -130,8 +130,7 @@ def epsilon_of(charges: Sequence[tuple[Event, int]], *, delta: float, relation: 
     for event, count in charges:
         if not isinstance(event, Event):
             raise ValueError(f"{event!r} is not an Event; build one with cohort_event(...)")
-        if count != 0:
-            groups[event] = groups.get(event, 0) + positive_int("count", count)
+        groups[event] = groups.get(event, 0) + (0 if count == 0 else positive_int("count", count))
     rounds = sum(groups.values()) if num_rounds is None else positive_int("num_rounds", num_rounds)
     return _epsilon(tuple(groups.items()), probability("delta", delta), Relation.of(relation),
                     max(rounds, 1))
@@ -145,6 +144,7 @@ def _epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: Rela
         raise ValueError("fixed-size cohorts cannot be accounted under add-remove: leaving a user "
                          "out changes who else is drawn; use relation 'replace-one', or poisson "
                          "sampling")
+    groups = tuple((event, count) for event, count in groups if count)
     if not groups:
         return Epsilon(value=0.0, delta=delta, relation=relation, rdp=0.0,
                        accountant="RDP" if fixed else "PLD")
@@ -156,7 +156,7 @@ def _epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: Rela
         return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
     value = _pld_epsilon(groups, delta, relation, num_rounds)
     return Epsilon(value=value, delta=delta, relation=relation, rdp=rdp, accountant="PLD",
-                   reason="δ is below what the accountant can resolve" if math.isinf(value) else "")
+                   reason="beyond what the accountant can resolve" if math.isinf(value) else "")
 
 
 def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relation) -> float:
@@ -174,20 +174,23 @@ def _pld_epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: 
                  num_rounds: int, coarse: float = 1.0) -> float:
     interval = coarse * max(_interval(event, num_rounds, relation) for event, _ in groups)
     loss = None
-    for event, count in groups:
-        if event.kind == "gaussian":
-            part = _one_loss(event, relation, interval, count)
-        else:
-            part = _one_loss(event, relation, interval, 1).self_compose(count)
-        loss = part if loss is None else loss.compose(part)
-    assert loss is not None
-    value = float(loss.get_epsilon_for_delta(delta))
+    try:
+        for event, count in groups:
+            if event.kind == "gaussian":
+                part = _one_loss(event, relation, interval, count)
+            else:
+                part = _one_loss(event, relation, interval, 1).self_compose(count)
+            loss = part if loss is None else loss.compose(part)
+        assert loss is not None
+        value = float(loss.get_epsilon_for_delta(delta))
+    except OverflowError:
+        return math.inf  # ε in the hundreds of thousands; infinity is an upper bound too
     if not value >= 0.0:
         raise ValueError(f"the accountant answered {value} for {groups}; refuse it and report it")
     return value
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def _one_loss(event: Event, relation: Relation, interval: float,
               count: int) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
@@ -208,7 +211,7 @@ def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
 
     Rounding up costs about 0.4 T h² in ε over T charges. Aim at 2e-5 of that, less when ε itself
     will be small, with h between 1e-4 and 1e-3; then widen until one charge's loss fits 150 000
-    cells (a second) and the composed loss a few million (600 MB).
+    cells (a second) and the composed loss a few million (600 MB at most).
     """
     sigma, rounds, prob = event.noise_multiplier, num_rounds, event.sampling_prob or 1.0
     if event.kind == "gaussian":
@@ -221,7 +224,7 @@ def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
     one = 0.5 / widest**2 + 10.0 / widest
     drift = rounds * min(prob * 0.5 / sigma**2, prob**2 * math.expm1(min(sigma**-2.0, 500.0)))
     composed = min(rounds * one, 2.0 * drift + 20.0 * math.sqrt(max(drift, 1e-12)) + one)
-    return float(f"{max(accurate, one / 1.5e5, composed / 2e6):.1e}")
+    return float(f"{max(accurate, one / 1.5e5, composed / 1e6):.1e}")
 
 
 def _rdp_epsilon(groups: tuple[tuple[Event, int], ...], delta: float,

@@ -35,11 +35,13 @@ def check_module(module: nn.Module) -> nn.Module:
         if not buffer.dtype.is_floating_point:
             raise ValueError(
                 f"buffer {name!r} is {buffer.dtype}: an integer cannot be clipped or noised; "
-                "register it with persistent=False outside training, or make it a constant"
+                "keep a constant as a plain attribute of the module instead"
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name!r} is {parameter.dtype}; call module.float()")
+        if parameter.ndim == 0:
+            raise ValueError(f"parameter {name!r} has no axis; give it the shape (1,)")
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("the module has no parameter to train; set requires_grad on some")
     return module
@@ -59,8 +61,13 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
     with torch.no_grad():
         own = dict(module.named_parameters())
         for name, array in params.items():
-            own[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            own[name].copy_(as_tensor(np.ascontiguousarray(array)))
     return module
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor over the array's memory, or over a copy where it is read-only."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +117,41 @@ class ModuleTrainer:
         """Return `local - global` params, float32, for `ArrayExamples`."""
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        x, y = torch.from_numpy(np.asarray(chosen.x)), torch.from_numpy(np.asarray(chosen.y))
+        x, y = as_tensor(np.asarray(chosen.x)), as_tensor(np.asarray(chosen.y))
         module = load_params(self.module, params).train()
         trained = [(n, p) for n, p in module.named_parameters() if n in params]
-        factors = {n: torch.from_numpy(np.asarray(m)) for n, m in self.multiplier.items()}
+        factors = {n: as_tensor(np.asarray(m)) for n, m in self.multiplier.items()}
+        # A buffer that forward() changes would carry one user's examples to the next.
+        buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
         # Dropout and its like draw from torch's generator: give the user a stream of its own
         # and leave the process's as it was.
-        with torch.random.fork_rng(devices=[]):
-            seed = int(key.fold("torch").generator().integers(2**62))
-            torch.random.default_generator.manual_seed(seed)
-            for batch in self.schedule.batches(len(chosen), rng):
-                index = torch.from_numpy(batch)
-                loss = self.loss(module(x[index]), y[index])
-                gradients = torch.autograd.grad(loss, [p for _, p in trained])
-                with torch.no_grad():
-                    for (name, parameter), gradient in zip(trained, gradients, strict=True):
-                        if name in factors:
-                            factor = factors[name]
-                            extra = gradient.ndim - factor.ndim
-                            gradient = gradient * factor.reshape(factor.shape + (1,) * extra)
-                        parameter.add_(gradient, alpha=-self.schedule.learning_rate)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                seed = int(key.fold("torch").generator().integers(2**62))
+                torch.default_generator.manual_seed(seed)
+                for batch in self.schedule.batches(len(chosen), rng):
+                    index = torch.from_numpy(batch)
+                    self._step(trained, factors, self.loss(module(x[index]), y[index]))
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
         return {n: p.detach().numpy() - params[n] for n, p in trained}
+
+    def _step(
+        self,
+        trained: list[tuple[str, nn.Parameter]],
+        factors: Mapping[str, torch.Tensor],
+        loss: torch.Tensor,
+    ) -> None:
+        """Take one step of SGD; a parameter that the loss does not use stays where it is."""
+        gradients = torch.autograd.grad(loss, [p for _, p in trained], allow_unused=True)
+        with torch.no_grad():
+            for (name, parameter), gradient in zip(trained, gradients, strict=True):
+                if gradient is None:
+                    continue
+                if name in factors:
+                    factor = factors[name]
+                    extra = gradient.ndim - factor.ndim
+                    gradient = gradient * factor.reshape(factor.shape + (1,) * extra)
+                parameter.add_(gradient, alpha=-self.schedule.learning_rate)

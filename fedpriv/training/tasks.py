@@ -30,6 +30,7 @@ from fedpriv.training.local import LocalTrainer, Schedule, SparseSoftmaxTrainer
 from fedpriv.training.module import (
     ArrayExamples,
     ModuleTrainer,
+    as_tensor,
     check_module,
     load_params,
     module_params,
@@ -264,7 +265,7 @@ class ModuleTask:
     def init_params(self, key: Key) -> Params:
         """Return the module's own initialisation, drawn from the key."""
         with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(int(key.generator().integers(2**62)))
+            torch.default_generator.manual_seed(int(key.generator().integers(2**62)))
             return module_params(self._make())
 
     def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
@@ -289,8 +290,8 @@ class ModuleTask:
             return None
         module = load_params(self._make(), params).eval()
         with torch.no_grad():
-            outputs = module(torch.from_numpy(np.asarray(examples.x)))
-            targets = torch.from_numpy(np.asarray(examples.y))
+            outputs = module(as_tensor(np.asarray(examples.x)))
+            targets = as_tensor(np.asarray(examples.y))
             loss = float(self._loss(outputs, targets))
             right = float("nan")
             if outputs.ndim == 2 and targets.ndim == 1:

@@ -5,6 +5,7 @@ import http.server
 import json
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 import typer
@@ -92,6 +93,8 @@ def test_synthesize_into_the_cache_is_done_once():
     assert "ready:" in run("synthesize", *SMALL)
     listed = run("list", "--json")["here"]
     assert {row["state"] for row in listed} == {"prepared, SYNTHETIC"}
+    (Path(one["path"]) / "users.json").write_text("[]")
+    assert "damaged" in run("list")
 
 
 def test_import_of_a_tff_file(tmp_path, tff_file):

@@ -23,6 +23,8 @@ class Server:
         self.requests = []
         self.ranges = True
         self.cut_after = []  # bytes to send before hanging up, one entry a request
+        self.shift = 0  # how far a range answer is off
+        self.at_most = None  # bytes a range answer holds
         self.etag = '"one"'
         server = self
 
@@ -41,8 +43,11 @@ class Server:
                 start = 0
                 if server.ranges and wanted and self.headers.get("If-Range") == server.etag:
                     start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
+                    whole = len(body)
+                    body = body[: start + server.at_most] if server.at_most else body
                     self.send_response(206)
-                    self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+                    span = f"{start + server.shift}-{len(body) - 1}"
+                    self.send_header("Content-Range", f"bytes {span}/{whole}")
                 else:
                     self.send_response(200)
                 if server.ranges:
@@ -119,6 +124,20 @@ def test_a_broken_transfer_goes_on_where_it_stopped(server, tmp_path):
     assert 660_000 <= starts[2] <= 700_000
     assert len(starts) == 3
     assert names(tmp_path / "out") == ["a.bin"]
+
+
+def test_a_server_that_answers_with_less_than_the_rest_is_asked_again(server, tmp_path):
+    server.cut_after, server.at_most = [300_000], 400_000
+    got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+    assert got.path.read_bytes() == BODY
+    assert len(server.requests) == 3
+
+
+def test_a_server_that_answers_with_another_range_is_not_believed(server, tmp_path):
+    server.cut_after, server.shift = [300_000], 5
+    with pytest.raises(ValueError, match="another range"):
+        fetch_file(source(server), tmp_path / "out")
+    assert not (tmp_path / "out" / "a.bin").exists()
 
 
 def test_without_ranges_a_truncated_body_is_refused_and_leaves_nothing(server, tmp_path):

@@ -16,6 +16,7 @@ from fedpriv.data.tff_stackoverflow import (
     split_words,
     tag_prediction_arrays,
 )
+from fedpriv.data.unpack import unpack
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_fewer_or_more_examples_than_the_metadata_says(
     with open_client_data(path) as data:
         with pytest.raises(ValueError, match=f"metadata says {promised}"):
             list(data.examples("b"))
-        with pytest.raises(ValueError, match="incomplete"):
+        with pytest.raises(ValueError, match="file is incomplete, fetch"):
             list(data.stream({"a", "b"}))
 
 
@@ -153,7 +154,7 @@ def test_fewer_or_more_examples_than_the_metadata_says(
 def test_a_truncated_database_is_refused(tmp_path, tff_writer, clients, keep):
     path = tff_writer.write(tmp_path / "f.sqlite", clients)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r"truncated|not an .xz"):
+    with pytest.raises(ValueError, match=r" is truncated: | is truncated after | or not an \.xz"):
         open_client_data(path)
 
 
@@ -176,9 +177,22 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(
         "text": bytearray(lzma.compress(b"hello " * 1000)), "empty": bytearray(),
     }[harm]
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"truncated|damaged|does not unpack"):
+    with pytest.raises(ValueError, match=r"truncated after| is damaged, or| not unpack to"):
         open_client_data(path)
     assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", ["cut", "wrong"])
+def test_unpack_leaves_no_target_behind(tmp_path, harm):
+    source, target = tmp_path / "s.xz", tmp_path / "t"
+    packed = lzma.compress(os.urandom(3_000_000))
+    source.write_bytes(packed[:-5_000] if harm == "cut" else packed)
+    steps = []
+    with pytest.raises(ValueError, match=" is truncated after" if harm == "cut" else "begins with"):
+        unpack(source, target, starts_with=b"" if harm == "cut" else b"SQLite",
+               progress=lambda *step: steps.append(step))
+    assert not target.exists()
+    assert bool(steps) == (harm == "cut")  # a wrong file is refused before any of it is written
 
 
 def test_concatenated_and_padded_xz_streams_are_one_file(tmp_path, tff_writer, clients):
@@ -263,7 +277,10 @@ def test_pages_of_nonsense_are_refused(tmp_path, tff_writer, clients):
     data = bytearray(path.read_bytes())
     data[4096:] = os.urandom(len(data) - 4096)
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"f\.sqlite"), open_client_data(path) as opened:
+    with (
+        pytest.raises(ValueError, match=r"cannot be read as"),
+        open_client_data(path) as opened,
+    ):
         list(opened.stream(set(opened.client_ids)))
 
 
@@ -354,7 +371,7 @@ def test_damaged_count_archives_are_refused(tmp_path):
         read_word_counts(path)
     path = _tar_bz2(tmp_path / "v.tar.bz2", "word_count", os.urandom(50_000))
     path.write_bytes(path.read_bytes()[:20_000])
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(ValueError, match="is damaged"):
         read_word_counts(path)
     with pytest.raises(ValueError, match="no file"):
         read_word_counts(tmp_path / "absent")

@@ -94,6 +94,14 @@ def test_a_missing_corpus_is_an_error_with_a_way_out(tmp_path):
         open_task(DECLARED, {})
 
 
+def test_a_nodes_own_corpus_is_the_one_it_opens(tiny_corpus, tmp_path):
+    assert len(open_task(DECLARED, {"corpus": str(tiny_corpus)}).roster) == 24
+    named = DECLARED | {"corpus": str(tiny_corpus)}
+    assert len(open_task(named, {}).roster) == 24
+    with pytest.raises(ValueError, match="elsewhere' is not a folder"):
+        open_task(named, {"corpus": str(tmp_path / "elsewhere")})
+
+
 def test_a_node_without_a_partition_hosts_its_whole_roster(stub):
     task = stub.TinyTags()
     assert read_host(task, {}).user_ids == set(task.roster)

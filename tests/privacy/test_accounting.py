@@ -168,6 +168,13 @@ def test_extreme_noise_is_priced(sigma):
     assert 0.0 <= got.value < math.inf
 
 
+def test_what_no_float_can_hold_is_infinite_with_a_reason():
+    event = cohort_event(num_users=400, expected_cohort_size=200, noise_multiplier=0.01)
+    got = epsilon(event, 1_000_000, delta=1e-5, relation="replace-one")
+    assert math.isinf(got.value) and got.reason
+    assert got.to_json()["epsilon"] is None
+
+
 def test_an_epsilon_is_always_printed_with_its_terms():
     told = Epsilon(value=1.25, delta=1e-5, relation=Relation.REPLACE_ONE, accountant="PLD", rdp=1.5)
     for part in ("1.2500", "1e-05", "replace-one", "user", "PLD", "RDP 1.5"):

@@ -1,0 +1,119 @@
+"""The statement says what is true of a run, and the uncomfortable parts too."""
+
+import json
+
+import pytest
+
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement import privacy_statement, run_statement
+
+PLAN = Plan(num_users=4000, expected_cohort_size=350, num_rounds=20, bound="clip", l2_bound=0.5,
+            noise="gaussian", noise_multiplier=2.0)
+CORPUS = {
+    "name": "onstartups", "roster": "onstartups-all", "synthetic": False, "num_public_users": 412,
+    "provenance": {"own_text_only": False, "dropped": {}, "roster": {
+        "how": "Users whose hashed id falls outside a fixed 10 %.", "looks_at_data": False,
+        "foreign_titles": {"share": 0.906, "share_by_rostered_users": 0.221},
+        "vocabulary": {"source": "public", "chosen": "those used by most users outside",
+                       "word_counts": "text that users outside the roster wrote"}}},
+}
+SIDE = {"source": "public", "description": "rank (words beyond the 100 commonest), from public"}
+
+
+def say(plan=PLAN, *, charges=20, mode="simulation", corpus=CORPUS, side=SIDE, lost=0):
+    return privacy_statement(plan, num_charges=charges, num_lost=lost, mode=mode, corpus=corpus,
+                             side_information=side)
+
+
+def text(statement):
+    return " ".join(paragraph for part in statement.sections for paragraph in part.paragraphs)
+
+
+def test_every_term_of_the_promise_is_said():
+    said = say(lost=2)
+    spent = PLAN.epsilon(20)
+    assert f"{spent.value:.4f}" in said.headline
+    for part in ("simulated", "add-remove", "user", "PLD", f"{spent.delta:.4g}"):
+        assert part in said.headline
+    whole = text(said)
+    for part in ("4000 users", "onstartups-all", "coin", "350 of 4000", "clipped to an l2 norm of "
+                 "0.5", "standard deviation 1 ", "20 of 20 planned rounds", "2 of them lost",
+                 "RDP", "with the add-remove relation", "outside a fixed 10 %"):
+        assert part in whole, part
+
+
+def test_what_is_not_covered_is_said():
+    whole = text(say())
+    for part in ("Tuning", "90.6 %", "22.1 %", "does not cover a person's words inside",
+                 "Diagnostics", "assumption", "412 users outside the roster", "not hardened",
+                 "anyone with the seed can subtract the noise", "those used by most users outside",
+                 "rank (words beyond", "trusted"):
+        assert part in whole, part
+
+
+def test_secure_mode_is_not_called_simulated():
+    said = say(mode="secure")
+    assert not said.simulated and "simulated" not in said.headline
+    whole = text(said)
+    assert "seeded simulation" not in whole and "Diagnostics" not in whole
+    assert "entropy" in whole and "not hardened" in whole
+
+
+@pytest.mark.parametrize(("sigma", "label"), [(0.3, "no meaningful protection"), (2.0, "")])
+def test_the_label(sigma, label):
+    plan = Plan(**{**PLAN.to_json(), "noise_multiplier": sigma})
+    said = say(plan)
+    assert said.no_meaningful_protection == bool(label)
+    assert ("no meaningful protection" in said.headline + text(said)) == bool(label)
+
+
+def test_no_noise_promises_nothing():
+    said = say(Plan(num_users=4, expected_cohort_size=2, num_rounds=20))
+    assert said.no_meaningful_protection
+    assert "no privacy" in said.headline and "∞" in said.headline
+    assert "promises nothing" in text(said) and "coin" not in text(said)
+
+
+def test_fixed_cohorts_caps_own_text_and_private_side_information():
+    fixed = Plan(num_users=400, expected_cohort_size=20, num_rounds=5, bound="normalise",
+                 l2_bound=1.0, noise="gaussian", noise_multiplier=9.0, sampling="fixed",
+                 relation="replace-one")
+    corpus = {**CORPUS, "synthetic": True,
+              "provenance": {**CORPUS["provenance"], "own_text_only": True}}
+    whole = text(say(fixed, charges=5, corpus=corpus, side={**SIDE, "source": "private"}))
+    for part in ("without replacement", "replacing all records", "normalised to", "Rényi",
+                 "own text only", "NOT covered", "made up"):
+        assert part in whole, part
+    assert "90.6" not in whole
+    capped = Plan(**{**PLAN.to_json(), "cohort_cap": 700})
+    assert "more than 700" in text(say(capped))
+
+
+def test_one_in_n_is_remarked():
+    plan = Plan(**{**PLAN.to_json(), "delta": 1 / 4000})
+    assert "publishing one user outright" in text(say(plan))
+
+
+def test_nothing_known_of_the_corpus_is_no_obstacle():
+    said = say(corpus=None, side=None)
+    titles = [part.title for part in said.sections]
+    assert "The promise" in titles and "Whose words are in an example" not in titles
+    for odd in ({}, {"provenance": None}, {"provenance": {"roster": "x", "own_text_only": 0}}):
+        say(corpus=odd, side=None)
+    assert all(part.paragraphs for part in said.sections)
+
+
+def test_a_run_folder_states_itself(tmp_path):
+    with Ledger.create(tmp_path / "ledger.jsonl", PLAN, mode="secure") as ledger:
+        ledger.charge(1, 1)
+        ledger.charge(1, 2)
+        ledger.release(1, 2, "0" * 64)
+    (tmp_path / "experiment.json").write_text(json.dumps(
+        {"corpus": CORPUS, "side_information": SIDE}))
+    said = run_statement(tmp_path)
+    assert said == say(charges=2, mode="secure", lost=1)
+    assert json.loads(json.dumps(said.to_json()))["sections"][0]["title"] == "The promise"
+    (tmp_path / "experiment.json").unlink()
+    with pytest.raises(ValueError, match=r"experiment\.json"):
+        run_statement(tmp_path)
