@@ -49,9 +49,7 @@ def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
             "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
         )
     view = corpus.view(roster=experiment.roster, users=experiment.users)
-    keys = ("name", "synthetic", "licence", "credit")
-    about = {key: corpus.manifest[key] for key in keys}
-    return TagPrediction(view, inputs=experiment.inputs, about=about)
+    return TagPrediction(view, inputs=experiment.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

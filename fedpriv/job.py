@@ -79,7 +79,8 @@ class Job:
     def _summary(self, state: Any) -> dict[str, Any]:
         plan, path = self.parts.plan, self.folder.path
         params = released_params(state)
-        roster = self.parts.task.evaluate(params, public=False)
+        simulated = self.folder.document["mode"] == "simulation"
+        roster = self.parts.task.evaluate(params, public=False) if simulated else None
         public = self.parts.task.evaluate(params, public=True)
         spent = plan.epsilon(self.ledger.charges)
         seconds = [line["seconds"] for line in read_lines(path, "diagnostics")]

@@ -70,10 +70,10 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """One round, its two sides kept apart by type."""
+    """One round, its two sides kept apart by type; in secure mode the second is absent."""
 
     released: Released
-    diagnostics: Diagnostics
+    diagnostics: Diagnostics | None
 
 
 class _Unrecorded:
@@ -111,7 +111,7 @@ def rounds(
         * A lost attempt has used up one of the plan's `num_rounds` charges; the next attempt has
           a new cohort and new noise. ε never exceeds the plan's.
     """
-    plan = parts.plan
+    plan, simulated = parts.plan, root.mode == "simulation"
     ledger = folder.ledger if folder is not None else _Unrecorded(parts)
     if progress is None:
         progress = Progress(state=first_state(parts, root), attempt=0)
@@ -139,7 +139,8 @@ def rounds(
         public = roster = None
         if last or round_num % eval_every == 0:
             public = parts.task.evaluate(released_params(state), public=True)
-            roster = parts.task.evaluate(released_params(state), public=False)
+            if simulated:
+                roster = parts.task.evaluate(released_params(state), public=False)
         spent = plan.epsilon(ledger.charges) if plan.is_private else None
         record = RoundRecord(
             released=_released(state, attempt, spent, public),
@@ -152,10 +153,13 @@ def rounds(
                 recall_at_5=roster and roster.recall_at_5,
                 loss=roster and roster.loss,
                 seconds=seconds,
-            ),
+            )
+            if simulated
+            else None,
         )
         if folder is not None:
-            folder.record(as_json(record.released), as_json(record.diagnostics))
+            seen = record.diagnostics
+            folder.record(as_json(record.released), None if seen is None else as_json(seen))
         yield record, state
         attempt = 0
 

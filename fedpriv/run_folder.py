@@ -97,6 +97,8 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         side = parts.side_information
         described = parts.task.describe()
+        if mode == "secure":  # measured on rostered users: a diagnostic
+            described["majority_class_accuracy"] = None
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,

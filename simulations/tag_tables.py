@@ -47,7 +47,7 @@ def measure(cell: Cell, options: dict[str, Option], seed: int, corpus: str | Non
         parts, carrier, Key.simulation(seed), eval_every=experiment.rounds
     ):
         pass
-    assert record is not None
+    assert record is not None and record.diagnostics is not None
     spent = parts.plan.epsilon(parts.plan.num_rounds)
     return {
         "setting": cell.setting,

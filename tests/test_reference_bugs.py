@@ -206,9 +206,8 @@ class TestData7:
                     tags = [["common"], ["second"], ["rare-of-" + user]][i % 3]
                     writer.add(Sentence(user_id=user, tokens=["a", f"w{i}"], title_tokens=[],
                                         tags=tags))
-            for _ in range(6):
-                writer.add(Sentence(user_id="p", tokens=["a"], title_tokens=[], tags=["common"]))
-                writer.add(Sentence(user_id="p", tokens=["a"], title_tokens=[], tags=["second"]))
+            for tag in ("common", "second"):
+                writer.add(Sentence(user_id="q", tokens=["a"], title_tokens=[], tags=[tag]))
             view = writer.finish([RosterSpec(name="r", rule="declared", ids=["r"])], "r").view()
         assert set(view.tags) == {"common", "second"}
         labels = view.examples("r", split="all").labels

@@ -208,7 +208,8 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
         )
 
         def show(record: RoundRecord) -> None:
-            accuracy, spent = record.diagnostics.accuracy, record.released.epsilon
+            seen, spent = record.diagnostics, record.released.epsilon
+            accuracy = record.released.accuracy_public if seen is None else seen.accuracy
             if accuracy is not None:
                 bar.update(line, accuracy=f"{accuracy:.1%}")
             shown = "∞" if spent is None else f"{spent:.2f}"

@@ -60,9 +60,10 @@ class TagExamples:
         """Return the model's inputs, float32 (n, num_words).
 
         Args:
-            inputs: "tff" is TensorFlow Federated's mean of one-hot words, `counts / num_tokens`
-                (out-of-vocabulary tokens are in the denominator, so a row sums to at most 1);
-                "unit-norm" scales every row to L2 norm 1, rows without a word stay zero.
+            inputs: "tff" is TensorFlow Federated's mean of one-hot words over the tokens that are
+                in the vocabulary, so a row sums to 1 (TFF 0.87, value for value; versions before
+                counted unknown tokens too); "unit-norm" scales every row to L2 norm 1. Rows
+                without a known word stay zero.
 
         Raises:
             ValueError: unknown `inputs`.
@@ -80,9 +81,9 @@ class TagExamples:
         values = self.counts.astype(np.float32)
         lengths = np.diff(self.indptr)
         if inputs == "tff":
-            values /= np.repeat(self.num_tokens.astype(np.float32), lengths)
+            values /= np.repeat(_row_sums(values, lengths), lengths)
         elif inputs == "unit-norm":
-            values /= np.repeat(np.sqrt(_squared_norms(values, lengths)), lengths)
+            values /= np.repeat(np.sqrt(_row_sums(np.square(values), lengths)), lengths)
         else:
             raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
         return values
@@ -109,7 +110,6 @@ def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.
     return new, np.arange(new[-1]) + np.repeat(starts - new[:-1], lengths)
 
 
-def _squared_norms(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    squares = values.astype(np.float64) ** 2
-    return np.bincount(rows, weights=squares, minlength=len(lengths)).astype(np.float32)
+    return np.bincount(rows, weights=values, minlength=len(lengths)).astype(np.float32)

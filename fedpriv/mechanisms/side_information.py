@@ -83,7 +83,8 @@ def tf_idf_multiplier(
     """Return each word's total TF-IDF, relative to the largest and at least `floor`, float32.
 
     Args:
-        term_frequency: Sum over public documents of (count in the document / its length).
+        term_frequency: Occurrences of each word in the public documents; a common scale (the
+            reference divides by one padded length) cancels.
         num_containing: Number of public documents that contain the word.
         num_documents: How many public documents there are.
         floor: Smallest multiplier, so that a word never seen in public can still be learnt.

@@ -32,7 +32,7 @@ class Vocabulary:
     Attributes:
         words: Input words, in the order of the kernel's rows.
         tags: Tags, in the order of its columns.
-        inputs: "tff" (counts over the number of tokens) or "unit-norm".
+        inputs: "tff" (counts over the number of known tokens) or "unit-norm".
     """
 
     words: tuple[str, ...]
@@ -46,14 +46,14 @@ class Vocabulary:
     def features(self, tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the word rows that occur in the tokens and their inputs, int64 and float64.
 
-        Words outside the vocabulary count as tokens of "tff" inputs, as they did in training.
+        Words outside the vocabulary change nothing, as in training.
         """
         index = {word: row for row, word in enumerate(self.words)}
         known = [index[token] for token in tokens if token in index]
         rows, counts = np.unique(np.array(known, np.int64), return_counts=True)
         values = counts.astype(np.float64)
         if self.inputs == "tff":
-            return rows, values / max(len(tokens), 1)
+            return rows, values / max(len(known), 1)
         return rows, values / max(float(np.linalg.norm(values)), 1.0)
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from fedpriv.data.examples import INPUTS
 from fedpriv.data.rosters import roster_sha256
 from fedpriv.data.view import TagView
-from fedpriv.data.vocabulary import PRIVATE, PUBLIC
+from fedpriv.data.vocabulary import PRIVATE
 from fedpriv.mechanisms.side_information import (
     SideInformation,
     frequency_multiplier,
@@ -99,16 +99,12 @@ class TagPrediction:
     Args:
         view: A corpus seen through one roster.
         inputs: "tff" (mean one-hot words, as TensorFlow Federated) or "unit-norm".
-        about: What to record of the corpus: name, synthetic, licence, credit.
     """
 
-    def __init__(
-        self, view: TagView, *, inputs: str = "tff", about: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, view: TagView, *, inputs: str = "tff") -> None:
         if inputs not in INPUTS:
             raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
         self._view, self._inputs = view, inputs
-        self._about = dict(about or {"name": view.name, "synthetic": False})
         self._data = _TrainingExamples(view)
         # Evaluation sets are large and asked for every few rounds: gather each once.
         self._gathered = lru_cache(maxsize=None)(self._gather)
@@ -153,7 +149,7 @@ class TagPrediction:
         view, number = self._view, self._view.num_public_examples
         source: Literal["public", "private"] = "public"
         where = "text that users outside the roster wrote"
-        if self._vocabulary_source() == PRIVATE:
+        if self._view.provenance["word_counts_source"] == PRIVATE:
             source, where = "private", "counts published with the data, rostered users included"
         if kind == "rank":
             rows = rank_multiplier(len(view.words), top=min(top, len(view.words)), gain=gain)
@@ -162,9 +158,7 @@ class TagPrediction:
             rows = frequency_multiplier(view.word_counts, number, cap=gain, power=power)
             said = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
         elif kind == "tf-idf":
-            features = self._gathered(True).features("tff")
-            mass = np.asarray(features.sum(axis=0, dtype=np.float64)).reshape(-1)
-            rows = gain * tf_idf_multiplier(mass, view.word_sentences, number)
+            rows = gain * tf_idf_multiplier(view.word_counts, view.word_sentences, number)
             said = f"total TF-IDF relative to the largest, times {gain:g}"
         else:
             raise ValueError(
@@ -175,10 +169,6 @@ class TagPrediction:
             source=source,
             description=f"{kind} ({said}), from {where}",
         )
-
-    def _vocabulary_source(self) -> str:
-        roster: Any = self._view.provenance.get("roster", {})
-        return roster.get("vocabulary", {}).get("source", PUBLIC)
 
     def vocabulary(self) -> dict[str, Any]:
         """Return the words and tags, in the order of the kernel's rows and columns."""
@@ -192,9 +182,7 @@ class TagPrediction:
         """Return names, counts and provenance of the view."""
         view = self._view
         return {
-            **self._about,
-            "roster": view.name,
-            "roster_sha256": view.roster_sha256,
+            **view.describe(),
             "num_users": len(view.roster),
             "num_public_users": len(view.public_users),
             "num_words": len(view.words),

@@ -157,8 +157,8 @@ def test_inputs_are_tff_means_or_unit_rows(corpus):
     expected = np.zeros_like(dense)
     for row in range(len(examples)):
         for entry in range(examples.indptr[row], examples.indptr[row + 1]):
-            count = examples.counts[entry] / examples.num_tokens[row]
-            expected[row, examples.indices[entry]] = count
+            expected[row, examples.indices[entry]] = examples.counts[entry]
+    expected /= expected.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(dense, expected, rtol=1e-6)
     unit = examples.features("unit-norm").toarray()
     norms = np.linalg.norm(expected, axis=1, keepdims=True)

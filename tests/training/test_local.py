@@ -53,7 +53,7 @@ def dense_inputs(examples, inputs):
         for at in range(examples.indptr[row], examples.indptr[row + 1]):
             x[row, examples.indices[at]] = examples.counts[at]
         if inputs == "tff":
-            x[row] /= examples.num_tokens[row]
+            x[row] /= max(x[row].sum(), 1)
         elif x[row].any():
             x[row] /= np.sqrt((x[row] ** 2).sum())
     return x
