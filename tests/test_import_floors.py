@@ -13,7 +13,7 @@ FLOORS = (
     "privacy",
     "training",
     "engine flower experiment",
-    "run run_folder job report cli",
+    "run run_folder job report cli __main__",
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}
 DOORS = ("server", "client", "simulations")

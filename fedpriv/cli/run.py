@@ -108,8 +108,19 @@ def run_command(
     if engine != "serial":
         raise ValueError(f"engine {engine!r} is not known; use 'serial', or run the Flower app")
     keep_last = keep_last_from(keep_checkpoints)
+    options: dict[str, Option] = {
+        name: value
+        for name, value in {
+            "roster": roster, "users": users, "cohort": cohort, "rounds": rounds,
+            "noise-multiplier": noise_multiplier, "target-epsilon": target_epsilon,
+            "delta": delta, "seed": seed, "precondition": precondition, "bound": bound,
+            "noise": noise, "server-optimizer": server_optimizer, "aggregate": aggregate,
+            "inputs": inputs,
+        }.items()
+        if value is not None
+    } | _settings(option or ())
     if resume is not None:
-        if experiment is not None or out is not None:
+        if experiment or out or corpus or secure or options:
             raise ValueError("--resume takes everything from the run folder; give it alone")
         job = resume_job(resume, keep_last=keep_last)
     else:
@@ -118,24 +129,13 @@ def run_command(
         chosen = load_experiment(experiment)
         if secure and seed is not None:
             raise ValueError(f"--secure takes no seed (got {seed}); leave one of the two out")
-        options: dict[str, Option] = {
-            name: value
-            for name, value in {
-                "roster": roster, "users": users, "cohort": cohort, "rounds": rounds,
-                "noise-multiplier": noise_multiplier, "target-epsilon": target_epsilon,
-                "delta": delta, "seed": seed, "precondition": precondition, "bound": bound,
-                "noise": noise, "server-optimizer": server_optimizer, "aggregate": aggregate,
-                "inputs": inputs,
-            }.items()
-            if value is not None
-        }
-        chosen = chosen.with_options(options | _settings(option or ()))
+        chosen = chosen.with_options(options)
         found = None
         if chosen.task is tag_prediction:
             found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
             if found.synthetic and not as_json:
-                errors.print("[yellow]No real corpus was found: training on the embedded "
-                             "SYNTHETIC StackOverflow.[/]")
+                why = "" if corpus else "No real corpus was found: "
+                errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
         folder = out if out is not None else _default_folder(chosen.name)
         job = start_job(chosen, experiment, found, folder, secure=secure, keep_last=keep_last)
     try:
@@ -151,7 +151,7 @@ def run_command(
 
 
 def _settings(pairs: Iterable[str]) -> dict[str, Option]:
-    """Return `name=value` pairs with numbers as numbers and "none" where a number may be absent."""
+    """Return `name=value` pairs with numbers as numbers."""
     settings: dict[str, Option] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -231,6 +231,8 @@ def _print_summary(summary: dict[str, Any], report: Path) -> None:
         recall = summary["recall_at_5"]
         more = f", recall@5 {recall:.2%}" if recall is not None else ""
         table.add_row("accuracy", f"{summary['accuracy']:.2%}{more} (not covered by ε)")
+    elif summary["accuracy_public"] is not None:
+        table.add_row("accuracy", f"{summary['accuracy_public']:.2%} on users outside the roster")
     table.add_row("privacy", said)
     table.add_row("rounds", f"{summary['rounds']} at {summary['seconds_per_round']:.2f} s")
     table.add_row("run folder", str(summary["run_dir"]))

@@ -81,11 +81,11 @@ def decode(data: bytes) -> Chain:
     for number, line in enumerate(data[:end].split(b"\n")[:-1], start=1):
         try:
             body = json.loads(line)
-            digest, seq, prev, kind = (body.pop(name) for name in ("hash", "seq", "prev", "kind"))
+            kind = [body.pop(name) for name in ("hash", "seq", "prev", "kind")][-1]
             record, expected = encode(number - 1, previous, kind, body)
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise ValueError(f"line {number} is not a line of a ledger") from None
-        if (digest, seq, prev) != (record.hash, record.seq, previous) or line + b"\n" != expected:
+        if line + b"\n" != expected:
             raise ValueError(f"line {number} does not follow from the lines before it: the ledger "
                              "was edited, or lines were removed, swapped or inserted")
         records.append(record)

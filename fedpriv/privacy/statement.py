@@ -143,14 +143,14 @@ def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
 def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
     if not plan.is_private:
         return []
-    roster = _object(_object(corpus.get("provenance")).get("roster"))
+    provenance = _object(corpus.get("provenance"))
     named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
     text = [f"The unit is a user: one account's whole example set as prepared, all of its records "
             f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
             "the list is public, what they wrote is protected."]
-    if roster.get("how"):
-        text.append(f"How the list was chosen: {str(roster['how']).rstrip('.')}.")
-    if roster.get("looks_at_data"):
+    if provenance.get("roster_how"):
+        text.append(f"How the list was chosen: {str(provenance['roster_how']).rstrip('.')}.")
+    if provenance.get("roster_looks_at_data"):
         text.append("That choice looked at the records of the users it holds, and ε does not cover "
                     "what the list itself gives away.")
     if corpus.get("synthetic"):
@@ -206,31 +206,30 @@ def _randomness(plan: Plan, simulated: bool) -> list[str]:
 
 def _words(corpus: Mapping[str, Any]) -> list[str]:
     provenance = _object(corpus.get("provenance"))
-    titles = _object(_object(provenance.get("roster")).get("foreign_titles"))
+    share = provenance.get("foreign_text_share")
+    others = provenance.get("foreign_text_share_by_rostered_users")
     if provenance.get("own_text_only"):
         return ["Titles written by other accounts were dropped (own text only): an example holds "
                 "words of its own account, and a label that follows the post's tags."]
-    if not isinstance(titles.get("share"), (int, float)) or not titles["share"]:
+    if not isinstance(share, (int, float)) or not share:
         return []
     text = (f"An answer's example carries the title and tags of the question it answers, written "
-            f"by somebody else: {_percent(titles['share'])} of the rostered users' examples do")
-    if isinstance(titles.get("share_by_rostered_users"), (int, float)):
-        text += (f", and for {_percent(titles['share_by_rostered_users'])} that somebody is "
-                 "another rostered user")
+            f"by somebody else: {_percent(share)} of the rostered users' examples do")
+    if isinstance(others, (int, float)):
+        text += f", and for {_percent(others)} that somebody is another rostered user"
     return [text + ".",
             "The promise is about an account's examples. It does not cover a person's words inside "
             "other accounts' examples; preparing the corpus with --own-text-only drops them."]
 
 
 def _public(corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[str]:
-    roster = _object(_object(corpus.get("provenance")).get("roster"))
-    vocabulary = _object(roster.get("vocabulary"))
-    text = []
-    if vocabulary:
-        chosen, counts = vocabulary.get("chosen"), vocabulary.get("word_counts")
-        text.append("Vocabulary and tag list: "
-                    + (f"{chosen}" if chosen else f"from {vocabulary.get('source', 'unknown')}")
-                    + (f". Word counts: {counts}" if counts else "") + ".")
+    provenance = _object(corpus.get("provenance"))
+    text = [f"{title}: {str(provenance[name]).rstrip('.')}." for title, name in
+            (("Vocabulary", "words"), ("Tag list", "tags"), ("Word counts", "word_counts"))
+            if provenance.get(name)]
+    if "private" in str(provenance.get("word_counts_source", "")):
+        text.append("Vocabulary and counts were taken from users that include rostered ones. Their "
+                    "use is NOT covered by ε.")
     if side is not None:
         text.append(f"Side information: {str(side.get('description', 'unknown')).rstrip('.')}.")
         if side.get("source") == "private":

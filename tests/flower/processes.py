@@ -60,9 +60,11 @@ class Flower:
 
     home: Path
     processes: list[subprocess.Popen] = field(default_factory=list)
+    managed_port: int = 0
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True)
+        (self.managed_port,) = free_ports(1)
 
     @property
     def env(self) -> dict[str, str]:
@@ -72,6 +74,7 @@ class Flower:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(self.managed_port),
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "OMP_NUM_THREADS": "1",
@@ -127,8 +130,11 @@ class Flower:
         )  # fmt: skip
 
     def run(self, app: Path, config: str, federation: str = "", seconds: float = 240) -> str:
-        """`flwr run` an app to its end and return its log."""
-        command = [str(BIN / "flwr"), "run", ".", "here", "--stream", "--run-config", config]
+        """`flwr run` an app to its end and return its log.
+
+        Without a SuperLink of our own, `flwr` starts one that outlives it; `stop` ends that too.
+        """
+        command = [str(BIN / "flwr"), "run", ".", "--stream", "--run-config", config]
         if federation:
             command += ["--federation-config", federation]
         done = subprocess.run(
@@ -149,6 +155,10 @@ class Flower:
 
     def stop(self) -> None:
         """Stop every started process and what it started, by process id."""
+        managed = _with_argument(str(self.home / "local-superlink" / "superlink.log"))
+        for pid in managed:
+            for member in [pid, *_descendants(pid)]:
+                _end(member)
         for process in reversed(self.processes):
             family = [*_descendants(process.pid), process.pid]
             if process.poll() is None:
@@ -169,6 +179,18 @@ def _listens(port: int) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def _with_argument(argument: str) -> list[int]:
+    """Return the processes that were started with an argument nobody else can have."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if argument.encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 def _descendants(pid: int) -> list[int]:

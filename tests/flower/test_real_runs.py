@@ -82,6 +82,24 @@ def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_co
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
+@pytest.mark.timeout(280)
+def test_flwr_run_starts_a_superlink_of_its_own(processes, flower, tiny_corpus, tmp_path):
+    app = processes.copy_app(tmp_path / "app")
+    before = (app / "pyproject.toml").read_bytes()
+    run = tmp_path / "run"
+    log = flower.run(
+        app,
+        config(processes, tiny_corpus, run),
+        "num-supernodes=4 client-resources-num-cpus=1",
+    )
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, tiny_corpus, tmp_path)
+    assert (app / "pyproject.toml").read_bytes() == before  # nothing in it that Flower migrates
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path):
     corpus = tmp_path / "corpus"

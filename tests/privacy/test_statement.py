@@ -12,11 +12,15 @@ PLAN = Plan(num_users=4000, expected_cohort_size=350, num_rounds=20, bound="clip
             noise="gaussian", noise_multiplier=2.0)
 CORPUS = {
     "name": "onstartups", "roster": "onstartups-all", "synthetic": False, "num_public_users": 412,
-    "provenance": {"own_text_only": False, "dropped": {}, "roster": {
-        "how": "Users whose hashed id falls outside a fixed 10 %.", "looks_at_data": False,
-        "foreign_titles": {"share": 0.906, "share_by_rostered_users": 0.221},
-        "vocabulary": {"source": "public", "chosen": "those used by most users outside",
-                       "word_counts": "text that users outside the roster wrote"}}},
+    "provenance": {
+        "own_text_only": False, "dropped": {},
+        "roster_how": "Users whose hashed id falls outside a fixed 10 %.",
+        "roster_looks_at_data": False,
+        "foreign_text_share": 0.906, "foreign_text_share_by_rostered_users": 0.221,
+        "words": "public users: those used by most users outside the roster",
+        "tags": "public users: those used by most; they order the labels",
+        "word_counts": "text that users outside the roster wrote",
+        "word_counts_source": "public users"},
 }
 SIDE = {"source": "public", "description": "rank (words beyond the 100 commonest), from public"}
 
@@ -86,6 +90,10 @@ def test_fixed_cohorts_caps_own_text_and_private_side_information():
                  "own text only", "NOT covered", "made up"):
         assert part in whole, part
     assert "90.6" not in whole
+    private = {**CORPUS["provenance"], "word_counts_source": "private",
+               "roster_looks_at_data": True}
+    whole = text(say(corpus={**CORPUS, "provenance": private}))
+    assert "include rostered ones" in whole and "looked at the records" in whole
     capped = Plan(**{**PLAN.to_json(), "cohort_cap": 700})
     assert "more than 700" in text(say(capped))
 
