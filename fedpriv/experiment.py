@@ -195,7 +195,9 @@ def _kebab(name: str) -> str:
 def _checked(name: str, value: Any, hint: Any) -> Option:
     """Return the value in the option's type, or raise `ValueError` saying what it takes."""
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in allowed:
+    # "none" is how the command line and TOML, which have no null, say that a number is absent.
+    absent = value is None or (value == "none" and str not in allowed)
+    if absent and type(None) in allowed:
         return None
     kind = next(a for a in allowed if a is not type(None))
     label = _kebab(name)
@@ -290,9 +292,7 @@ def local_multiplier(
     return side.multiplier
 
 
-def make_trainer(
-    experiment: Experiment, task: Task, side: SideInformation | None
-) -> LocalTrainer:
+def make_trainer(experiment: Experiment, task: Task, side: SideInformation | None) -> LocalTrainer:
     """Return what a user does."""
     return task.trainer(make_schedule(experiment), local_multiplier(experiment, side))
 

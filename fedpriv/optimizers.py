@@ -142,9 +142,7 @@ def yogi(
     return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))
 
 
-def adagrad(
-    learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.0
-) -> Transform:
+def adagrad(learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.0) -> Transform:
     """Return AdaGrad: v <- v + g², without bias correction (FedAdagrad)."""
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:

@@ -55,8 +55,9 @@ class Key:
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed {seed!r} is not an integer; give one such as 0")
-        return cls(hashlib.blake2b(b"fedpriv seed %d" % int(seed), digest_size=32).digest(),
-                   "simulation")
+        return cls(
+            hashlib.blake2b(b"fedpriv seed %d" % int(seed), digest_size=32).digest(), "simulation"
+        )
 
     @classmethod
     def secure(cls) -> Key:

@@ -5,6 +5,7 @@ There are no callbacks that change what happens. Progress bars, plots and report
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -193,5 +194,9 @@ def released_params(state: ServerState) -> Params:
 
 
 def as_json(record: Released | Diagnostics) -> dict[str, Any]:
-    """Return a record's fields by name."""
-    return {name: getattr(record, name) for name in record.__slots__}
+    """Return a record's fields by name; JSON has no NaN, so a figure that diverged is None."""
+    values = {name: getattr(record, name) for name in record.__slots__}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }

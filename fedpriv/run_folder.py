@@ -91,8 +91,7 @@ class RunFolder:
         """
         if (path / "experiment.json").exists():
             raise ValueError(
-                f"{path} already holds a run; give --resume {path} to continue it, "
-                "or another --out"
+                f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
         path.mkdir(parents=True, exist_ok=True)
         side = parts.side_information

@@ -234,7 +234,6 @@ def check_like(template: Tree, tree: object) -> Tree:
     return checked
 
 
-
 def compact(tree: Mapping[str, np.ndarray], touched: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     """Return the tree with every tensor stored in the smaller of its two forms.
 

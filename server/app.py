@@ -27,6 +27,7 @@ from fedpriv.flower.settings import (
 )
 from fedpriv.flower.strategy import GridCarrier, UserLevelStrategy
 from fedpriv.job import Job, resume_job, start_job
+from fedpriv.report.page import write_report
 from fedpriv.run import RoundRecord
 
 app = ServerApp()
@@ -50,6 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 
     summary = strategy.start(grid, loop)
     _LOG.info("run folder: %s", summary["run_dir"])
+    _LOG.info("report: %s", write_report(job.folder.path))
 
 
 def _open_job(run_config: Any) -> Job:

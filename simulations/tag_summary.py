@@ -44,8 +44,12 @@ def table(results: Sequence[dict[str, Any]], settings: Sequence[str]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * len(columns) + "|"]
     tops = {
         column: max(
-            (f[0] for m in METHODS if METHODS[m].options.get("noise") != "none"
-             and (f := figures(results, *column, m)) is not None),
+            (
+                f[0]
+                for m in METHODS
+                if METHODS[m].options.get("noise") != "none"
+                and (f := figures(results, *column, m)) is not None
+            ),
             default=math.nan,
         )
         for column in columns
@@ -119,16 +123,23 @@ def chosen(results: Sequence[dict[str, Any]]) -> str:
 
 def grid_counts(tuning: Sequence[dict[str, Any]]) -> str:
     """Return how many configurations each method was given, and the best tuning accuracy."""
-    lines = ["| setting | inputs | method | configurations | best on the tuning seed, % |",
-             "|---|---|---|---:|---:|"]
+    lines = [
+        "| setting | inputs | method | configurations | best on the tuning seed, % |",
+        "|---|---|---|---:|---:|",
+    ]
     for setting in SETTINGS:
         for inputs in INPUTS:
             for method in METHODS:
-                mine = [100 * (r["accuracy"] or 0) for r in tuning
-                        if (r["setting"], r["inputs"], r["method"]) == (setting, inputs, method)]
+                mine = [
+                    100 * (r["accuracy"] or 0)
+                    for r in tuning
+                    if (r["setting"], r["inputs"], r["method"]) == (setting, inputs, method)
+                ]
                 if mine:
-                    lines.append(f"| {setting} | {inputs} | {METHODS[method].title} | {len(mine)} "
-                                 f"| {max(mine):.1f} |")
+                    lines.append(
+                        f"| {setting} | {inputs} | {METHODS[method].title} | {len(mine)} "
+                        f"| {max(mine):.1f} |"
+                    )
     return "\n".join(lines)
 
 
@@ -139,8 +150,11 @@ def plot(results: Sequence[dict[str, Any]]) -> Figure:
     panels = figure.subplots(1, len(SETTINGS), sharey=True)
     heights = {"tff": -0.2, "unit-norm": 0.2}
     colours = {"tff": "#3b6ea5", "unit-norm": "#d98c3f"}
-    titles = {"private-8": "ε = 8", "private-2": "ε = 2",
-              "paper": "paper's setting\n(no meaningful protection)"}
+    titles = {
+        "private-8": "ε = 8",
+        "private-2": "ε = 2",
+        "paper": "paper's setting\n(no meaningful protection)",
+    }
     for axis, setting in zip(panels, SETTINGS, strict=True):
         for inputs, shift in heights.items():
             for row, method in enumerate(names):
@@ -148,10 +162,16 @@ def plot(results: Sequence[dict[str, Any]]) -> Figure:
                 if found is None:
                     continue
                 private = METHODS[method].options.get("noise") != "none"
-                axis.barh(row + shift, found[0], 0.38, xerr=found[1] or None,
-                          color=colours[inputs], alpha=1.0 if private else 0.4,
-                          label=INPUTS[inputs] if row == 0 else None,
-                          error_kw={"lw": 1, "ecolor": "#333333"})
+                axis.barh(
+                    row + shift,
+                    found[0],
+                    0.38,
+                    xerr=found[1] or None,
+                    color=colours[inputs],
+                    alpha=1.0 if private else 0.4,
+                    label=INPUTS[inputs] if row == 0 else None,
+                    error_kw={"lw": 1, "ecolor": "#333333"},
+                )
         axis.set_title(titles[setting], fontsize=11)
         axis.set_xlabel("accuracy, %")
         axis.spines[["top", "right"]].set_visible(False)
@@ -159,6 +179,7 @@ def plot(results: Sequence[dict[str, Any]]) -> Figure:
         axis.set_axisbelow(True)
     panels[0].set_yticks(range(len(names)), [METHODS[m].title for m in names])
     panels[0].invert_yaxis()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2,
-                  frameon=False)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False
+    )
     return figure

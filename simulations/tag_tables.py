@@ -32,7 +32,9 @@ from simulations.tag_grid import METHODS, SETTINGS, TUNING_SEED, Cell, grid
 SEEDS = (0, 1, 2)
 
 
-def measure(cell: Cell, options: dict[str, Option], seed: int, corpus: str | None) -> dict[str, Any]:
+def measure(
+    cell: Cell, options: dict[str, Option], seed: int, corpus: str | None
+) -> dict[str, Any]:
     """Run one configuration to its end and return its figures."""
     base = Experiment(name=cell.method, description=METHODS[cell.method].title)
     chosen = {**SETTINGS[cell.setting].options, **METHODS[cell.method].options, **options}
@@ -43,9 +45,7 @@ def measure(cell: Cell, options: dict[str, Option], seed: int, corpus: str | Non
     parts = build(experiment, resolve_corpus(corpus, allow_synthetic=False, progress=None))
     carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data)
     started, record = time.perf_counter(), None
-    for record, _ in rounds(
-        parts, carrier, Key.simulation(seed), eval_every=experiment.rounds
-    ):
+    for record, _ in rounds(parts, carrier, Key.simulation(seed), eval_every=experiment.rounds):
         pass
     assert record is not None and record.diagnostics is not None
     spent = parts.plan.epsilon(parts.plan.num_rounds)
@@ -86,7 +86,10 @@ def _identity(setting: str, inputs: str, method: str, options: Any, seed: int) -
 
 
 def complete(
-    jobs: Iterable[tuple[Cell, dict[str, Option], int]], path: Path, corpus: str | None, workers: int
+    jobs: Iterable[tuple[Cell, dict[str, Option], int]],
+    path: Path,
+    corpus: str | None,
+    workers: int,
 ) -> list[dict[str, Any]]:
     """Run whatever of the jobs is not in the file yet, append it, and return the whole file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,11 +152,7 @@ def main() -> None:
     tuning = arguments.out / "tag-tuning.jsonl"
     results = arguments.out / "tag-results.jsonl"
     if arguments.command == "tune":
-        jobs = [
-            (cell, options, TUNING_SEED)
-            for cell in cells
-            for options in grid(cell)
-        ]
+        jobs = [(cell, options, TUNING_SEED) for cell in cells for options in grid(cell)]
         complete(jobs, tuning, arguments.corpus, arguments.jobs)
     elif arguments.command == "run":
         tuned = read(tuning)

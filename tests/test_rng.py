@@ -76,7 +76,7 @@ class TestFolding:
             other = Key.from_bytes(bytes(value)).fold("x").to_bytes()
             flipped.append((np.unpackbits(np.frombuffer(other, np.uint8)) != child).sum())
         # Each count is Binomial(256, 1/2): outside 80..176 once in 1e9; the mean within 1.5.
-        assert 80 < min(flipped) and max(flipped) < 176
+        assert min(flipped) > 80 and max(flipped) < 176
         assert abs(np.mean(flipped) - 128) < 3
         assert parent.to_bytes() not in (parent.fold("x").to_bytes(), parent.fold("").to_bytes())
 

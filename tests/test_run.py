@@ -12,15 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import build, load_experiment
+from fedpriv.experiment import Experiment, build, load_experiment
 from fedpriv.job import resume_job, start_job
 from fedpriv.privacy.ledger import BudgetSpentError, Ledger, read_ledger
 from fedpriv.rng import Key
 from fedpriv.run import rounds
 from fedpriv.run_folder import RunFolder, read_lines
+from fedpriv.training.module import ArrayExamples
+from fedpriv.training.tasks import ModuleTask
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {
@@ -174,6 +177,23 @@ class TestWhatIsKept:
         assert all(line["epsilon"] is None for line in read_lines(tmp_path / "run", "rounds"))
         text = (tmp_path / "run" / "summary.json").read_text()
         assert "Infinity" not in text and "NaN" not in text
+
+    def test_a_task_without_classes_writes_json_without_nan(self, tmp_path):
+        rng = np.random.default_rng(0)
+        people = {f"u{i}": ArrayExamples(rng.normal(size=(4, 2)).astype(np.float32),
+                                         rng.normal(size=(4, 1)).astype(np.float32))
+                  for i in range(6)}
+        experiment = Experiment(
+            name="line", description="", rounds=2, noise_multiplier=1.0, cohort=3.0, delta=0.01,
+            task=lambda experiment, corpus: ModuleTask(
+                name="line", module=lambda: nn.Linear(2, 1), loss=nn.functional.mse_loss,
+                users=people, test=people["u0"], public=people["u1"]),
+        )
+        summary = start_job(experiment, "line", None, tmp_path / "run").run()
+        assert summary["accuracy"] is summary["accuracy_public"] is None
+        assert read_lines(tmp_path / "run", "diagnostics")[-1]["loss"] > 0
+        for file in (tmp_path / "run").glob("*.json*"):
+            assert "NaN" not in file.read_text() and "Infinity" not in file.read_text()
 
 
 class TestBudget:
@@ -331,14 +351,14 @@ class TestDamage:
         folder = interrupted(tiny_corpus, tmp_path / "run")
         content = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
         (folder / "ledger.jsonl").write_bytes(b"".join(content[:lines]))
-        with pytest.raises(ValueError, match="older ledger, or another"):
+        with pytest.raises(ValueError, match="older than the state"):
             resume_job(folder)
 
     def test_another_runs_ledger_is_refused(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         start(tiny_corpus, tmp_path / "other").run()
         (folder / "ledger.jsonl").write_bytes((tmp_path / "other" / "ledger.jsonl").read_bytes())
-        with pytest.raises(ValueError, match="another run's"):
+        with pytest.raises(ValueError, match="another"):
             resume_job(folder)
 
     def test_a_state_whose_checkpoint_is_gone_is_refused(self, tiny_corpus, tmp_path):

@@ -17,8 +17,11 @@ def sparse(rows, values, num_rows, dtype=np.float32):
     )
 
 
+ANY_MAGNITUDE = st.floats(-300, 38)
+
+
 @st.composite
-def trees(draw, magnitudes=st.floats(-300, 38)):
+def trees(draw, magnitudes=ANY_MAGNITUDE):
     """One to three tensors, dense or row-sparse, float32 or float64, of one magnitude each."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     made = {}
@@ -67,7 +70,7 @@ class TestNorm:
         values = np.full(300_000, 1e-3, np.float32)
         values[0] = 1e4
         expected = math.sqrt(1e8 + 299_999 * float(np.float32(1e-3)) ** 2)
-        assert tree.l2_norm({"a": values}) == pytest.approx(expected, rel=1e-14)
+        assert tree.l2_norm({"a": values}) == pytest.approx(expected, rel=1e-13)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_what_is_not_finite_shows(self, bad):
@@ -165,7 +168,9 @@ class TestArithmetic:
 
 
 class TestWhatIsNotTrusted:
-    template = {"kernel": np.zeros((5, 2), np.float32), "bias": np.zeros(2, np.float32)}
+    template = {  # noqa: RUF012 - read only
+        "kernel": np.zeros((5, 2), np.float32), "bias": np.zeros(2, np.float32)
+    }
 
     def good(self, **changes):
         tensors = {"kernel": sparse([1, 3], [[1, 2], [3, 4]], 5), "bias": np.ones(2, np.float32)}

@@ -22,9 +22,18 @@ def wheel(tmp_path_factory):
         subprocess.run(["cp", "-r", str(ROOT / name), str(copy)], check=True)
     out = copy / "dist"
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out),
-         str(copy)],
-        check=True, capture_output=True,
+        [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            str(out),
+            str(copy),
+        ],
+        check=True,
+        capture_output=True,
     )
     [built] = out.glob("*.whl")
     return built
@@ -41,9 +50,19 @@ def test_an_installed_package_runs_a_round(wheel, tmp_path):
     site, empty = tmp_path / "site", tmp_path / "empty"
     empty.mkdir()
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site),
-         str(wheel)],
-        check=True, capture_output=True,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(site),
+            str(wheel),
+        ],
+        check=True,
+        capture_output=True,
     )
     code = (
         "import fedpriv, pathlib, sys\n"

@@ -67,11 +67,17 @@ def list_corpora(as_json: Json = False) -> None:
     for name in sorted({*locate.NAMES, *_cached_names()}):
         for found in locate.find(name):
             state = _state(found.path) if found.prepared else "raw, imported when first used"
-            here.append({"name": name, "path": str(found.path), "state": state,
-                         "where": found.where})
+            here.append(
+                {"name": name, "path": str(found.path), "state": state, "where": found.where}
+            )
     fetchable = [
-        {"name": name, "about": data.about, "licence": data.licence, "note": data.note,
-         "urls": [source.folder_url + source.file_name for source in data.files]}
+        {
+            "name": name,
+            "about": data.about,
+            "licence": data.licence,
+            "note": data.note,
+            "urls": [source.folder_url + source.file_name for source in data.files],
+        }
         for name, data in DATASETS.items()
     ]
     if as_json:
@@ -139,8 +145,10 @@ def import_command(
     split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
     vocabulary: Annotated[
         Vocabulary,
-        typer.Option(help="TFF: counted over public users, or TFF's published counts, which "
-                     "include rostered users: no ε covers that vocabulary."),
+        typer.Option(
+            help="TFF: counted over public users, or TFF's published counts, which "
+            "include rostered users: no ε covers that vocabulary."
+        ),
     ] = Vocabulary.public,
     word_counts: Annotated[
         Path | None, typer.Option(help="TFF: stackoverflow.word_count, with published.")
@@ -153,16 +161,23 @@ def import_command(
     """Import a raw file as a prepared corpus; the same file and options are imported once."""
     path = _raw_file(source)
     common: dict[str, Any] = {
-        "own_text_only": own_text_only, "split_seed": split_seed, "max_words": max_words,
+        "own_text_only": own_text_only,
+        "split_seed": split_seed,
+        "max_words": max_words,
         "max_tags": max_tags,
     }
     if locate.raw_kind(path) == "tff-stackoverflow":
         words, tags = _published(vocabulary, word_counts, tag_counts, path)
         default = "stackoverflow"
         options = {
-            **common, "select": select.value, "num_users": users, "seed": seed,
-            "public_users": None if public_users < 0 else public_users, "split_name": split_name,
-            "word_counts": words and str(words), "tag_counts": tags and str(tags),
+            **common,
+            "select": select.value,
+            "num_users": users,
+            "seed": seed,
+            "public_users": None if public_users < 0 else public_users,
+            "split_name": split_name,
+            "word_counts": words and str(words),
+            "tag_counts": tags and str(tags),
         }
 
         def make(target: Path, tell: Callable[[int, int], None] | None) -> Corpus:
@@ -175,8 +190,13 @@ def import_command(
 
         def make(target: Path, tell: Callable[[int, int], None] | None) -> Corpus:
             return import_stackexchange(
-                path, target, name=name or default, progress=tell, licence=about.get("licence"),
-                credit=about.get("credit"), **common,
+                path,
+                target,
+                name=name or default,
+                progress=tell,
+                licence=about.get("licence"),
+                credit=about.get("credit"),
+                **common,
             )
 
     with progress_bar(f"importing {path.name}", quiet=as_json) as tell:
@@ -268,20 +288,30 @@ def split(
     if rule is Rule.seeded and seed is None:
         seed = 0
     opened.add_roster(
-        RosterSpec(name=name, rule=rule.value, size=users, min_sentences=min_sentences, seed=seed,
-                   ids=chosen)
+        RosterSpec(
+            name=name,
+            rule=rule.value,
+            size=users,
+            min_sentences=min_sentences,
+            seed=seed,
+            ids=chosen,
+        )
     )
     if as_json:
-        print_json({"corpus": str(opened.directory), "roster": name,
-                    **opened.manifest["rosters"][name]})
+        print_json(
+            {"corpus": str(opened.directory), "roster": name, **opened.manifest["rosters"][name]}
+        )
     else:
         print_corpus(opened)
 
 
 def _cached_names() -> set[str]:
     folder = cache_dir() / "corpora"
-    return {path.name.rpartition("-")[0] for path in folder.glob("*-*") if path.is_dir()
-            and not path.name.startswith(".")}
+    return {
+        path.name.rpartition("-")[0]
+        for path in folder.glob("*-*")
+        if path.is_dir() and not path.name.startswith(".")
+    }
 
 
 def _state(path: Path) -> str:
@@ -320,8 +350,11 @@ def _published(
 
 def _by_content(options: dict[str, Any]) -> dict[str, Any]:
     """Return import options with files named by what is in them."""
-    named = {key: file_sha256(Path(value)) for key, value in options.items()
-             if key in ("word_counts", "tag_counts") and value and Path(value).is_file()}
+    named = {
+        key: file_sha256(Path(value))
+        for key, value in options.items()
+        if key in ("word_counts", "tag_counts") and value and Path(value).is_file()
+    }
     return {**options, **named}
 
 
@@ -333,10 +366,15 @@ def _tff_info(path: Path, as_json: bool) -> None:
         open_client_data(path, progress=tell) as data,
     ):
         facts = {
-            "path": str(path), "schema": data.schema.name, "split": data.split_name,
-            "clients": len(data.client_ids), "examples": sum(data.num_examples.values()),
-            "fields": {name: f"{field.dtype}{list(field.shape)}"
-                       for name, field in data.schema.fields.items()},
+            "path": str(path),
+            "schema": data.schema.name,
+            "split": data.split_name,
+            "clients": len(data.client_ids),
+            "examples": sum(data.num_examples.values()),
+            "fields": {
+                name: f"{field.dtype}{list(field.shape)}"
+                for name, field in data.schema.fields.items()
+            },
         }
     if as_json:
         print_json(facts)

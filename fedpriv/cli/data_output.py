@@ -16,8 +16,11 @@ from fedpriv.data.corpus import Corpus
 
 def figures(corpus: Corpus) -> dict[str, Any]:
     """Return the manifest without its list of files, and where the corpus is."""
-    kept = {key: value for key, value in corpus.manifest.items()
-            if key not in ("files", "manifest_sha256")}
+    kept = {
+        key: value
+        for key, value in corpus.manifest.items()
+        if key not in ("files", "manifest_sha256")
+    }
     return {"path": str(corpus.directory), **kept}
 
 
@@ -44,14 +47,27 @@ def print_corpus(corpus: Corpus) -> None:
         console.print("titles that somebody else wrote are dropped (--own-text-only)")
     for reason, number in manifest["dropped"].items():
         console.print(f"left out: {number:,} {reason}", highlight=False)
-    table = Table("roster", "users", "examples", "public users", "public examples",
-                  "foreign titles", "vocabulary from", box=None, header_style="bold")
+    table = Table(
+        "roster",
+        "users",
+        "examples",
+        "public users",
+        "public examples",
+        "foreign titles",
+        "vocabulary from",
+        box=None,
+        header_style="bold",
+    )
     for name, entry in manifest["rosters"].items():
         mark = " (default)" if name == corpus.default_roster else ""
         table.add_row(
-            name + mark, f"{entry['num_users']:,}", f"{entry['num_examples']:,}",
-            f"{entry['num_public_users']:,}", f"{entry['num_public_examples']:,}",
-            f"{entry['foreign_titles']['share']:.1%}", entry["vocabulary"]["source"],
+            name + mark,
+            f"{entry['num_users']:,}",
+            f"{entry['num_examples']:,}",
+            f"{entry['num_public_users']:,}",
+            f"{entry['num_public_examples']:,}",
+            f"{entry['foreign_titles']['share']:.1%}",
+            entry["vocabulary"]["source"],
         )
     console.print(table)
     for name, entry in manifest["rosters"].items():
@@ -64,8 +80,12 @@ def progress_bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], Non
     if quiet:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
-               TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=errors, transient=True) as bar:
         task = None
 

@@ -21,8 +21,12 @@ Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its si
 Rounds = Annotated[int, typer.Option(help="Rounds, each charged once.")]
 Delta = Annotated[float | None, typer.Option(help="δ; by default users^-1.1.")]
 Sampling = Annotated[str, typer.Option(help="poisson (a coin per user) or fixed (exact size).")]
-RelationName = Annotated[str | None, typer.Option(
-    help="add-remove or replace-one; by default add-remove for poisson, replace-one for fixed.")]
+RelationName = Annotated[
+    str | None,
+    typer.Option(
+        help="add-remove or replace-one; by default add-remove for poisson, replace-one for fixed."
+    ),
+]
 Cap = Annotated[int | None, typer.Option(help="Largest poisson cohort; a subset takes part above.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
@@ -52,11 +56,19 @@ def account(
     For example: fedpriv account --users 400 --cohort 20 --rounds 100 --noise-multiplier 1
     """
     try:
-        event = cohort_event(num_users=users, expected_cohort_size=cohort, sampling=sampling,
-                             cohort_cap=cap, noise_multiplier=noise_multiplier)
-        told = epsilon(event, positive_int("rounds", rounds),
-                       delta=default_delta(users) if delta is None else probability("delta", delta),
-                       relation=_relation(relation, sampling))
+        event = cohort_event(
+            num_users=users,
+            expected_cohort_size=cohort,
+            sampling=sampling,
+            cohort_cap=cap,
+            noise_multiplier=noise_multiplier,
+        )
+        told = epsilon(
+            event,
+            positive_int("rounds", rounds),
+            delta=default_delta(users) if delta is None else probability("delta", delta),
+            relation=_relation(relation, sampling),
+        )
     except ValueError as error:
         fail(str(error))
     _tell(told, event, users, cohort, rounds, as_json)
@@ -79,14 +91,24 @@ def calibrate(
     """
 
     def event_of(noise_multiplier: float) -> Event:
-        return cohort_event(num_users=users, expected_cohort_size=cohort, sampling=sampling,
-                            cohort_cap=cap, noise_multiplier=noise_multiplier)
+        return cohort_event(
+            num_users=users,
+            expected_cohort_size=cohort,
+            sampling=sampling,
+            cohort_cap=cap,
+            noise_multiplier=noise_multiplier,
+        )
 
     try:
         related = _relation(relation, sampling)
         at = default_delta(users) if delta is None else probability("delta", delta)
-        sigma = smallest_noise(event_of, positive_int("rounds", rounds), target_epsilon=target,
-                               delta=at, relation=related)
+        sigma = smallest_noise(
+            event_of,
+            positive_int("rounds", rounds),
+            target_epsilon=target,
+            delta=at,
+            relation=related,
+        )
         told = epsilon(event_of(sigma), rounds, delta=at, relation=related)
     except ValueError as error:
         fail(str(error))
@@ -111,8 +133,11 @@ def verify(
             table.add_row(mark, check.name, _plain(check.text))
         console.print(table)
         if found.epsilon is not None:
-            simulated = "simulated " if found.mode == "simulation" and \
-                found.epsilon.accountant != "none" else ""
+            simulated = (
+                "simulated "
+                if found.mode == "simulation" and found.epsilon.accountant != "none"
+                else ""
+            )
             console.print(f"{simulated}{found.epsilon}", highlight=False, soft_wrap=True)
     if not found.ok:
         raise typer.Exit(1)
@@ -124,21 +149,29 @@ def _relation(name: str | None, sampling: str) -> Relation:
     return Relation.of(name)
 
 
-def _tell(told: Epsilon, event: Event, users: int, cohort: float, rounds: int,
-          as_json: bool) -> None:
-    figures: dict[str, Any] = {**told.to_json(), "noise_multiplier": event.noise_multiplier,
-                               "users": users, "cohort": cohort, "rounds": rounds,
-                               "event": event.to_json()}
+def _tell(
+    told: Epsilon, event: Event, users: int, cohort: float, rounds: int, as_json: bool
+) -> None:
+    figures: dict[str, Any] = {
+        **told.to_json(),
+        "noise_multiplier": event.noise_multiplier,
+        "users": users,
+        "cohort": cohort,
+        "rounds": rounds,
+        "event": event.to_json(),
+    }
     notes = []
     if not told.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
-        notes.append("no meaningful protection: ε is above "
-                     f"{NO_MEANINGFUL_PROTECTION_ABOVE:g}")
+        notes.append(f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}")
     if told.delta * users >= 1.0 - 1e-9:
-        notes.append(f"δ is not below 1/users = {1.0 / users:.3g}: it allows publishing one user "
-                     "outright")
+        notes.append(
+            f"δ is not below 1/users = {1.0 / users:.3g}: it allows publishing one user outright"
+        )
     if event.cap is not None and event.cap < 2.0 * cohort:
-        notes.append(f"a cap of {event.cap} is below twice the mean ({2.0 * cohort:g}); a plan "
-                     "refuses it, because it multiplies ε")
+        notes.append(
+            f"a cap of {event.cap} is below twice the mean ({2.0 * cohort:g}); a plan "
+            "refuses it, because it multiplies ε"
+        )
     if as_json:
         print_json({**figures, "notes": notes})
         return
@@ -153,8 +186,12 @@ def _tell(told: Epsilon, event: Event, users: int, cohort: float, rounds: int,
     console.print(table)
 
 
-_KINDS = {"gaussian": "everybody, no sampling", "poisson-gaussian": "a coin each",
-          "truncated-poisson-gaussian": "a coin each", "fixed-size-gaussian": "exactly"}
+_KINDS = {
+    "gaussian": "everybody, no sampling",
+    "poisson-gaussian": "a coin each",
+    "truncated-poisson-gaussian": "a coin each",
+    "fixed-size-gaussian": "exactly",
+}
 
 
 def _plain(text: object) -> str:

@@ -39,8 +39,10 @@ def list_experiments(
     found = {name: make() for name, make in sorted(find_experiments().items())}
     if as_json:
         print_json(
-            [{"name": n, "description": e.description, "carriers": e.carriers}
-             for n, e in found.items()]
+            [
+                {"name": n, "description": e.description, "carriers": e.carriers}
+                for n, e in found.items()
+            ]
         )
         return
     table = Table("experiment", "what it is", "carriers", box=None, header_style="bold")
@@ -111,10 +113,19 @@ def run_command(
     options: dict[str, Option] = {
         name: value
         for name, value in {
-            "roster": roster, "users": users, "cohort": cohort, "rounds": rounds,
-            "noise-multiplier": noise_multiplier, "target-epsilon": target_epsilon,
-            "delta": delta, "seed": seed, "precondition": precondition, "bound": bound,
-            "noise": noise, "server-optimizer": server_optimizer, "aggregate": aggregate,
+            "roster": roster,
+            "users": users,
+            "cohort": cohort,
+            "rounds": rounds,
+            "noise-multiplier": noise_multiplier,
+            "target-epsilon": target_epsilon,
+            "delta": delta,
+            "seed": seed,
+            "precondition": precondition,
+            "bound": bound,
+            "noise": noise,
+            "server-optimizer": server_optimizer,
+            "aggregate": aggregate,
             "inputs": inputs,
         }.items()
         if value is not None
@@ -220,21 +231,26 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
 
 def _print_summary(summary: dict[str, Any], report: Path) -> None:
     epsilon = summary["epsilon"]
-    said = "no privacy (ε = ∞)" if epsilon is None else (
-        f"ε = {epsilon:.3f} at δ = {summary['delta']:.2e} ({summary['unit']}-level, "
-        f"{summary['relation']}, {summary['accountant']}, {summary['mode']})"
+    said = (
+        "no privacy (ε = ∞)"
+        if epsilon is None
+        else (
+            f"ε = {epsilon:.3f} at δ = {summary['delta']:.2e} ({summary['unit']}-level, "
+            f"{summary['relation']}, {summary['accountant']}, {summary['mode']})"
+        )
     )
     made = "SYNTHETIC corpus " if summary["synthetic"] else "corpus "
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("data", f"{made}{summary['corpus']}, {summary['users']:,} users")
+    rows: dict[str, str] = {}
+    rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} users"
     if summary["accuracy"] is not None:
         recall = summary["recall_at_5"]
         more = f", recall@5 {recall:.2%}" if recall is not None else ""
-        table.add_row("accuracy", f"{summary['accuracy']:.2%}{more} (not covered by ε)")
+        rows["accuracy"] = f"{summary['accuracy']:.2%}{more} (not covered by ε)"
     elif summary["accuracy_public"] is not None:
-        table.add_row("accuracy", f"{summary['accuracy_public']:.2%} on users outside the roster")
-    table.add_row("privacy", said)
-    table.add_row("rounds", f"{summary['rounds']} at {summary['seconds_per_round']:.2f} s")
-    table.add_row("run folder", str(summary["run_dir"]))
-    table.add_row("report", str(report))
-    console.print(table, soft_wrap=True)
+        rows["accuracy"] = f"{summary['accuracy_public']:.2%} on users outside the roster"
+    rows["privacy"] = said
+    rows["rounds"] = f"{summary['rounds']} at {summary['seconds_per_round']:.2f} s"
+    rows["run folder"] = str(summary["run_dir"])
+    rows["report"] = str(report)
+    for label, value in rows.items():  # no table: it would cut long paths short
+        console.print(f"{label:<12}{value}", soft_wrap=True, markup=False, highlight=False)

@@ -97,8 +97,11 @@ def fetch_file(
 
         downloader: Any = transfer  # the type pooch announces is not how it calls one
         pooch.retrieve(
-            url, known_hash=f"sha256:{known}" if known else None, fname=source.file_name,
-            path=folder, downloader=downloader,
+            url,
+            known_hash=f"sha256:{known}" if known else None,
+            fname=source.file_name,
+            path=folder,
+            downloader=downloader,
         )
         digest = known or file_sha256(target)
         if not expected and verified == "unknown":
@@ -161,8 +164,11 @@ def _transfer(
                 keep = True
                 raise ValueError(
                     f"{url}: {error}; "
-                    + (f"{after:,} bytes are kept, so the same command goes on from there"
-                       if resumable else "nothing was kept, try again later")
+                    + (
+                        f"{after:,} bytes are kept, so the same command goes on from there"
+                        if resumable
+                        else "nothing was kept, try again later"
+                    )
                 )
     finally:
         if not (keep and partial.is_file() and _validator(facts)):
@@ -180,9 +186,7 @@ def _validator(facts: Path) -> str:
         return ""
 
 
-def _one_attempt(
-    url: str, partial: Path, facts: Path, progress: Progress | None
-) -> str | None:
+def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None) -> str | None:
     """Fetch what is missing of a file; return None if it is whole now, else what went wrong."""
     have = partial.stat().st_size if partial.is_file() else 0
     headers = {"Accept-Encoding": "identity"}
@@ -200,8 +204,10 @@ def _one_attempt(
                 return f"the server answers {response.status_code} ({response.reason})"
             start, total = _extent(response, have)
             etag = response.headers.get("ETag", "")
-            name = etag if etag and not etag.startswith("W/") else (
-                response.headers.get("Last-Modified", "")
+            name = (
+                etag
+                if etag and not etag.startswith("W/")
+                else (response.headers.get("Last-Modified", ""))
             )
             ranges = response.status_code == 206 or (
                 response.headers.get("Accept-Ranges", "") == "bytes"

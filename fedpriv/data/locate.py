@@ -191,16 +191,24 @@ def _open(path: Path, progress: Progress | None, name: str | None = None) -> Cor
             lambda target, tell: import_stackoverflow(
                 path, target, name="stackoverflow", progress=tell
             ),
-            source=path, options={}, progress=progress,
+            source=path,
+            options={},
+            progress=progress,
         )
     name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
     return cached(
         name,
         lambda target, tell: import_stackexchange(
-            path, target, name=name, licence=about.get("licence"), credit=about.get("credit"),
+            path,
+            target,
+            name=name,
+            licence=about.get("licence"),
+            credit=about.get("credit"),
             progress=tell,
         ),
-        source=path, options={}, progress=progress,
+        source=path,
+        options={},
+        progress=progress,
     )
 
 
@@ -288,7 +296,9 @@ def cached_synthetic(
     # Only the default one answers to the plain name.
     name = SYNTHETIC if (seed, shape) == (0, Shape()) else f"{SYNTHETIC}-{seed}-{shape.num_users}"
     return cached(
-        name, lambda target, tell: synthesize(target, seed=seed, shape=shape, progress=tell),
-        source=None, options={"seed": seed, "generator": GENERATOR, "shape": asdict(shape)},
+        name,
+        lambda target, tell: synthesize(target, seed=seed, shape=shape, progress=tell),
+        source=None,
+        options={"seed": seed, "generator": GENERATOR, "shape": asdict(shape)},
         progress=progress,
     )

@@ -41,7 +41,11 @@ class ClientData:
     """
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, split_name: str, schema: Schema,
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        split_name: str,
+        schema: Schema,
         counts: Mapping[str, int],
     ) -> None:
         """Use `open_client_data` instead."""
@@ -56,7 +60,9 @@ class ClientData:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self.close()
@@ -153,10 +159,12 @@ class ClientData:
         with _sqlite_errors(self._path):
             plan = self._connection.execute(
                 "EXPLAIN QUERY PLAN SELECT serialized_example_proto FROM main.examples "
-                "WHERE split_name = ? AND client_id = ?", ("", "")
+                "WHERE split_name = ? AND client_id = ?",
+                ("", ""),
             ).fetchall()
-        return any("client_id=?" in str(row[-1]) and "AUTOMATIC" not in str(row[-1])
-                   for row in plan)
+        return any(
+            "client_id=?" in str(row[-1]) and "AUTOMATIC" not in str(row[-1]) for row in plan
+        )
 
 
 def open_client_data(
@@ -260,7 +268,8 @@ def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
                 )
             # A generated column would run the file's own expressions; hidden is 0 in a plain one.
             columns = {
-                row[1] for row in connection.execute(f"PRAGMA main.table_xinfo({table})")
+                row[1]
+                for row in connection.execute(f"PRAGMA main.table_xinfo({table})")
                 if row[6] == 0
             }
             if not wanted <= columns:

@@ -101,25 +101,37 @@ def _schema(name: str, default_split: str, **fields: Field) -> Schema:
 
 _TEXT = Field(dtype="str")
 
-SCHEMAS: Mapping[str, Schema] = MappingProxyType({
-    schema.name: schema
-    for schema in (
-        _schema(
-            "stackoverflow", "train", creation_date=_TEXT, score=Field(dtype="int64"), tags=_TEXT,
-            title=_TEXT, tokens=_TEXT, type=_TEXT,
-        ),
-        _schema(
-            "emnist", "digits_only_train", label=Field(dtype="int32", low=0, high=61),
-            pixels=Field(dtype="float32", shape=(28, 28), low=0.0, high=1.0),
-        ),
-        _schema(
-            "cifar100", "train", coarse_label=Field(dtype="int64", low=0, high=19),
-            image=Field(dtype="uint8", shape=(32, 32, 3), low=0, high=255),
-            label=Field(dtype="int64", low=0, high=99),
-        ),
-        _schema("shakespeare", "train", snippets=_TEXT),
-    )
-})
+SCHEMAS: Mapping[str, Schema] = MappingProxyType(
+    {
+        schema.name: schema
+        for schema in (
+            _schema(
+                "stackoverflow",
+                "train",
+                creation_date=_TEXT,
+                score=Field(dtype="int64"),
+                tags=_TEXT,
+                title=_TEXT,
+                tokens=_TEXT,
+                type=_TEXT,
+            ),
+            _schema(
+                "emnist",
+                "digits_only_train",
+                label=Field(dtype="int32", low=0, high=61),
+                pixels=Field(dtype="float32", shape=(28, 28), low=0.0, high=1.0),
+            ),
+            _schema(
+                "cifar100",
+                "train",
+                coarse_label=Field(dtype="int64", low=0, high=19),
+                image=Field(dtype="uint8", shape=(32, 32, 3), low=0, high=255),
+                label=Field(dtype="int64", low=0, high=99),
+            ),
+            _schema("shakespeare", "train", snippets=_TEXT),
+        )
+    }
+)
 
 
 def guess_schema(features: Mapping[str, FeatureValue]) -> Schema:

@@ -178,32 +178,48 @@ def import_stackoverflow(
         if public_users is not None and public_users < len(outside):
             if public_users < 1 and published_words is None:
                 raise ValueError(f"--public-users {public_users}: at least one is needed")
-            outside = set(select_roster(sorted(outside), "seeded", public_users, seed)) if (
-                public_users
-            ) else set()
+            outside = (
+                set(select_roster(sorted(outside), "seeded", public_users, seed))
+                if (public_users)
+                else set()
+            )
         source = {
             "kind": "tff-stackoverflow",
             "file": Path(path).name,
             "split": data.split_name,
             "select": select,
             "seed": seed if select == "seeded" else None,
-            "vocabulary": "public users" if published_words is None else
-            "published by TFF, counted over all users, rostered ones included (private source)",
+            "vocabulary": "public users"
+            if published_words is None
+            else "published by TFF, counted over all users, rostered ones included (private source)",
             "users_in_split": len(data.client_ids),
             "users_read": len(roster) + len(outside),
         }
         with CorpusWriter(
-            directory, name=name, synthetic=False, source=source, licence=LICENCE, credit=CREDIT,
-            own_text_only=own_text_only, split_seed=split_seed, max_words=max_words,
+            directory,
+            name=name,
+            synthetic=False,
+            source=source,
+            licence=LICENCE,
+            credit=CREDIT,
+            own_text_only=own_text_only,
+            split_seed=split_seed,
+            max_words=max_words,
             max_tags=max_tags,
         ) as writer:
             _add_examples(writer, data, outside.union(roster), progress)
-            roster_name = f"tff-{num_users}" if select == "first-sorted" else (
-                f"tff-{num_users}-seed-{seed}"
+            roster_name = (
+                f"tff-{num_users}" if select == "first-sorted" else (f"tff-{num_users}-seed-{seed}")
             )
             return writer.finish(
-                [RosterSpec(name=roster_name, rule="declared", ids=roster, declared=_declared(
-                    select, num_users, len(data.client_ids), seed))],
+                [
+                    RosterSpec(
+                        name=roster_name,
+                        rule="declared",
+                        ids=roster,
+                        declared=_declared(select, num_users, len(data.client_ids), seed),
+                    )
+                ],
                 roster_name,
                 published_word_counts=published_words,
                 published_tag_counts=published_tags,
@@ -211,8 +227,10 @@ def import_stackoverflow(
 
 
 def _declared(select: str, num_users: int, of: int, seed: int) -> str:
-    how = "the first in sorted order" if select == "first-sorted" else (
-        f"those whose hashed ids are lowest under seed {seed}"
+    how = (
+        "the first in sorted order"
+        if select == "first-sorted"
+        else (f"those whose hashed ids are lowest under seed {seed}")
     )
     return f"{num_users:,} of {of:,} client ids, {how}; chosen without looking at their content"
 
@@ -267,8 +285,10 @@ def read_tag_counts(path: Path | str) -> dict[str, int]:
         counts = json.loads(_counts_text(path, "tag_count"))
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error})") from None
-    if not isinstance(counts, dict) or not counts or not all(
-        type(value) is int and value >= 0 for value in counts.values()
+    if (
+        not isinstance(counts, dict)
+        or not counts
+        or not all(type(value) is int and value >= 0 for value in counts.values())
     ):
         raise ValueError(f"{path} is not a JSON object of tag counts")
     return dict(sorted(counts.items(), key=lambda item: -item[1]))

@@ -28,7 +28,7 @@ OWN_KEYS: dict[str, Value] = {
     "secure": False,
     "max-in-flight": 16,
     "round-deadline": 600.0,
-    "register-seconds": 120.0,
+    "register-seconds": 300.0,
     "allow-missing-users": False,
 }
 

@@ -47,7 +47,7 @@ class GridSettings:
 
     max_in_flight: int = 16
     round_deadline: float = 600.0
-    register_seconds: float = 120.0
+    register_seconds: float = 300.0
     allow_missing_users: bool = False
 
     def __post_init__(self) -> None:

@@ -77,7 +77,10 @@ def frequency_multiplier(
 
 
 def tf_idf_multiplier(
-    term_frequency: np.ndarray, num_containing: np.ndarray, num_documents: int, *,
+    term_frequency: np.ndarray,
+    num_containing: np.ndarray,
+    num_documents: int,
+    *,
     floor: float = 1e-3,
 ) -> np.ndarray:
     """Return each word's total TF-IDF, relative to the largest and at least `floor`, float32.

@@ -71,10 +71,13 @@ class Epsilon:
             shown, beside = "∞", f"; {self.reason}" if self.reason else ""
         else:
             shown = f"{self.value:.4f}"
-            beside = f"; RDP {self.rdp:.4f}" if self.rdp is not None \
-                and self.accountant != "RDP" else ""
-        return (f"ε = {shown} at δ = {self.delta:.4g} ({self.relation.value}, per {self.unit}, "
-                f"by {self.accountant}{beside})")
+            beside = (
+                f"; RDP {self.rdp:.4f}" if self.rdp is not None and self.accountant != "RDP" else ""
+            )
+        return (
+            f"ε = {shown} at δ = {self.delta:.4g} ({self.relation.value}, per {self.unit}, "
+            f"by {self.accountant}{beside})"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; an infinite ε is null, with its `reason`."""
@@ -82,12 +85,22 @@ class Epsilon:
         return {
             "epsilon": self.value if finite else None,
             "epsilon_rdp": self.rdp if self.rdp is not None and math.isfinite(self.rdp) else None,
-            "delta": self.delta, "relation": self.relation.value, "unit": self.unit,
-            "accountant": self.accountant, **({} if finite else {"reason": self.reason})}
+            "delta": self.delta,
+            "relation": self.relation.value,
+            "unit": self.unit,
+            "accountant": self.accountant,
+            **({} if finite else {"reason": self.reason}),
+        }
 
 
-def epsilon(event: Event, count: int, *, delta: float, relation: Relation | str,
-            num_rounds: int | None = None) -> Epsilon:
+def epsilon(
+    event: Event,
+    count: int,
+    *,
+    delta: float,
+    relation: Relation | str,
+    num_rounds: int | None = None,
+) -> Epsilon:
     """Return the ε of `count` identical charges.
 
     Args:
@@ -113,8 +126,13 @@ def epsilon(event: Event, count: int, *, delta: float, relation: Relation | str,
     return epsilon_of([(event, count)], delta=delta, relation=relation, num_rounds=num_rounds)
 
 
-def epsilon_of(charges: Sequence[tuple[Event, int]], *, delta: float, relation: Relation | str,
-               num_rounds: int | None = None) -> Epsilon:
+def epsilon_of(
+    charges: Sequence[tuple[Event, int]],
+    *,
+    delta: float,
+    relation: Relation | str,
+    num_rounds: int | None = None,
+) -> Epsilon:
     """Return the ε of run-length groups of charges, as a ledger holds them.
 
     Args:
@@ -132,31 +150,44 @@ def epsilon_of(charges: Sequence[tuple[Event, int]], *, delta: float, relation: 
             raise ValueError(f"{event!r} is not an Event; build one with cohort_event(...)")
         groups[event] = groups.get(event, 0) + (0 if count == 0 else positive_int("count", count))
     rounds = sum(groups.values()) if num_rounds is None else positive_int("num_rounds", num_rounds)
-    return _epsilon(tuple(groups.items()), probability("delta", delta), Relation.of(relation),
-                    max(rounds, 1))
+    return _epsilon(
+        tuple(groups.items()), probability("delta", delta), Relation.of(relation), max(rounds, 1)
+    )
 
 
 @functools.lru_cache(maxsize=4096)
-def _epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation,
-             num_rounds: int) -> Epsilon:
+def _epsilon(
+    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
+) -> Epsilon:
     fixed = any(event.kind == "fixed-size-gaussian" for event, _ in groups)
     if fixed and relation is Relation.ADD_REMOVE:
-        raise ValueError("fixed-size cohorts cannot be accounted under add-remove: leaving a user "
-                         "out changes who else is drawn; use relation 'replace-one', or poisson "
-                         "sampling")
+        raise ValueError(
+            "fixed-size cohorts cannot be accounted under add-remove: leaving a user "
+            "out changes who else is drawn; use relation 'replace-one', or poisson "
+            "sampling"
+        )
     groups = tuple((event, count) for event, count in groups if count)
     if not groups:
-        return Epsilon(value=0.0, delta=delta, relation=relation, rdp=0.0,
-                       accountant="RDP" if fixed else "PLD")
+        return Epsilon(
+            value=0.0, delta=delta, relation=relation, rdp=0.0, accountant="RDP" if fixed else "PLD"
+        )
     rdp = _rdp_epsilon(groups, delta, relation)
     if fixed:
         if rdp is None:
-            raise ValueError("fixed-size and capped cohorts in one ledger: no accountant prices "
-                             "both; run them as two plans")
+            raise ValueError(
+                "fixed-size and capped cohorts in one ledger: no accountant prices "
+                "both; run them as two plans"
+            )
         return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
     value = _pld_epsilon(groups, delta, relation, num_rounds)
-    return Epsilon(value=value, delta=delta, relation=relation, rdp=rdp, accountant="PLD",
-                   reason="beyond what the accountant can resolve" if math.isinf(value) else "")
+    return Epsilon(
+        value=value,
+        delta=delta,
+        relation=relation,
+        rdp=rdp,
+        accountant="PLD",
+        reason="beyond what the accountant can resolve" if math.isinf(value) else "",
+    )
 
 
 def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relation) -> float:
@@ -166,12 +197,22 @@ def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relati
     """
     if event.kind == "fixed-size-gaussian":
         return epsilon(event, count, delta=delta, relation=relation).value
-    return _pld_epsilon(((event, positive_int("count", count)),), probability("delta", delta),
-                        relation, count, coarse=10.0)
+    return _pld_epsilon(
+        ((event, positive_int("count", count)),),
+        probability("delta", delta),
+        relation,
+        count,
+        coarse=10.0,
+    )
 
 
-def _pld_epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation,
-                 num_rounds: int, coarse: float = 1.0) -> float:
+def _pld_epsilon(
+    groups: tuple[tuple[Event, int], ...],
+    delta: float,
+    relation: Relation,
+    num_rounds: int,
+    coarse: float = 1.0,
+) -> float:
     interval = coarse * max(_interval(event, num_rounds, relation) for event, _ in groups)
     loss = None
     try:
@@ -191,19 +232,27 @@ def _pld_epsilon(groups: tuple[tuple[Event, int], ...], delta: float, relation: 
 
 
 @functools.lru_cache(maxsize=4)
-def _one_loss(event: Event, relation: Relation, interval: float,
-              count: int) -> pld.PrivacyLossDistribution:
+def _one_loss(
+    event: Event, relation: Relation, interval: float, count: int
+) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
     theirs = relation._theirs
     if event.kind == "truncated-poisson-gaussian":
         assert event.num_users and event.sampling_prob and event.cap
         return pld.from_truncated_subsampled_gaussian_mechanism(
-            event.num_users, event.sampling_prob, event.cap, event.noise_multiplier,
-            value_discretization_interval=interval, neighboring_relation=theirs)
+            event.num_users,
+            event.sampling_prob,
+            event.cap,
+            event.noise_multiplier,
+            value_discretization_interval=interval,
+            neighboring_relation=theirs,
+        )
     return pld.from_gaussian_mechanism(
-        event.noise_multiplier / math.sqrt(count), value_discretization_interval=interval,
+        event.noise_multiplier / math.sqrt(count),
+        value_discretization_interval=interval,
         sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
-        neighboring_relation=theirs)
+        neighboring_relation=theirs,
+    )
 
 
 def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
@@ -227,8 +276,9 @@ def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
     return float(f"{max(accurate, one / 1.5e5, composed / 1e6):.1e}")
 
 
-def _rdp_epsilon(groups: tuple[tuple[Event, int], ...], delta: float,
-                 relation: Relation) -> float | None:
+def _rdp_epsilon(
+    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation
+) -> float | None:
     curves = [_rdp_curve(event, relation) for event, _ in groups]
     if any(curve is None for curve in curves):
         return None

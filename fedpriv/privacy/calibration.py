@@ -23,8 +23,14 @@ from fedpriv.privacy.event import (
 from fedpriv.privacy.numbers import positive_float, positive_int
 
 
-def calibrate(make_event: Callable[[float], Event], num_rounds: int, *, target_epsilon: float,
-              delta: float, relation: Relation | str) -> float:
+def calibrate(
+    make_event: Callable[[float], Event],
+    num_rounds: int,
+    *,
+    target_epsilon: float,
+    delta: float,
+    relation: Relation | str,
+) -> float:
     """Return the smallest noise multiplier whose ε stays within a target.
 
     Args:
@@ -52,36 +58,44 @@ def calibrate(make_event: Callable[[float], Event], num_rounds: int, *, target_e
         return math.log(max(value, 1e-30) / target) if math.isfinite(value) else math.inf
 
     # A cheap grid finds the neighbourhood; the grid that will be reported has the last word.
-    near = _smallest_within(lambda point: excess(point, epsilon_coarsely), 0.0, math.log(2.0),
-                            target)
+    near = _smallest_within(
+        lambda point: excess(point, epsilon_coarsely), 0.0, math.log(2.0), target
+    )
     return math.exp(_smallest_within(lambda point: excess(point, epsilon), near, 5e-4, target))
 
 
-def _smallest_within(excess: Callable[[float], float], start: float, step: float,
-                     target: float) -> float:
+def _smallest_within(
+    excess: Callable[[float], float], start: float, step: float, target: float
+) -> float:
     """Return log σ with excess in [-1e-4, 0], for an excess falling in log σ.
 
     Bracket by growing steps from `start`, then regula falsi with halving (the Illinois rule);
     the returned end of the bracket was itself evaluated and found within the target.
     """
-    bottom, top = (math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12,
-                   math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12)
+    bottom, top = (
+        math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12,
+        math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12,
+    )
     low = high = min(max(start, bottom), top)
     gap_low = gap_high = excess(high)
     down, up = step, step
     while gap_high > 0.0:
         if high >= top:
-            raise ValueError(f"target_epsilon {target:g} is out of reach even with a noise "
-                             f"multiplier of {LARGEST_NOISE_MULTIPLIER:g}; raise it or delta, or "
-                             "lower the number of rounds or the cohort")
+            raise ValueError(
+                f"target_epsilon {target:g} is out of reach even with a noise "
+                f"multiplier of {LARGEST_NOISE_MULTIPLIER:g}; raise it or delta, or "
+                "lower the number of rounds or the cohort"
+            )
         low, gap_low = high, gap_high
         high, up = min(high + up, top), 2.0 * up
         gap_high = excess(high)
     while gap_low <= 0.0 and gap_high < -1e-4:
         if low <= bottom:
-            raise ValueError(f"target_epsilon {target:g} asks for no noise to speak of (even a "
-                             f"noise multiplier of {SMALLEST_NOISE_MULTIPLIER} stays within it); "
-                             "lower it, or ask for noise 'none'")
+            raise ValueError(
+                f"target_epsilon {target:g} asks for no noise to speak of (even a "
+                f"noise multiplier of {SMALLEST_NOISE_MULTIPLIER} stays within it); "
+                "lower it, or ask for noise 'none'"
+            )
         high, gap_high = low, gap_low
         low, down = max(low - down, bottom), 2.0 * down
         gap_low = excess(low)

@@ -86,8 +86,10 @@ def decode(data: bytes) -> Chain:
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise ValueError(f"line {number} is not a line of a ledger") from None
         if line + b"\n" != expected:
-            raise ValueError(f"line {number} does not follow from the lines before it: the ledger "
-                             "was edited, or lines were removed, swapped or inserted")
+            raise ValueError(
+                f"line {number} does not follow from the lines before it: the ledger "
+                "was edited, or lines were removed, swapped or inserted"
+            )
         records.append(record)
         previous = record.hash
     return Chain(records=tuple(records), num_bytes=end, torn=len(data) - end)

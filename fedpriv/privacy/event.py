@@ -18,7 +18,8 @@ import dp_accounting
 from fedpriv.privacy.numbers import finite_float, positive_float, positive_int
 
 EventKind = Literal[
-    "gaussian", "poisson-gaussian", "truncated-poisson-gaussian", "fixed-size-gaussian"]
+    "gaussian", "poisson-gaussian", "truncated-poisson-gaussian", "fixed-size-gaussian"
+]
 _FIELDS: dict[str, tuple[str, ...]] = {
     "gaussian": (),
     "poisson-gaussian": ("sampling_prob",),
@@ -48,12 +49,16 @@ class Relation(Enum):
             return cls(value)
         except ValueError:
             raise ValueError(
-                f"relation {value!r} is unknown; give 'add-remove' or 'replace-one'") from None
+                f"relation {value!r} is unknown; give 'add-remove' or 'replace-one'"
+            ) from None
 
     @property
     def _theirs(self) -> dp_accounting.NeighboringRelation:
-        return (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-                if self is Relation.ADD_REMOVE else dp_accounting.NeighboringRelation.REPLACE_ONE)
+        return (
+            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+            if self is Relation.ADD_REMOVE
+            else dp_accounting.NeighboringRelation.REPLACE_ONE
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,28 +87,34 @@ class Event:
     def __post_init__(self) -> None:
         if self.kind not in get_args(EventKind):
             raise ValueError(
-                f"event kind {self.kind!r} is unknown; give one of {', '.join(_FIELDS)}")
+                f"event kind {self.kind!r} is unknown; give one of {', '.join(_FIELDS)}"
+            )
         sigma = positive_float("noise_multiplier", self.noise_multiplier)
         if sigma < SMALLEST_NOISE_MULTIPLIER:
             raise ValueError(
                 f"noise_multiplier {sigma} is below {SMALLEST_NOISE_MULTIPLIER}, where ε runs into "
-                "the thousands a round; raise it, or ask for noise 'none'")
+                "the thousands a round; raise it, or ask for noise 'none'"
+            )
         if sigma > LARGEST_NOISE_MULTIPLIER:
             raise ValueError(
                 f"noise_multiplier {sigma} is above {LARGEST_NOISE_MULTIPLIER:g}, where nothing "
-                "but noise is left; lower it")
+                "but noise is left; lower it"
+            )
         object.__setattr__(self, "noise_multiplier", sigma)
         for name in ("sampling_prob", "num_users", "cap", "size"):
             value, wanted = getattr(self, name), name in _FIELDS[self.kind]
             if wanted == (value is None):
-                raise ValueError(f"a {self.kind} event {'needs' if wanted else 'has no'} {name}"
-                                 + ("" if wanted else f" ({value!r} given); leave it out"))
+                raise ValueError(
+                    f"a {self.kind} event {'needs' if wanted else 'has no'} {name}"
+                    + ("" if wanted else f" ({value!r} given); leave it out")
+                )
             if wanted:
                 check = positive_float if name == "sampling_prob" else positive_int
                 object.__setattr__(self, name, check(name, value))
         if self.sampling_prob is not None and self.sampling_prob > 1.0:
-            raise ValueError(f"sampling_prob {self.sampling_prob} is above 1; "
-                             "give expected cohort over users")
+            raise ValueError(
+                f"sampling_prob {self.sampling_prob} is above 1; give expected cohort over users"
+            )
         for name in ("cap", "size"):
             value = getattr(self, name)
             if value is not None and self.num_users is not None and value > self.num_users:
@@ -128,16 +139,20 @@ class Event:
         if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
             raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
         if value["kind"] not in _FIELDS:
-            raise ValueError(f"event kind {value['kind']!r} is unknown; "
-                             f"known are {', '.join(_FIELDS)}")
+            raise ValueError(
+                f"event kind {value['kind']!r} is unknown; known are {', '.join(_FIELDS)}"
+            )
         names = {"kind", "noise_multiplier", *_FIELDS[value["kind"]]}
         if set(value) != names:
-            raise ValueError(f"a {value['kind']} event has the fields {sorted(names)}, "
-                             f"not {sorted(map(str, value))}")
+            raise ValueError(
+                f"a {value['kind']} event has the fields {sorted(names)}, "
+                f"not {sorted(map(str, value))}"
+            )
         return cls(**dict(value))
 
-    def to_dp_event(self, relation: Relation = Relation.ADD_REMOVE, *,
-                    accountant: Literal["PLD", "RDP"] = "PLD") -> dp_accounting.DpEvent:
+    def to_dp_event(
+        self, relation: Relation = Relation.ADD_REMOVE, *, accountant: Literal["PLD", "RDP"] = "PLD"
+    ) -> dp_accounting.DpEvent:
         """Return dp-accounting's event, made of built-in floats and ints.
 
         Args:
@@ -154,17 +169,28 @@ class Event:
             return gaussian
         if self.kind == "poisson-gaussian":
             return dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=given["sampling_prob"], event=gaussian)
+                sampling_probability=given["sampling_prob"], event=gaussian
+            )
         if self.kind == "truncated-poisson-gaussian":
             return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-                dataset_size=given["num_users"], sampling_probability=given["sampling_prob"],
-                truncated_batch_size=given["cap"], noise_multiplier=sigma)
+                dataset_size=given["num_users"],
+                sampling_probability=given["sampling_prob"],
+                truncated_batch_size=given["cap"],
+                noise_multiplier=sigma,
+            )
         return dp_accounting.SampledWithoutReplacementDpEvent(
-            source_dataset_size=given["num_users"], sample_size=given["size"], event=gaussian)
+            source_dataset_size=given["num_users"], sample_size=given["size"], event=gaussian
+        )
 
 
-def cohort_event(*, num_users: int, expected_cohort_size: float, noise_multiplier: float,
-                 sampling: str = "poisson", cohort_cap: int | None = None) -> Event:
+def cohort_event(
+    *,
+    num_users: int,
+    expected_cohort_size: float,
+    noise_multiplier: float,
+    sampling: str = "poisson",
+    cohort_cap: int | None = None,
+) -> Event:
     """Return the event of a round that draws a cohort and noises its bounded sum.
 
     Args:
@@ -191,24 +217,37 @@ def cohort_event(*, num_users: int, expected_cohort_size: float, noise_multiplie
         raise ValueError(f"sampling {sampling!r} is unknown; give 'poisson' or 'fixed'")
     if sampling == "fixed":
         if cohort_cap is not None:
-            raise ValueError(f"cohort_cap {cohort_cap!r} has no meaning for fixed-size cohorts; "
-                             "leave it out or use poisson sampling")
+            raise ValueError(
+                f"cohort_cap {cohort_cap!r} has no meaning for fixed-size cohorts; "
+                "leave it out or use poisson sampling"
+            )
         if not mean.is_integer():
             raise ValueError(f"a fixed cohort of {mean:g} users is not whole; give a whole number")
         if mean == users:
             return Event(kind="gaussian", noise_multiplier=noise_multiplier)
-        return Event(kind="fixed-size-gaussian", noise_multiplier=noise_multiplier,
-                     num_users=users, size=int(mean))
+        return Event(
+            kind="fixed-size-gaussian",
+            noise_multiplier=noise_multiplier,
+            num_users=users,
+            size=int(mean),
+        )
     if cohort_cap is not None and positive_int("cohort_cap", cohort_cap) > users:
-        raise ValueError(f"cohort_cap {cohort_cap} is above the {users} users and never acts; "
-                         "leave it out")
+        raise ValueError(
+            f"cohort_cap {cohort_cap} is above the {users} users and never acts; leave it out"
+        )
     if cohort_cap is not None and cohort_cap < users:
-        return Event(kind="truncated-poisson-gaussian", noise_multiplier=noise_multiplier,
-                     sampling_prob=mean / users, num_users=users, cap=cohort_cap)
+        return Event(
+            kind="truncated-poisson-gaussian",
+            noise_multiplier=noise_multiplier,
+            sampling_prob=mean / users,
+            num_users=users,
+            cap=cohort_cap,
+        )
     if mean == users:
         return Event(kind="gaussian", noise_multiplier=noise_multiplier)
-    return Event(kind="poisson-gaussian", noise_multiplier=noise_multiplier,
-                 sampling_prob=mean / users)
+    return Event(
+        kind="poisson-gaussian", noise_multiplier=noise_multiplier, sampling_prob=mean / users
+    )
 
 
 def default_delta(num_users: int) -> float:

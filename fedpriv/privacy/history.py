@@ -38,8 +38,11 @@ class Charge:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the charge's line."""
-        return {"round_num": self.round_num, "attempt": self.attempt,
-                "event": None if self.event is None else self.event.to_json()}
+        return {
+            "round_num": self.round_num,
+            "attempt": self.attempt,
+            "event": None if self.event is None else self.event.to_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +116,15 @@ class History:
         if record.kind != "plan" or fields.get("format") != "fedpriv-ledger":
             raise ValueError("the first line is not the plan of a fedpriv ledger")
         if fields.get("version") != 1:
-            raise ValueError(f"ledger version {fields.get('version')!r} is not 1; use the fedpriv "
-                             "that wrote it")
-        return cls(plan=Plan.from_json(fields["plan"]), mode=mode_name(fields["mode"]),
-                   run_id=str(fields["run_id"]), extra=dict(fields["extra"]))
+            raise ValueError(
+                f"ledger version {fields.get('version')!r} is not 1; use the fedpriv that wrote it"
+            )
+        return cls(
+            plan=Plan.from_json(fields["plan"]),
+            mode=mode_name(fields["mode"]),
+            run_id=str(fields["run_id"]),
+            extra=dict(fields["extra"]),
+        )
 
     def then(self, record: Record) -> History:
         """Return the history with one more line.
@@ -137,50 +145,70 @@ class History:
 
     def _charged(self, charge: Charge) -> History:
         if charge.event != self.plan.event:
-            raise ValueError(f"round {charge.round_num} was charged for {charge.event}, the plan "
-                             f"says {self.plan.event}")
+            raise ValueError(
+                f"round {charge.round_num} was charged for {charge.event}, the plan "
+                f"says {self.plan.event}"
+            )
         if len(self.charges) >= self.plan.num_rounds:
-            raise ValueError(f"round {charge.round_num} goes beyond the {self.plan.num_rounds} "
-                             "charges of the plan")
+            raise ValueError(
+                f"round {charge.round_num} goes beyond the {self.plan.num_rounds} "
+                "charges of the plan"
+            )
         if charge.round_num > self.plan.num_rounds:
-            raise ValueError(f"round {charge.round_num} is beyond the {self.plan.num_rounds} "
-                             "rounds of the plan")
+            raise ValueError(
+                f"round {charge.round_num} is beyond the {self.plan.num_rounds} rounds of the plan"
+            )
         wanted = 1 + self.attempts.get(charge.round_num, 0)
         if charge.attempt != wanted:
-            raise ValueError(f"attempt {charge.attempt} of round {charge.round_num} cannot be "
-                             f"charged; its next attempt is {wanted}")
-        return replace(self, charges=(*self.charges, charge),
-                       attempts={**self.attempts, charge.round_num: charge.attempt})
+            raise ValueError(
+                f"attempt {charge.attempt} of round {charge.round_num} cannot be "
+                f"charged; its next attempt is {wanted}"
+            )
+        return replace(
+            self,
+            charges=(*self.charges, charge),
+            attempts={**self.attempts, charge.round_num: charge.attempt},
+        )
 
     def _released(self, release: Release) -> History:
         pair = (release.round_num, release.attempt)
         if not self.charges or pair != (self.charges[-1].round_num, self.charges[-1].attempt):
-            raise ValueError(f"round {release.round_num} attempt {release.attempt} is released but "
-                             "is not what was charged last; charge it first")
+            raise ValueError(
+                f"round {release.round_num} attempt {release.attempt} is released but "
+                "is not what was charged last; charge it first"
+            )
         if self.releases and pair == (self.releases[-1].round_num, self.releases[-1].attempt):
-            raise ValueError(f"round {release.round_num} attempt {release.attempt} is released "
-                             "twice")
+            raise ValueError(
+                f"round {release.round_num} attempt {release.attempt} is released twice"
+            )
         return replace(self, releases=(*self.releases, release))
 
     @property
     def lost(self) -> tuple[Charge, ...]:
         """Charges without a release."""
         through = {(release.round_num, release.attempt) for release in self.releases}
-        return tuple(charge for charge in self.charges
-                     if (charge.round_num, charge.attempt) not in through)
+        return tuple(
+            charge for charge in self.charges if (charge.round_num, charge.attempt) not in through
+        )
 
     def epsilon(self) -> Epsilon:
         """Return ε of every charge, priced from run-length groups of the events written down."""
         if not self.plan.is_private:
             return self.plan.epsilon(len(self.charges))
         assert self.plan.delta is not None
-        groups = [(event, sum(1 for _ in same))
-                  for event, same in groupby(charge.event for charge in self.charges)
-                  if event is not None]
+        groups = [
+            (event, sum(1 for _ in same))
+            for event, same in groupby(charge.event for charge in self.charges)
+            if event is not None
+        ]
         if not groups:
             return self.plan.epsilon(0)
-        return epsilon_of(groups, delta=self.plan.delta, relation=self.plan.relation,
-                          num_rounds=self.plan.num_rounds)
+        return epsilon_of(
+            groups,
+            delta=self.plan.delta,
+            relation=self.plan.relation,
+            num_rounds=self.plan.num_rounds,
+        )
 
 
 def mode_name(mode: Any) -> str:

@@ -53,8 +53,14 @@ class Ledger:
         self._broken = ""
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], plan: Plan, *, mode: str,
-               extra: Mapping[str, Any] | None = None) -> Ledger:
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        plan: Plan,
+        *,
+        mode: str,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Ledger:
         """Start the ledger of a new run, in a folder that exists.
 
         Args:
@@ -71,22 +77,31 @@ class Ledger:
             LedgerError: If a ledger with charges, or something else, is there already, another
                 process holds it, or the disk refuses.
         """
-        fields = {"format": "fedpriv-ledger", "version": 1, "run_id": secrets.token_hex(16),
-                  "plan": plan.to_json(), "mode": mode_name(mode), "extra": dict(extra or {})}
+        fields = {
+            "format": "fedpriv-ledger",
+            "version": 1,
+            "run_id": secrets.token_hex(16),
+            "plan": plan.to_json(),
+            "mode": mode_name(mode),
+            "extra": dict(extra or {}),
+        }
         target = Path(path)
         descriptor = _lock(target, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             if not _is_unspent(_read(descriptor)):
-                raise LedgerError(f"{target} already holds a ledger with charges; resume that "
-                                  "run, or choose another folder")
+                raise LedgerError(
+                    f"{target} already holds a ledger with charges; resume that "
+                    "run, or choose another folder"
+                )
             os.ftruncate(descriptor, 0)
             ledger = cls(target, descriptor, Chain(records=(), num_bytes=0, torn=0))
             ledger._append("plan", fields)
             _sync_folder(target.parent)
         except OSError as error:
             os.close(descriptor)
-            raise LedgerError(f"cannot start the ledger {target}: {error}; nothing was "
-                              "drawn") from error
+            raise LedgerError(
+                f"cannot start the ledger {target}: {error}; nothing was drawn"
+            ) from error
         except BaseException:
             os.close(descriptor)
             raise
@@ -106,8 +121,9 @@ class Ledger:
             chain = decode(_read(descriptor))
             ledger = cls(target, descriptor, chain)
             if ledger._history is None:
-                raise ValueError("it holds no complete line, so nothing was ever charged; "
-                                 "start the run anew")
+                raise ValueError(
+                    "it holds no complete line, so nothing was ever charged; start the run anew"
+                )
             if chain.torn:
                 os.ftruncate(descriptor, chain.num_bytes)
             os.fsync(descriptor)
@@ -134,11 +150,15 @@ class Ledger:
         plan = history.plan
         if not plan.affords(len(history.charges)):
             spent = len(history.charges)
-            why = (f"all {plan.num_rounds} charges are spent" if spent >= plan.num_rounds else
-                   f"charge {spent + 1} would take ε to {plan.epsilon(spent + 1).value:.4f}, above "
-                   f"the target {plan.target_epsilon:g}")
-            raise BudgetSpentError(f"round {round_num} is not started: {why}; a further round "
-                                   "needs a new plan")
+            why = (
+                f"all {plan.num_rounds} charges are spent"
+                if spent >= plan.num_rounds
+                else f"charge {spent + 1} would take ε to {plan.epsilon(spent + 1).value:.4f}, above "
+                f"the target {plan.target_epsilon:g}"
+            )
+            raise BudgetSpentError(
+                f"round {round_num} is not started: {why}; a further round needs a new plan"
+            )
         event = None if plan.event is None else plan.event.to_json()
         self._append("charge", {"round_num": round_num, "attempt": attempt, "event": event})
         return self._past().charges[-1]
@@ -229,8 +249,10 @@ class Ledger:
 
     def has_release(self, round_num: int, attempt: int) -> bool:
         """Return whether an attempt was released."""
-        return any((release.round_num, release.attempt) == (round_num, attempt)
-                   for release in self._past().releases)
+        return any(
+            (release.round_num, release.attempt) == (round_num, attempt)
+            for release in self._past().releases
+        )
 
     def epsilon(self) -> Epsilon:
         """Return ε of everything charged so far, lost attempts included, from the lines."""
@@ -246,8 +268,12 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _past(self) -> History:
@@ -263,8 +289,9 @@ class Ledger:
         previous = self._records[-1].hash if self._records else GENESIS
         try:
             record, line = encode(len(self._records), previous, kind, fields)
-            history = History.replay((record,)) if self._history is None \
-                else self._history.then(record)
+            history = (
+                History.replay((record,)) if self._history is None else self._history.then(record)
+            )
         except (ValueError, TypeError) as error:
             raise LedgerError(str(error)) from error
         self._write(line)
@@ -289,7 +316,8 @@ class Ledger:
                 raise
             raise LedgerError(
                 f"cannot write the ledger {self._path}: {error}. Nothing was drawn for this line; "
-                "make room or make the disk writable, then resume the run") from error
+                "make room or make the disk writable, then resume the run"
+            ) from error
         self._size += len(line)
 
 
@@ -320,8 +348,10 @@ def _lock(path: Path, flags: int) -> int:
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
-            raise LedgerError(f"the ledger {path} is in use by another process; wait for that run "
-                              "to end, or stop it") from None
+            raise LedgerError(
+                f"the ledger {path} is in use by another process; wait for that run "
+                "to end, or stop it"
+            ) from None
         raise LedgerError(f"cannot lock the ledger {path}: {error}") from error
     return descriptor
 

@@ -79,23 +79,31 @@ class Plan:
     def __post_init__(self) -> None:
         self._put("num_users", positive_int("num_users", self.num_users))
         self._put("num_rounds", positive_int("num_rounds", self.num_rounds))
-        self._put("expected_cohort_size",
-                  positive_float("expected_cohort_size", self.expected_cohort_size))
+        self._put(
+            "expected_cohort_size",
+            positive_float("expected_cohort_size", self.expected_cohort_size),
+        )
         self._put("relation", Relation.of(self.relation))
         if self.delta is None:
             self._put("delta", default_delta(self.num_users))
         self._put("delta", probability("delta", self.delta))
-        for name, check in (("cohort_cap", positive_int), ("max_examples_per_user", positive_int),
-                            ("target_epsilon", positive_float)):
+        for name, check in (
+            ("cohort_cap", positive_int),
+            ("max_examples_per_user", positive_int),
+            ("target_epsilon", positive_float),
+        ):
             if getattr(self, name) is not None:
                 self._put(name, check(name, getattr(self, name)))
         if self.unit != "user":
             raise ValueError(f"unit {self.unit!r} is not supported; a plan protects a 'user'")
         hexes = self.roster_sha256
-        if hexes is not None and not (isinstance(hexes, str) and len(hexes) == 64
-                                      and set(hexes) <= set("0123456789abcdef")):
-            raise ValueError(f"roster_sha256 {hexes!r} is not 64 hex digits; give the hash of the "
-                             "corpus's roster")
+        if hexes is not None and not (
+            isinstance(hexes, str) and len(hexes) == 64 and set(hexes) <= set("0123456789abcdef")
+        ):
+            raise ValueError(
+                f"roster_sha256 {hexes!r} is not 64 hex digits; give the hash of the "
+                "corpus's roster"
+            )
         self._check_cohorts()
         self._check_bound_and_noise()
 
@@ -104,26 +112,33 @@ class Plan:
 
     def _check_cohorts(self) -> None:
         # Building the event of σ = 1 runs every check on users, cohort, sampling and cap.
-        cohort_event(num_users=self.num_users, expected_cohort_size=self.expected_cohort_size,
-                     sampling=self.sampling, cohort_cap=self.cohort_cap, noise_multiplier=1.0)
+        cohort_event(
+            num_users=self.num_users,
+            expected_cohort_size=self.expected_cohort_size,
+            sampling=self.sampling,
+            cohort_cap=self.cohort_cap,
+            noise_multiplier=1.0,
+        )
         least = min(math.ceil(2.0 * self.expected_cohort_size), self.num_users)
         if self.cohort_cap is not None and self.cohort_cap < least:
             raise ValueError(
                 f"cohort_cap {self.cohort_cap} is below {least}, twice the expected cohort of "
                 f"{self.expected_cohort_size:g}: a cap near the mean multiplies ε (fourfold at the "
-                "mean); raise it, or leave it out")
+                "mean); raise it, or leave it out"
+            )
 
     def _check_bound_and_noise(self) -> None:
         if self.bound not in ("clip", "normalise", "none"):
-            raise ValueError(
-                f"bound {self.bound!r} is unknown; give 'clip', 'normalise' or 'none'")
+            raise ValueError(f"bound {self.bound!r} is unknown; give 'clip', 'normalise' or 'none'")
         if self.noise not in ("gaussian", "none"):
             raise ValueError(f"noise {self.noise!r} is unknown; give 'gaussian' or 'none'")
         if self.bound == "none" and self.l2_bound == math.inf:
             self._put("l2_bound", None)
         if self.bound == "none" and self.l2_bound is not None:
-            raise ValueError(f"l2_bound {self.l2_bound!r} is given but bound is 'none'; leave it "
-                             "out, or bound by 'clip' or 'normalise'")
+            raise ValueError(
+                f"l2_bound {self.l2_bound!r} is given but bound is 'none'; leave it "
+                "out, or bound by 'clip' or 'normalise'"
+            )
         if self.bound != "none":
             if self.l2_bound is None:
                 raise ValueError(f"bound {self.bound!r} needs an l2_bound; give one such as 0.5")
@@ -131,19 +146,27 @@ class Plan:
         if self.noise == "none":
             sigma = finite_float("noise_multiplier", self.noise_multiplier)
             if sigma != 0.0:
-                raise ValueError(f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
-                                 "out, or ask for noise 'gaussian'")
+                raise ValueError(
+                    f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
+                    "out, or ask for noise 'gaussian'"
+                )
             if self.target_epsilon is not None:
-                raise ValueError(f"target_epsilon {self.target_epsilon} cannot be kept with noise "
-                                 "'none'; leave it out, or ask for noise 'gaussian'")
+                raise ValueError(
+                    f"target_epsilon {self.target_epsilon} cannot be kept with noise "
+                    "'none'; leave it out, or ask for noise 'gaussian'"
+                )
             self._put("noise_multiplier", 0.0)
             return
         if self.bound == "none":
-            raise ValueError("noise 'gaussian' without a bound protects nobody: one user could "
-                             "move the sum without limit; bound by 'clip' or 'normalise'")
+            raise ValueError(
+                "noise 'gaussian' without a bound protects nobody: one user could "
+                "move the sum without limit; bound by 'clip' or 'normalise'"
+            )
         if self.sampling == "fixed" and self.relation is Relation.ADD_REMOVE:
-            raise ValueError("sampling 'fixed' cannot be accounted under relation 'add-remove'; "
-                             "use relation 'replace-one', or sampling 'poisson'")
+            raise ValueError(
+                "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
+                "use relation 'replace-one', or sampling 'poisson'"
+            )
         event = self.event
         assert event is not None
         self._put("noise_multiplier", event.noise_multiplier)
@@ -165,19 +188,30 @@ class Plan:
         """
         for name in ("noise_multiplier", "noise"):
             if parts.get(name) not in (None, "gaussian"):
-                raise ValueError(f"{name} {parts[name]!r} and target_epsilon {target_epsilon!r} "
-                                 "are two answers to one question; give one")
+                raise ValueError(
+                    f"{name} {parts[name]!r} and target_epsilon {target_epsilon!r} "
+                    "are two answers to one question; give one"
+                )
             parts.pop(name, None)
         draft = cls(noise="gaussian", noise_multiplier=1.0, target_epsilon=target_epsilon, **parts)
         assert draft.delta is not None and draft.target_epsilon is not None
-        sigma = calibrate(draft._event, draft.num_rounds, target_epsilon=draft.target_epsilon,
-                          delta=draft.delta, relation=draft.relation)
+        sigma = calibrate(
+            draft._event,
+            draft.num_rounds,
+            target_epsilon=draft.target_epsilon,
+            delta=draft.delta,
+            relation=draft.relation,
+        )
         return replace(draft, noise_multiplier=sigma)
 
     def _event(self, noise_multiplier: float) -> Event:
-        return cohort_event(num_users=self.num_users, sampling=self.sampling,
-                            expected_cohort_size=self.expected_cohort_size,
-                            cohort_cap=self.cohort_cap, noise_multiplier=noise_multiplier)
+        return cohort_event(
+            num_users=self.num_users,
+            sampling=self.sampling,
+            expected_cohort_size=self.expected_cohort_size,
+            cohort_cap=self.cohort_cap,
+            noise_multiplier=noise_multiplier,
+        )
 
     @property
     def is_private(self) -> bool:
@@ -213,8 +247,10 @@ class Plan:
         if not self.is_private:
             return ("no noise is added: nothing is promised",)
         if self.delta * self.num_users >= 1.0 - 1e-9:
-            return (f"δ = {self.delta:g} is not below 1/n = {1.0 / self.num_users:g}: it allows "
-                    "publishing one user outright",)
+            return (
+                f"δ = {self.delta:g} is not below 1/n = {1.0 / self.num_users:g}: it allows "
+                "publishing one user outright",
+            )
         return ()
 
     def epsilon(self, num_charges: int) -> Epsilon:
@@ -228,22 +264,32 @@ class Plan:
         """
         charges = 0 if num_charges == 0 else positive_int("num_charges", num_charges)
         if charges > self.num_rounds:
-            raise ValueError(f"{charges} charges are more than the {self.num_rounds} rounds of "
-                             "the plan; make a new plan")
+            raise ValueError(
+                f"{charges} charges are more than the {self.num_rounds} rounds of "
+                "the plan; make a new plan"
+            )
         assert self.delta is not None
         event = self.event
         if event is None:
-            return Epsilon(value=math.inf, delta=self.delta, relation=self.relation,
-                           accountant="none", reason="no noise is added")
-        return epsilon(event, charges, delta=self.delta, relation=self.relation,
-                       num_rounds=self.num_rounds)
+            return Epsilon(
+                value=math.inf,
+                delta=self.delta,
+                relation=self.relation,
+                accountant="none",
+                reason="no noise is added",
+            )
+        return epsilon(
+            event, charges, delta=self.delta, relation=self.relation, num_rounds=self.num_rounds
+        )
 
     def affords(self, charges_so_far: int) -> bool:
         """Return whether one more charge stays within num_rounds and the target; ask first."""
         if charges_so_far >= self.num_rounds:
             return False
-        if self.target_epsilon is None or self.epsilon(self.num_rounds).value \
-                <= self.target_epsilon:
+        if (
+            self.target_epsilon is None
+            or self.epsilon(self.num_rounds).value <= self.target_epsilon
+        ):
             return True
         return self.epsilon(charges_so_far + 1).value <= self.target_epsilon
 
@@ -263,8 +309,10 @@ class Plan:
             ValueError: If its length is not num_users.
         """
         if len(roster) != self.num_users:
-            raise ValueError(f"the roster has {len(roster)} users, the plan was made for "
-                             f"{self.num_users}; make a new plan for the new roster")
+            raise ValueError(
+                f"the roster has {len(roster)} users, the plan was made for "
+                f"{self.num_users}; make a new plan for the new roster"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a dict of plain JSON values."""
@@ -283,6 +331,8 @@ class Plan:
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
         if set(value) != names:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
-            raise ValueError(f"the plan's fields do not match ({odd}); it was edited, or written "
-                             "by another version")
+            raise ValueError(
+                f"the plan's fields do not match ({odd}); it was edited, or written "
+                "by another version"
+            )
         return cls(**dict(value))

@@ -50,7 +50,8 @@ class PoissonSampler:
         prob = positive_float("sampling_prob", self.sampling_prob)
         if prob > 1.0:
             raise ValueError(
-                f"sampling_prob {prob} is above 1; give expected_cohort_size / num_users")
+                f"sampling_prob {prob} is above 1; give expected_cohort_size / num_users"
+            )
         object.__setattr__(self, "sampling_prob", prob)
         if self.cap is not None:
             object.__setattr__(self, "cap", positive_int("cap", self.cap))
@@ -106,7 +107,8 @@ class FixedSizeSampler:
         if self.size > len(roster):
             raise ValueError(
                 f"a cohort of {self.size} cannot be drawn from {len(roster)} users; "
-                "lower the cohort size")
+                "lower the cohort size"
+            )
         drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
         return tuple(roster[int(index)] for index in np.sort(drawn))
 
@@ -117,4 +119,5 @@ def _check_roster(roster: Sequence[str]) -> None:
     if len(set(roster)) != len(roster):
         raise ValueError(
             f"the roster has {len(roster)} entries but only {len(set(roster))} distinct users; "
-            "a user listed twice would be drawn twice as often: remove the duplicates")
+            "a user listed twice would be drawn twice as often: remove the duplicates"
+        )

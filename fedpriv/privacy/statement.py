@@ -56,16 +56,25 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"headline": self.headline,
-                "no_meaningful_protection": self.no_meaningful_protection,
-                "simulated": self.simulated,
-                "sections": [{"title": part.title, "paragraphs": list(part.paragraphs)}
-                             for part in self.sections]}
+        return {
+            "headline": self.headline,
+            "no_meaningful_protection": self.no_meaningful_protection,
+            "simulated": self.simulated,
+            "sections": [
+                {"title": part.title, "paragraphs": list(part.paragraphs)} for part in self.sections
+            ],
+        }
 
 
-def privacy_statement(plan: Plan, *, num_charges: int, num_lost: int = 0, mode: str,
-                      corpus: Mapping[str, Any] | None = None,
-                      side_information: Mapping[str, Any] | None = None) -> Statement:
+def privacy_statement(
+    plan: Plan,
+    *,
+    num_charges: int,
+    num_lost: int = 0,
+    mode: str,
+    corpus: Mapping[str, Any] | None = None,
+    side_information: Mapping[str, Any] | None = None,
+) -> Statement:
     """Return the statement of a run, finished or under way.
 
     Args:
@@ -80,8 +89,11 @@ def privacy_statement(plan: Plan, *, num_charges: int, num_lost: int = 0, mode: 
     spent = plan.epsilon(num_charges)
     simulated = mode != "secure"
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
-    label = "" if not weak else ("no privacy" if math.isinf(spent.value)
-                                 else "no meaningful protection")
+    label = (
+        ""
+        if not weak
+        else ("no privacy" if math.isinf(spent.value) else "no meaningful protection")
+    )
     headline = ("simulated " if simulated and plan.is_private else "") + str(spent)
     parts = (
         ("The promise", _promise(plan, spent, label)),
@@ -93,10 +105,13 @@ def privacy_statement(plan: Plan, *, num_charges: int, num_lost: int = 0, mode: 
         ("What ε does not cover", _not_covered(plan, corpus, simulated)),
     )
     return Statement(
-        headline=f"{headline}: {label}" if label else headline, no_meaningful_protection=weak,
+        headline=f"{headline}: {label}" if label else headline,
+        no_meaningful_protection=weak,
         simulated=simulated,
-        sections=tuple(Section(title=title, paragraphs=tuple(texts))
-                       for title, texts in parts if texts))
+        sections=tuple(
+            Section(title=title, paragraphs=tuple(texts)) for title, texts in parts if texts
+        ),
+    )
 
 
 def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
@@ -109,34 +124,53 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     try:
         document = json.loads((folder / "experiment.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{folder} holds no readable experiment.json ({error}); give the folder "
-                         "that `fedpriv run` wrote") from error
+        raise ValueError(
+            f"{folder} holds no readable experiment.json ({error}); give the folder "
+            "that `fedpriv run` wrote"
+        ) from error
     _, history, _ = read_ledger(folder / "ledger.jsonl")
     return privacy_statement(
-        history.plan, num_charges=len(history.charges), num_lost=len(history.lost),
-        mode=history.mode, corpus=document.get("corpus"),
-        side_information=document.get("side_information"))
+        history.plan,
+        num_charges=len(history.charges),
+        num_lost=len(history.lost),
+        mode=history.mode,
+        corpus=document.get("corpus"),
+        side_information=document.get("side_information"),
+    )
 
 
 def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
     if not plan.is_private:
-        return ["This run adds no noise. It promises nothing: ε is infinite, and whoever sees the "
-                "model may learn anything about any user in it."]
-    change = ("whether one rostered user's records were there or not"
-              if plan.relation is Relation.ADD_REMOVE
-              else "replacing all records of one rostered user by any others")
-    text = [f"ε = {_short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
-            f"of anything released by a factor of at most e^{_short(spent.value)}"
-            f"{_factor(spent.value)}, except with probability δ."]
+        return [
+            "This run adds no noise. It promises nothing: ε is infinite, and whoever sees the "
+            "model may learn anything about any user in it."
+        ]
+    change = (
+        "whether one rostered user's records were there or not"
+        if plan.relation is Relation.ADD_REMOVE
+        else "replacing all records of one rostered user by any others"
+    )
+    text = [
+        f"ε = {_short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
+        f"of anything released by a factor of at most e^{_short(spent.value)}"
+        f"{_factor(spent.value)}, except with probability δ."
+    ]
     if math.isfinite(spent.value):
-        about = ("whether a given user took part" if plan.relation is Relation.ADD_REMOVE
-                 else "which of two record sets a user has")
-        text.append(f"Put as a bet: somebody who knows everything else and gives even odds on "
-                    f"{about} may become {_sure(spent.value)} sure, and not surer, δ aside.")
+        about = (
+            "whether a given user took part"
+            if plan.relation is Relation.ADD_REMOVE
+            else "which of two record sets a user has"
+        )
+        text.append(
+            f"Put as a bet: somebody who knows everything else and gives even odds on "
+            f"{about} may become {_sure(spent.value)} sure, and not surer, δ aside."
+        )
     if label:
-        text.append(f"That is {label}: we use these words for every ε above "
-                    f"{NO_MEANINGFUL_PROTECTION_ABOVE:g}. Read the run as a comparison of methods, "
-                    "not as a safeguard.")
+        text.append(
+            f"That is {label}: we use these words for every ε above "
+            f"{NO_MEANINGFUL_PROTECTION_ABOVE:g}. Read the run as a comparison of methods, "
+            "not as a safeguard."
+        )
     return text + [f"Note that {warning}." for warning in plan.warnings]
 
 
@@ -145,14 +179,18 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
         return []
     provenance = _object(corpus.get("provenance"))
     named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
-    text = [f"The unit is a user: one account's whole example set as prepared, all of its records "
-            f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
-            "the list is public, what they wrote is protected."]
+    text = [
+        f"The unit is a user: one account's whole example set as prepared, all of its records "
+        f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
+        "the list is public, what they wrote is protected."
+    ]
     if provenance.get("roster_how"):
         text.append(f"How the list was chosen: {str(provenance['roster_how']).rstrip('.')}.")
     if provenance.get("roster_looks_at_data"):
-        text.append("That choice looked at the records of the users it holds, and ε does not cover "
-                    "what the list itself gives away.")
+        text.append(
+            "That choice looked at the records of the users it holds, and ε does not cover "
+            "what the list itself gives away."
+        )
     if corpus.get("synthetic"):
         text.append("The users of this corpus are made up; nobody real is at stake.")
     return text
@@ -162,46 +200,65 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
     if not plan.is_private:
         return []
     if plan.sampling == "fixed":
-        drawn = (f"Every round draws {plan.expected_cohort_size:g} of {plan.num_users} users "
-                 "without replacement. Cohorts of fixed size earn much less than independent "
-                 "coins, and are accounted as what they are, under replacement of one user.")
+        drawn = (
+            f"Every round draws {plan.expected_cohort_size:g} of {plan.num_users} users "
+            "without replacement. Cohorts of fixed size earn much less than independent "
+            "coins, and are accounted as what they are, under replacement of one user."
+        )
     else:
-        drawn = (f"Every round draws each user by a coin of its own with probability "
-                 f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
-                 "average); the server tosses the coins and the cohort stays secret.")
+        drawn = (
+            f"Every round draws each user by a coin of its own with probability "
+            f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
+            "average); the server tosses the coins and the cohort stays secret."
+        )
         if plan.cohort_cap is not None:
-            drawn += (f" When more than {plan.cohort_cap} are drawn a uniform subset takes part; ε "
-                      "includes that.")
+            drawn += (
+                f" When more than {plan.cohort_cap} are drawn a uniform subset takes part; ε "
+                "includes that."
+            )
     verb = "clipped to" if plan.bound == "clip" else "normalised to"
-    noised = (f"Each user's update is {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
-              f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
-              f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
-              "is divided by the planned cohort, whoever replied.")
+    noised = (
+        f"Each user's update is {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
+        f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
+        f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
+        "is divided by the planned cohort, whoever replied."
+    )
     lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
-    beside = f" Rényi accounting (RDP) gives {_short(spent.rdp)}." \
-        if spent.rdp is not None and spent.accountant != "RDP" else ""
-    how = {"PLD": "privacy loss distributions (PLD), rounded up",
-           "RDP": "Rényi accounting (RDP)"}[spent.accountant]
-    return [drawn, noised,
-            f"{num_charges} of {plan.num_rounds} planned rounds are charged{lost}. Every round was "
-            "charged on disk before its users and its noise were drawn, and everything computed "
-            "from released values is free.",
-            f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}"]
+    beside = (
+        f" Rényi accounting (RDP) gives {_short(spent.rdp)}."
+        if spent.rdp is not None and spent.accountant != "RDP"
+        else ""
+    )
+    how = {"PLD": "privacy loss distributions (PLD), rounded up", "RDP": "Rényi accounting (RDP)"}[
+        spent.accountant
+    ]
+    return [
+        drawn,
+        noised,
+        f"{num_charges} of {plan.num_rounds} planned rounds are charged{lost}. Every round was "
+        "charged on disk before its users and its noise were drawn, and everything computed "
+        "from released values is free.",
+        f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}",
+    ]
 
 
 def _randomness(plan: Plan, simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
     if simulated:
-        return ["This is a seeded simulation, and its ε is simulated: anyone with the seed can "
-                "subtract the noise and redraw the cohorts. It is the ε the same plan would have "
-                "in secure mode.",
-                "Floating point: not hardened. Noise is added to ordinary floating-point sums, "
-                "whose last bits can betray the sum."]
-    return ["Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
-            "from a ChaCha20 key stream, cohorts from a generator seeded by the same source.",
-            "Floating point: not hardened. Noise is added to ordinary floating-point sums, whose "
-            "last bits can betray the sum; ε is that of exact arithmetic."]
+        return [
+            "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
+            "subtract the noise and redraw the cohorts. It is the ε the same plan would have "
+            "in secure mode.",
+            "Floating point: not hardened. Noise is added to ordinary floating-point sums, "
+            "whose last bits can betray the sum.",
+        ]
+    return [
+        "Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
+        "from a ChaCha20 key stream, cohorts from a generator seeded by the same source.",
+        "Floating point: not hardened. Noise is added to ordinary floating-point sums, whose "
+        "last bits can betray the sum; ε is that of exact arithmetic.",
+    ]
 
 
 def _words(corpus: Mapping[str, Any]) -> list[str]:
@@ -209,53 +266,78 @@ def _words(corpus: Mapping[str, Any]) -> list[str]:
     share = provenance.get("foreign_text_share")
     others = provenance.get("foreign_text_share_by_rostered_users")
     if provenance.get("own_text_only"):
-        return ["Titles written by other accounts were dropped (own text only): an example holds "
-                "words of its own account, and a label that follows the post's tags."]
+        return [
+            "Titles written by other accounts were dropped (own text only): an example holds "
+            "words of its own account, and a label that follows the post's tags."
+        ]
     if not isinstance(share, (int, float)) or not share:
         return []
-    text = (f"An answer's example carries the title and tags of the question it answers, written "
-            f"by somebody else: {_percent(share)} of the rostered users' examples do")
+    text = (
+        f"An answer's example carries the title and tags of the question it answers, written "
+        f"by somebody else: {_percent(share)} of the rostered users' examples do"
+    )
     if isinstance(others, (int, float)):
         text += f", and for {_percent(others)} that somebody is another rostered user"
-    return [text + ".",
-            "The promise is about an account's examples. It does not cover a person's words inside "
-            "other accounts' examples; preparing the corpus with --own-text-only drops them."]
+    return [
+        text + ".",
+        "The promise is about an account's examples. It does not cover a person's words inside "
+        "other accounts' examples; preparing the corpus with --own-text-only drops them.",
+    ]
 
 
 def _public(corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[str]:
     provenance = _object(corpus.get("provenance"))
-    text = [f"{title}: {str(provenance[name]).rstrip('.')}." for title, name in
-            (("Vocabulary", "words"), ("Tag list", "tags"), ("Word counts", "word_counts"))
-            if provenance.get(name)]
+    text = [
+        f"{title}: {str(provenance[name]).rstrip('.')}."
+        for title, name in (
+            ("Vocabulary", "words"),
+            ("Tag list", "tags"),
+            ("Word counts", "word_counts"),
+        )
+        if provenance.get(name)
+    ]
     if "private" in str(provenance.get("word_counts_source", "")):
-        text.append("Vocabulary and counts were taken from users that include rostered ones. Their "
-                    "use is NOT covered by ε.")
+        text.append(
+            "Vocabulary and counts were taken from users that include rostered ones. Their "
+            "use is NOT covered by ε."
+        )
     if side is not None:
         text.append(f"Side information: {str(side.get('description', 'unknown')).rstrip('.')}.")
         if side.get("source") == "private":
-            text.append("This side information was computed from rostered users. Its use is NOT "
-                        "covered by ε, and the figures above do not hold for a run that uses it.")
+            text.append(
+                "This side information was computed from rostered users. Its use is NOT "
+                "covered by ε, and the figures above do not hold for a run that uses it."
+            )
     if not text:
         return []
     outside = corpus.get("num_public_users")
     who = f"the {outside} users outside the roster" if outside else "whoever it came from"
-    return [*text, f"That these were public beforehand is an assumption, not a result: {who} get "
-                   "no protection from this run."]
+    return [
+        *text,
+        f"That these were public beforehand is an assumption, not a result: {who} get "
+        "no protection from this run.",
+    ]
 
 
 def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
-    text = ["Tuning: learning rates, clip norms and the choice among methods, where they were made "
-            "by looking at results on these users."]
+    text = [
+        "Tuning: learning rates, clip norms and the choice among methods, where they were made "
+        "by looking at results on these users."
+    ]
     if simulated:
-        text.append("Diagnostics: accuracy on rostered users, cohort sizes, counts of failures and "
-                    "timings (diagnostics.jsonl, and figures taken from it). They are computed "
-                    "from private data without noise; a deployment must not publish them.")
+        text.append(
+            "Diagnostics: accuracy on rostered users, cohort sizes, counts of failures and "
+            "timings (diagnostics.jsonl, and figures taken from it). They are computed "
+            "from private data without noise; a deployment must not publish them."
+        )
     if corpus.get("num_public_users"):
         text.append("Users outside the roster, on whom released accuracy is measured.")
-    text.append("The server and the network: the server is trusted to see updates before the noise "
-                "and to forget them; message sizes and times are not hidden.")
+    text.append(
+        "The server and the network: the server is trusted to see updates before the noise "
+        "and to forget them; message sizes and times are not hidden."
+    )
     return text
 
 

@@ -68,12 +68,17 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"ok": self.ok,
-                "checks": [{"name": check.name, "ok": check.ok, "text": check.text}
-                           for check in self.checks],
-                **(self.epsilon.to_json() if self.epsilon is not None else {"epsilon": None}),
-                "charges": self.num_charges, "releases": self.num_releases,
-                "lost": self.num_lost, "mode": self.mode}
+        return {
+            "ok": self.ok,
+            "checks": [
+                {"name": check.name, "ok": check.ok, "text": check.text} for check in self.checks
+            ],
+            **(self.epsilon.to_json() if self.epsilon is not None else {"epsilon": None}),
+            "charges": self.num_charges,
+            "releases": self.num_releases,
+            "lost": self.num_lost,
+            "mode": self.mode,
+        }
 
 
 def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
@@ -93,20 +98,34 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a run folder; give the folder that `fedpriv run` wrote")
     if not (folder / "ledger.jsonl").is_file():
-        raise ValueError(f"{folder} holds no ledger.jsonl; give the folder that `fedpriv run` "
-                         "wrote")
+        raise ValueError(
+            f"{folder} holds no ledger.jsonl; give the folder that `fedpriv run` wrote"
+        )
     try:
         records, history, torn = read_ledger(folder / "ledger.jsonl")
     except LedgerError as error:
-        return Verification(checks=(Check(name="ledger", ok=False, text=str(error)),),
-                            epsilon=None, num_charges=0, num_releases=0, num_lost=0, mode="")
+        return Verification(
+            checks=(Check(name="ledger", ok=False, text=str(error)),),
+            epsilon=None,
+            num_charges=0,
+            num_releases=0,
+            num_lost=0,
+            mode="",
+        )
     spent = len(history.charges)
     checks = [
-        Check(name="ledger", ok=True, text=f"{len(records)} lines, the chain is whole"
-              + (f"; {torn} bytes of a torn last line are not counted" if torn else "")),
-        Check(name="charges", ok=True,
-              text=f"{spent} of {history.plan.num_rounds} charges spent, {len(history.releases)} "
-                   f"released, {len(history.lost)} lost"),
+        Check(
+            name="ledger",
+            ok=True,
+            text=f"{len(records)} lines, the chain is whole"
+            + (f"; {torn} bytes of a torn last line are not counted" if torn else ""),
+        ),
+        Check(
+            name="charges",
+            ok=True,
+            text=f"{spent} of {history.plan.num_rounds} charges spent, {len(history.releases)} "
+            f"released, {len(history.lost)} lost",
+        ),
     ]
     final = history.epsilon()
     checks += _budget(history, final)
@@ -116,17 +135,27 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
     hashes = {record.hash: number for number, record in enumerate(records)}
     checks += _checkpoints(folder, history, hashes)
     checks += _digests(folder, history)
-    return Verification(checks=tuple(checks), epsilon=final, num_charges=spent,
-                        num_releases=len(history.releases), num_lost=len(history.lost),
-                        mode=history.mode)
+    return Verification(
+        checks=tuple(checks),
+        epsilon=final,
+        num_charges=spent,
+        num_releases=len(history.releases),
+        num_lost=len(history.lost),
+        mode=history.mode,
+    )
 
 
 def _budget(history: History, final: Epsilon) -> list[Check]:
     target = history.plan.target_epsilon
     if target is None:
         return []
-    return [Check(name="budget", ok=final.value <= target,
-                  text=f"ε {final.value:.4f} against a target of {target:g}")]
+    return [
+        Check(
+            name="budget",
+            ok=final.value <= target,
+            text=f"ε {final.value:.4f} against a target of {target:g}",
+        )
+    ]
 
 
 def _experiment(folder: Path, history: History) -> list[Check]:
@@ -141,22 +170,39 @@ def _experiment(folder: Path, history: History) -> list[Check]:
         return [Check(name="experiment", ok=False, text=f"experiment.json cannot be read: {error}")]
     sealed = history.extra.get("experiment_sha256")
     if sealed is not None and sealed != document_digest(stated):
-        return [Check(name="experiment", ok=False,
-                      text="experiment.json is not the one the run was started with")]
+        return [
+            Check(
+                name="experiment",
+                ok=False,
+                text="experiment.json is not the one the run was started with",
+            )
+        ]
     if plan != history.plan:
-        return [Check(name="experiment", ok=False,
-                      text="the plan of experiment.json is not the plan of the ledger")]
-    return [Check(name="experiment", ok=mode == history.mode,
-                  text=f"experiment.json states the ledger's plan, mode {mode!r} "
-                       f"(ledger: {history.mode!r})")]
+        return [
+            Check(
+                name="experiment",
+                ok=False,
+                text="the plan of experiment.json is not the plan of the ledger",
+            )
+        ]
+    return [
+        Check(
+            name="experiment",
+            ok=mode == history.mode,
+            text=f"experiment.json states the ledger's plan, mode {mode!r} "
+            f"(ledger: {history.mode!r})",
+        )
+    ]
 
 
 def _rounds(folder: Path, history: History) -> list[Check]:
     path = folder / "rounds.jsonl"
     if not path.exists():
         return []
-    position = {(charge.round_num, charge.attempt): number
-                for number, charge in enumerate(history.charges, start=1)}
+    position = {
+        (charge.round_num, charge.attempt): number
+        for number, charge in enumerate(history.charges, start=1)
+    }
     released = {(release.round_num, release.attempt) for release in history.releases}
     problems: list[str] = []
     seen: set[tuple[Any, Any]] = set()
@@ -175,16 +221,27 @@ def _rounds(folder: Path, history: History) -> list[Check]:
             else:
                 value = history.plan.epsilon(position[pair]).value
                 if not _same(row.get("epsilon"), value):
-                    problems.append(f"round {pair[0]} states ε {row.get('epsilon')}, the charges "
-                                    f"give {value:.6f}")
+                    problems.append(
+                        f"round {pair[0]} states ε {row.get('epsilon')}, the charges "
+                        f"give {value:.6f}"
+                    )
                 if not _same(row.get("delta", history.plan.delta), history.plan.delta):
-                    problems.append(f"round {pair[0]} states δ {row['delta']}, the plan has "
-                                    f"{history.plan.delta}")
+                    problems.append(
+                        f"round {pair[0]} states δ {row['delta']}, the plan has "
+                        f"{history.plan.delta}"
+                    )
             seen.add(pair)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [Check(name="rounds", ok=False, text=f"rounds.jsonl cannot be read: {error}")]
-    return [Check(name="rounds", ok=not problems, text=_told(
-        problems, f"{len(rows)} stated rounds were charged and released, their ε is right"))]
+    return [
+        Check(
+            name="rounds",
+            ok=not problems,
+            text=_told(
+                problems, f"{len(rows)} stated rounds were charged and released, their ε is right"
+            ),
+        )
+    ]
 
 
 def _summary(folder: Path, history: History, final: Epsilon) -> list[Check]:
@@ -206,10 +263,16 @@ def _summary(folder: Path, history: History, final: Epsilon) -> list[Check]:
     if stated.get("rounds", released) != released:
         problems.append(f"it states {stated['rounds']} rounds, {released} were released")
     if stated.get("charges", len(history.charges)) != len(history.charges):
-        problems.append(f"it states {stated['charges']} charges, the ledger has "
-                        f"{len(history.charges)}")
-    return [Check(name="summary", ok=not problems, text=_told(
-        problems, "summary.json states what the ledger gives"))]
+        problems.append(
+            f"it states {stated['charges']} charges, the ledger has {len(history.charges)}"
+        )
+    return [
+        Check(
+            name="summary",
+            ok=not problems,
+            text=_told(problems, "summary.json states what the ledger gives"),
+        )
+    ]
 
 
 def _checkpoints(folder: Path, history: History, hashes: Mapping[str, int]) -> list[Check]:
@@ -230,16 +293,26 @@ def _checkpoints(folder: Path, history: History, hashes: Mapping[str, int]) -> l
             continue
         carried += 1
         if head not in hashes:
-            problems.append(f"{path.name} was written with a ledger that had a line this one does "
-                            "not have: the ledger was cut, rolled back, edited or swapped")
+            problems.append(
+                f"{path.name} was written with a ledger that had a line this one does "
+                "not have: the ledger was cut, rolled back, edited or swapped"
+            )
         round_num = metadata.get("round_num")
-        if round_num is not None and round_num != "0" and not (
-                round_num.isascii() and round_num.isdigit() and int(round_num) in rounds):
+        if (
+            round_num is not None
+            and round_num != "0"
+            and not (round_num.isascii() and round_num.isdigit() and int(round_num) in rounds)
+        ):
             problems.append(f"{path.name} is of round {round_num}, which was never charged")
     if not carried and not problems:
         return []
-    return [Check(name="checkpoints", ok=not problems, text=_told(
-        problems, f"{carried} checkpoints carry a line of this ledger"))]
+    return [
+        Check(
+            name="checkpoints",
+            ok=not problems,
+            text=_told(problems, f"{carried} checkpoints carry a line of this ledger"),
+        )
+    ]
 
 
 def _digests(folder: Path, history: History) -> list[Check]:
@@ -256,8 +329,13 @@ def _digests(folder: Path, history: History) -> list[Check]:
                 problems.append(f"{path.name} is not what was released")
     if not compared:
         return []
-    return [Check(name="digests", ok=not problems, text=_told(
-        problems, f"{compared} checkpoints are what was released, byte for byte"))]
+    return [
+        Check(
+            name="digests",
+            ok=not problems,
+            text=_told(problems, f"{compared} checkpoints are what was released, byte for byte"),
+        )
+    ]
 
 
 def document_digest(document: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ class Metrics:
         num_examples: How many examples were measured.
     """
 
-    accuracy: float
+    accuracy: float | None = None
     recall_at_5: float | None = None
     loss: float | None = None
     num_examples: int = 0

@@ -150,4 +150,3 @@ def softmax_residual(logits: np.ndarray, bias: np.ndarray, labels: np.ndarray) -
     logits /= logits.sum(axis=1, keepdims=True)
     logits[np.arange(len(labels)), labels] -= 1
     return logits
-

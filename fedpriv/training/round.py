@@ -6,6 +6,7 @@ with its result. Between them the raw sum lives in one local variable and dies t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from fedpriv.rng import Key
 from fedpriv.training.local import LocalTrainer
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params, RowSparse, Tensor
+
+_LOG = logging.getLogger(__name__)
 
 
 class UserData(Protocol):
@@ -75,7 +78,10 @@ def partial_sum(
         try:
             raw = trainer.train(params, data.examples(user_id), key.fold(user_id))
             update = bound.apply(tree.check_like(params, raw))
-        except Exception:  # a user is not trusted: whatever it raises is its own zero
+        except Exception as error:  # a user is not trusted: whatever it raises is its own zero
+            # The text of an error may hold a user's data: only its kind is worth a warning.
+            _LOG.warning("a user contributes zero: %s", type(error).__name__)
+            _LOG.debug("why it does", exc_info=True)
             failed += 1
             continue
         tree.add_into(total, update)

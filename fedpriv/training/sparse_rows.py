@@ -57,8 +57,14 @@ class SparseRows:
         columns, width = dense.shape
         out = np.zeros((len(self), width), np.float32)
         _sparsetools.csr_matvecs(
-            len(self), columns, width, self.indptr, self.indices, self.values,
-            dense.reshape(-1), out.reshape(-1),
+            len(self),
+            columns,
+            width,
+            self.indptr,
+            self.indices,
+            self.values,
+            dense.reshape(-1),
+            out.reshape(-1),
         )
         return out
 
@@ -67,6 +73,12 @@ class SparseRows:
         columns, width = out.shape
         # The arrays of a matrix by rows are those of its transpose by columns.
         _sparsetools.csc_matvecs(
-            columns, len(self), width, self.indptr, self.indices, self.values,
-            dense.reshape(-1), out.reshape(-1),
+            columns,
+            len(self),
+            width,
+            self.indptr,
+            self.indices,
+            self.values,
+            dense.reshape(-1),
+            out.reshape(-1),
         )

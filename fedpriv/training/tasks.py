@@ -65,8 +65,9 @@ class Task(Protocol):
         """Return what a user does; `multiplier` is 1/A for local steps, empty for none."""
         ...
 
-    def side_information(self, kind: str, *, gain: float, top: int, power: float
-                         ) -> SideInformation:
+    def side_information(
+        self, kind: str, *, gain: float, top: int, power: float
+    ) -> SideInformation:
         """Return public 1/A of a kind; raise `ValueError` for a kind the task has not got."""
         ...
 
@@ -281,7 +282,7 @@ class ModuleTask:
             outputs = module(as_tensor(np.asarray(examples.x)))
             targets = as_tensor(np.asarray(examples.y))
             loss = float(self._loss(outputs, targets))
-            right = float("nan")
+            right = None
             if outputs.ndim == 2 and targets.ndim == 1:
                 right = float((outputs.argmax(dim=1) == targets).double().mean())
         return Metrics(accuracy=right, loss=loss, num_examples=len(examples))

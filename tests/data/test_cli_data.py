@@ -103,21 +103,50 @@ def test_import_of_a_tff_file(tmp_path, tff_file):
     assert made["default_roster"] == "tff-20"
     assert made["source"]["select"] == "first-sorted"
     assert made["rosters"]["tff-20"]["num_public_users"] == 10
-    seeded = run("import", str(tff_file), "--select", "seeded", "--seed", "3", "--users", "5",
-                 "--name", "mine", "--json")
+    seeded = run(
+        "import",
+        str(tff_file),
+        "--select",
+        "seeded",
+        "--seed",
+        "3",
+        "--users",
+        "5",
+        "--name",
+        "mine",
+        "--json",
+    )
     assert (seeded["name"], seeded["default_roster"]) == ("mine", "tff-5-seed-3")
     assert run("info", "mine", "--json")["path"] == seeded["path"]
     assert "mine" in run("list")
     run("import", str(tff_file), "--users", "20", fails="--name of its own")
     run("import", str(tff_file), fails="cannot be chosen from 30")
     run("import", str(tff_file), "--users", "30", "--out", str(tmp_path / "d"), fails="published")
-    run("import", str(tff_file), "--users", "20", "--word-counts", "x", "--out", out,
-        fails="go with --vocabulary published")
+    run(
+        "import",
+        str(tff_file),
+        "--users",
+        "20",
+        "--word-counts",
+        "x",
+        "--out",
+        out,
+        fails="go with --vocabulary published",
+    )
 
 
 def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
-    command = ("import", str(tff_file), "--users", "30", "--vocabulary", "published", "--out",
-               str(tmp_path / "c"), "--json")
+    command = (
+        "import",
+        str(tff_file),
+        "--users",
+        "30",
+        "--vocabulary",
+        "published",
+        "--out",
+        str(tmp_path / "c"),
+        "--json",
+    )
     run(*command, fails="stackoverflow.word_count.tar.bz2")
     words, tags = tmp_path / "w", tmp_path / "t"
     words.write_text("b 5\na 4\n")
@@ -211,8 +240,9 @@ def test_fetch_refuses_what_is_not_the_file(mirror, tmp_path):
 
 
 def test_info_without_a_corpus_is_about_what_a_run_would_take(monkeypatch):
-    small = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6,
-                  num_topics=2)
+    small = Shape(
+        num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2
+    )
     monkeypatch.setattr(locate, "Shape", lambda: small)
     assert run("info", "--json")["synthetic"] is True
 
@@ -221,6 +251,10 @@ def test_every_command_explains_itself():
     for command in ("list", "info", "import", "fetch", "synthesize", "split"):
         text = CliRunner().invoke(commands.app, [command, "--help"]).output
         assert "Usage" in text
-    names = [name for command in typer.main.get_command(commands.app).commands.values()
-             for parameter in command.params for name in parameter.opts]
+    names = [
+        name
+        for command in typer.main.get_command(commands.app).commands.values()
+        for parameter in command.params
+        for name in parameter.opts
+    ]
     assert all(name == name.lower() and "_" not in name for name in names if name[:2] == "--")

@@ -237,8 +237,13 @@ def test_fetch_by_name_from_a_mirror(server, tmp_path, monkeypatch):
 def test_the_git_object_id_is_the_one_git_gives(tmp_path):
     (tmp_path / "a.bin").write_bytes(BODY)
     try:
-        said = subprocess.run(["git", "hash-object", "a.bin"], cwd=tmp_path, capture_output=True,
-                              text=True, check=True).stdout.strip()
+        said = subprocess.run(
+            ["git", "hash-object", "a.bin"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("git is not installed")
     assert said == GIT_BLOB

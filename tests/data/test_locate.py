@@ -14,9 +14,7 @@ from fedpriv.data.corpus import Corpus
 from fedpriv.data.locate import cached, cached_synthetic, find, raw_kind, resolve_corpus
 from fedpriv.data.synthetic import NAME, Shape, synthesize
 
-TINY = Shape(
-    num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2
-)
+TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
 
 
 def posts_xml(num_users: int = 60) -> str:
@@ -168,10 +166,14 @@ def test_what_is_not_there_is_said_and_never_replaced(argument, message, by, mon
 @pytest.mark.parametrize("harm", ["truncated", "corrupted", "wrong", "empty"])
 def test_a_bad_dump_leaves_nothing_half_made(dump, harm, tmp_path):
     text = posts_xml()
-    dump.write_text({
-        "truncated": text[: len(text) * 2 // 3], "corrupted": text.replace("/>", "<<", 1),
-        "wrong": "just some text", "empty": "",
-    }[harm])
+    dump.write_text(
+        {
+            "truncated": text[: len(text) * 2 // 3],
+            "corrupted": text.replace("/>", "<<", 1),
+            "wrong": "just some text",
+            "empty": "",
+        }[harm]
+    )
     with pytest.raises(ValueError, match=r"onstartups\.Posts\.xml"):
         resolve_corpus(str(dump), allow_synthetic=True)
     assert contents(tmp_path / "cache" / "corpora") == set()
@@ -237,9 +239,12 @@ def test_only_the_default_synthetic_corpus_answers_to_the_plain_name():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("Posts.xml", "stackexchange"), ("x.Posts.xml.xz", "stackexchange"),
-        ("law.stackexchange.com.7z", "stackexchange"), ("so.sqlite.lzma", "tff-stackoverflow"),
-        ("so.sqlite.xz", "tff-stackoverflow"), ("so.sqlite", "tff-stackoverflow"),
+        ("Posts.xml", "stackexchange"),
+        ("x.Posts.xml.xz", "stackexchange"),
+        ("law.stackexchange.com.7z", "stackexchange"),
+        ("so.sqlite.lzma", "tff-stackoverflow"),
+        ("so.sqlite.xz", "tff-stackoverflow"),
+        ("so.sqlite", "tff-stackoverflow"),
     ],
 )
 def test_the_kind_of_a_raw_file(tmp_path, name, kind):
@@ -268,8 +273,13 @@ print(locate.cached("x-synthetic", make, source=None, options={}).name)
 def test_two_processes_make_it_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     running = [
-        subprocess.Popen([sys.executable, "-c", _RACE], env=environment, cwd=tmp_path,
-                         stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", _RACE],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
     ]
     said = [process.communicate(timeout=120)[0].split() for process in running]

@@ -127,7 +127,8 @@ def test_any_bytes_are_read_or_refused(data):
 )
 def test_what_was_written_is_read_and_no_cut_of_it_reads_the_same(tff_writer, wanted, packed, data):
     written = {
-        name: value if isinstance(value[0], bytes)
+        name: value
+        if isinstance(value[0], bytes)
         else np.array(value, np.float32 if isinstance(value[0], float) else np.int64)
         for name, value in wanted.items()
     }

@@ -74,7 +74,8 @@ def test_cifar100(tmp_path, tff_writer, stored):
     image = np.arange(3072) % 256
     blob = tff_writer.example(
         image=image if stored == "int64" else image.astype(np.uint8).tobytes(),
-        label=np.array([99]), coarse_label=np.array([19]),
+        label=np.array([99]),
+        coarse_label=np.array([19]),
     )
     path = tff_writer.write(tmp_path / "c.sqlite.lzma", {"0": [blob]})
     with open_client_data(path) as data:
@@ -173,8 +174,11 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(
     elif harm == "flip":
         data[len(data) // 2] ^= 0xFF
     data = {
-        "cut": data[: len(data) * 2 // 3], "flip": data, "tail": data + b"something else",
-        "text": bytearray(lzma.compress(b"hello " * 1000)), "empty": bytearray(),
+        "cut": data[: len(data) * 2 // 3],
+        "flip": data,
+        "tail": data + b"something else",
+        "text": bytearray(lzma.compress(b"hello " * 1000)),
+        "empty": bytearray(),
     }[harm]
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"truncated after| is damaged, or| not unpack to"):
@@ -189,8 +193,12 @@ def test_unpack_leaves_no_target_behind(tmp_path, harm):
     source.write_bytes(packed[:-5_000] if harm == "cut" else packed)
     steps = []
     with pytest.raises(ValueError, match=" is truncated after" if harm == "cut" else "begins with"):
-        unpack(source, target, starts_with=b"" if harm == "cut" else b"SQLite",
-               progress=lambda *step: steps.append(step))
+        unpack(
+            source,
+            target,
+            starts_with=b"" if harm == "cut" else b"SQLite",
+            progress=lambda *step: steps.append(step),
+        )
     assert not target.exists()
     assert bool(steps) == (harm == "cut")  # a wrong file is refused before any of it is written
 
@@ -233,16 +241,30 @@ _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_pr
         (["CREATE TABLE t (x)"], "no table 'client_metadata'"),
         ([_META], "no table 'examples'"),
         ([_META, "CREATE TABLE examples (split_name, client_id)"], "serialized_example_proto"),
-        ([_META, "CREATE VIEW examples AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 "
-                 "FROM r) SELECT 'train' split_name, 'a' client_id, n serialized_example_proto "
-                 "FROM r"], "no table 'examples'"),
-        ([_META, "CREATE TABLE examples (split_name, client_id, n, serialized_example_proto "
-                 "AS (zeroblob(n)))"], "serialized_example_proto"),
+        (
+            [
+                _META,
+                "CREATE VIEW examples AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 "
+                "FROM r) SELECT 'train' split_name, 'a' client_id, n serialized_example_proto "
+                "FROM r",
+            ],
+            "no table 'examples'",
+        ),
+        (
+            [
+                _META,
+                "CREATE TABLE examples (split_name, client_id, n, serialized_example_proto "
+                "AS (zeroblob(n)))",
+            ],
+            "serialized_example_proto",
+        ),
         ([_META, _EXAMPLES], "has no examples"),
         ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', 'text')"], "not a blob"),
         ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', x'0b')"], "wire type 3"),
-        ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', zeroblob(50000000))"],
-         "too big"),
+        (
+            [_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', zeroblob(50000000))"],
+            "too big",
+        ),
     ],
 )
 def test_other_databases_are_refused(tmp_path, statements, message):
@@ -266,8 +288,11 @@ def test_other_databases_are_refused(tmp_path, statements, message):
 def test_bad_metadata_is_refused(tmp_path, tff_writer, row, message):
     path = tff_writer.write(tmp_path / "x.sqlite", {})
     blob = tff_writer.example(snippets="x").hex()
-    _database(path, f"INSERT INTO client_metadata VALUES {row}",
-              f"INSERT INTO examples VALUES ('train', 'a', x'{blob}')")
+    _database(
+        path,
+        f"INSERT INTO client_metadata VALUES {row}",
+        f"INSERT INTO examples VALUES ('train', 'a', x'{blob}')",
+    )
     with pytest.raises(ValueError, match=message):
         open_client_data(path)
 
@@ -299,8 +324,10 @@ def test_words_are_split_at_ascii_white_space_only():
 
 
 def test_denominators_and_repeated_tags():
-    rows = [{"tokens": "a a zz", "title": "b", "tags": "t|t|u"},
-            {"tokens": "zz", "title": "zz", "tags": ""}]
+    rows = [
+        {"tokens": "a a zz", "title": "b", "tags": "t|t|u"},
+        {"tokens": "zz", "title": "zz", "tags": ""},
+    ]
     x, y = tag_prediction_arrays(rows, ["a", "b"], ["t"])
     assert np.array_equal(x, np.array([[2, 1], [0, 0]], np.float32) / np.float32(3))
     assert y.tolist() == [[2.0], [0.0]]

@@ -88,7 +88,11 @@ def test_a_seeded_roster_and_few_public_users(archive, tmp_path):
     def views():
         for number, seed in enumerate((1, 1, 2)):
             corpus = import_stackoverflow(
-                archive, tmp_path / str(number), select="seeded", seed=seed, num_users=50,
+                archive,
+                tmp_path / str(number),
+                select="seeded",
+                seed=seed,
+                num_users=50,
                 public_users=20,
             )
             assert corpus.default_roster == f"tff-50-seed-{seed}"
@@ -151,8 +155,11 @@ def test_tff_own_sample_goes_through_the_same_path(shared_data, tmp_path):
     words.write_text("".join(f"{w} {99 - n}\n" for n, w in enumerate(golden["words"])))
     tags.write_text(json.dumps({t: 99 - n for n, t in enumerate(golden["tags"].tolist())}))
     view = import_stackoverflow(
-        shared_data / "tff" / "stackoverflow_synthetic.sqlite", tmp_path / "c", num_users=2,
-        word_counts=words, tag_counts=tags,
+        shared_data / "tff" / "stackoverflow_synthetic.sqlite",
+        tmp_path / "c",
+        num_users=2,
+        word_counts=words,
+        tag_counts=tags,
     ).view()
     assert view.words == tuple(golden["words"])
     assert view.tags == tuple(golden["tags"])

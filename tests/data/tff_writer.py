@@ -49,13 +49,21 @@ def example(*, packed: bool = True, **features) -> bytes:
 
 def stackoverflow_example(tokens: str, title: str, tags: str, type: str = "answer") -> bytes:
     return example(
-        creation_date="2010-01-01 00:00:00 UTC", score=np.array([1]), tags=tags, title=title,
-        tokens=tokens, type=type,
+        creation_date="2010-01-01 00:00:00 UTC",
+        score=np.array([1]),
+        tags=tags,
+        title=title,
+        tokens=tokens,
+        type=type,
     )
 
 
 def write(
-    path: Path, clients: dict[str, list[bytes]], *, split: str = "train", index: bool = False,
+    path: Path,
+    clients: dict[str, list[bytes]],
+    *,
+    split: str = "train",
+    index: bool = False,
     counts: dict[str, int] | None = None,
 ) -> Path:
     """Write a client-data file; packed when its name ends in .lzma or .xz."""

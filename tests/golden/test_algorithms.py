@@ -201,7 +201,7 @@ def reference_updates(params, divide_steps, epochs):
     """Full-batch local gradient descent, one dict for each user."""
     updates = []
     for number in range(USERS):
-        counts, lengths, labels = user_arrays(number)
+        counts, _, labels = user_arrays(number)
         x = counts / counts.sum(axis=1, keepdims=True)
         kernel = params["kernel"].astype(np.float64)
         bias = params["bias"].astype(np.float64)

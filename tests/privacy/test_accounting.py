@@ -15,10 +15,21 @@ from fedpriv.privacy.accounting import Epsilon, _interval, epsilon, epsilon_coar
 from fedpriv.privacy.event import Event, Relation, cohort_event
 
 ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)
-FEW, MANY = (settings(max_examples=number, deadline=None, derandomize=True,
-                      suppress_health_check=[HealthCheck.too_slow]) for number in (4, 60))
-WHERE = {"sigma": st.floats(0.6, 8.0), "q": st.floats(0.005, 0.5), "rounds": st.integers(1, 300),
-         "log_delta": st.floats(-8.0, -2.0)}
+FEW, MANY = (
+    settings(
+        max_examples=number,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    for number in (4, 60)
+)
+WHERE = {
+    "sigma": st.floats(0.6, 8.0),
+    "q": st.floats(0.005, 0.5),
+    "rounds": st.integers(1, 300),
+    "log_delta": st.floats(-8.0, -2.0),
+}
 
 
 class TestSentinels:
@@ -28,24 +39,28 @@ class TestSentinels:
         # If this becomes 9.9973 we would halve σ twice: drop the halving in Event.to_dp_event.
         accountant = RdpAccountant(neighboring_relation=REPLACE)
         assert accountant.compose(dp.GaussianDpEvent(1.0)).get_epsilon(1e-5) == pytest.approx(
-            4.7285, abs=5e-5)
+            4.7285, abs=5e-5
+        )
 
     def test_rdp_of_fixed_size_does_not_double_either(self):
         accountant = RdpAccountant(neighboring_relation=REPLACE)
         event = dp.SampledWithoutReplacementDpEvent(400, 20, dp.GaussianDpEvent(1.0))
         assert accountant.compose(event, 100).get_epsilon(1 / 400) == pytest.approx(
-            4.2799, abs=5e-5)
+            4.2799, abs=5e-5
+        )
 
     def test_pld_doubles_the_sensitivity_under_replace_one(self):
         # If this becomes 4.7, our replace-one figures under-report.
         accountant = PLDAccountant(neighboring_relation=REPLACE)
         assert accountant.compose(dp.GaussianDpEvent(1.0)).get_epsilon(1e-5) == pytest.approx(
-            9.9973, abs=5e-5)
+            9.9973, abs=5e-5
+        )
 
     def test_an_integer_sigma_is_read_as_a_hundred_times_less_noise_cost(self):
         def rdp(sigma):
             event = dp.PoissonSampledDpEvent(
-                0.05, dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma), 100))
+                0.05, dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma), 100)
+            )
             return RdpAccountant().compose(event).get_epsilon(1e-5)
 
         assert rdp(1) == pytest.approx(1.6067, abs=5e-5)
@@ -55,33 +70,48 @@ class TestSentinels:
 def test_a_replaced_user_moves_a_plain_sum_twice_as_far_in_both_accountants():
     gaussian = Event(kind="gaussian", noise_multiplier=1.0)
     replaced = epsilon(gaussian, 1, delta=1e-5, relation="replace-one")
-    removed = epsilon(Event(kind="gaussian", noise_multiplier=0.5), 1, delta=1e-5,
-                      relation="add-remove")
+    removed = epsilon(
+        Event(kind="gaussian", noise_multiplier=0.5), 1, delta=1e-5, relation="add-remove"
+    )
     assert replaced.value == pytest.approx(9.9973, abs=5e-5)
     assert replaced.value == pytest.approx(removed.value, rel=1e-5)
     assert replaced.rdp == pytest.approx(removed.rdp, rel=1e-9)
 
 
-@pytest.mark.parametrize(("event", "relation"), [
-    (Event(kind="poisson-gaussian", noise_multiplier=0.8, sampling_prob=0.1), "add-remove"),
-    (Event(kind="poisson-gaussian", noise_multiplier=1.5, sampling_prob=0.02), "replace-one"),
-    (Event(kind="truncated-poisson-gaussian", noise_multiplier=1.2, sampling_prob=0.05,
-           num_users=200, cap=25), "add-remove"),
-    (Event(kind="gaussian", noise_multiplier=9.0), "replace-one"),
-])
+@pytest.mark.parametrize(
+    ("event", "relation"),
+    [
+        (Event(kind="poisson-gaussian", noise_multiplier=0.8, sampling_prob=0.1), "add-remove"),
+        (Event(kind="poisson-gaussian", noise_multiplier=1.5, sampling_prob=0.02), "replace-one"),
+        (
+            Event(
+                kind="truncated-poisson-gaussian",
+                noise_multiplier=1.2,
+                sampling_prob=0.05,
+                num_users=200,
+                cap=25,
+            ),
+            "add-remove",
+        ),
+        (Event(kind="gaussian", noise_multiplier=9.0), "replace-one"),
+    ],
+)
 def test_the_front_door_of_the_library_gives_the_same(event, relation):
     theirs = {"add-remove": ADD, "replace-one": REPLACE}[relation]
     interval = _interval(event, 60, Relation(relation))
     accountant = PLDAccountant(neighboring_relation=theirs, value_discretization_interval=interval)
     expected = accountant.compose(event.to_dp_event(), 60).get_epsilon(1e-4)
     assert epsilon(event, 60, delta=1e-4, relation=relation).value == pytest.approx(
-        expected, rel=1e-9)
+        expected, rel=1e-9
+    )
 
 
 def test_a_whole_run_uses_one_grid_and_only_rises():
     event = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1)
-    curve = [epsilon(event, count, delta=1e-3, relation="add-remove", num_rounds=40).value
-             for count in range(41)]
+    curve = [
+        epsilon(event, count, delta=1e-3, relation="add-remove", num_rounds=40).value
+        for count in range(41)
+    ]
     assert curve[0] == 0.0
     assert all(before < after for before, after in itertools.pairwise(curve))
     assert curve[40] == epsilon(event, 40, delta=1e-3, relation="add-remove").value
@@ -106,8 +136,9 @@ def test_nothing_charged_costs_nothing():
 
 
 def test_fixed_size_under_add_remove_is_refused():
-    event = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1,
-                         sampling="fixed")
+    event = cohort_event(
+        num_users=400, expected_cohort_size=20, noise_multiplier=1, sampling="fixed"
+    )
     for count in (0, 1, 100):
         with pytest.raises(ValueError, match="replace-one"):
             epsilon(event, count, delta=1e-3, relation="add-remove")
@@ -115,15 +146,20 @@ def test_fixed_size_under_add_remove_is_refused():
 
 def test_a_cohort_of_everybody_is_a_plain_gaussian():
     for sampling in ("poisson", "fixed"):
-        event = cohort_event(num_users=50, expected_cohort_size=50, noise_multiplier=2,
-                             sampling=sampling)
+        event = cohort_event(
+            num_users=50, expected_cohort_size=50, noise_multiplier=2, sampling=sampling
+        )
         assert event == Event(kind="gaussian", noise_multiplier=2)
 
 
 def check_laws(sigma, q, rounds, log_delta):
     def of(sigma=sigma, q=q, rounds=rounds, delta=10.0**log_delta):
-        return epsilon(Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
-                       rounds, delta=delta, relation="add-remove")
+        return epsilon(
+            Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
+            rounds,
+            delta=delta,
+            relation="add-remove",
+        )
 
     here = of()
     slack = 1e-4 * here.value + 1e-5
@@ -132,9 +168,12 @@ def check_laws(sigma, q, rounds, log_delta):
     assert of(q=min(1.2 * q, 1.0)).value >= here.value - slack
     assert of(delta=2.0 * 10.0**log_delta).value <= here.value + slack
     assert here.rdp is not None and here.rdp >= here.value - slack
-    coarse = epsilon_coarsely(Event(kind="poisson-gaussian", noise_multiplier=sigma,
-                                    sampling_prob=q), rounds, delta=10.0**log_delta,
-                              relation=Relation.ADD_REMOVE)
+    coarse = epsilon_coarsely(
+        Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
+        rounds,
+        delta=10.0**log_delta,
+        relation=Relation.ADD_REMOVE,
+    )
     assert here.value * (1.0 - 1e-9) <= coarse <= 1.02 * here.value + 0.01
 
 
@@ -163,8 +202,12 @@ def test_every_grid_is_small_enough_to_hold(sigma, rounds):
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 1e5])
 def test_extreme_noise_is_priced(sigma):
-    got = epsilon(cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=sigma), 10,
-                  delta=1e-4, relation="add-remove")
+    got = epsilon(
+        cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=sigma),
+        10,
+        delta=1e-4,
+        relation="add-remove",
+    )
     assert 0.0 <= got.value < math.inf
 
 
@@ -179,17 +222,32 @@ def test_an_epsilon_is_always_printed_with_its_terms():
     told = Epsilon(value=1.25, delta=1e-5, relation=Relation.REPLACE_ONE, accountant="PLD", rdp=1.5)
     for part in ("1.2500", "1e-05", "replace-one", "user", "PLD", "RDP 1.5"):
         assert part in str(told)
-    none = Epsilon(value=math.inf, delta=1e-5, relation=Relation.ADD_REMOVE, accountant="none",
-                   reason="no noise is added")
+    none = Epsilon(
+        value=math.inf,
+        delta=1e-5,
+        relation=Relation.ADD_REMOVE,
+        accountant="none",
+        reason="no noise is added",
+    )
     assert "∞" in str(none) and "no noise is added" in str(none)
     assert none.to_json()["epsilon"] is None
-    assert set(told.to_json()) == {"epsilon", "epsilon_rdp", "delta", "relation", "unit",
-                                   "accountant"}
+    assert set(told.to_json()) == {
+        "epsilon",
+        "epsilon_rdp",
+        "delta",
+        "relation",
+        "unit",
+        "accountant",
+    }
 
 
 def test_small_noise_does_not_flood_the_log(caplog, capfd):
     with caplog.at_level(logging.DEBUG):
-        epsilon(Event(kind="poisson-gaussian", noise_multiplier=0.31, sampling_prob=0.05), 10,
-                delta=1e-3, relation="add-remove")
+        epsilon(
+            Event(kind="poisson-gaussian", noise_multiplier=0.31, sampling_prob=0.05),
+            10,
+            delta=1e-3,
+            relation="add-remove",
+        )
     assert not [record for record in caplog.records if record.name == "absl"]
     assert "converge" not in capfd.readouterr().err

@@ -9,20 +9,45 @@ from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import cohort_event
 
 
-def both_ways(target, *, users=400, cohort=20.0, rounds=100, delta=1e-4, sampling="poisson",
-              relation="add-remove", cap=None):
+def both_ways(
+    target,
+    *,
+    users=400,
+    cohort=20.0,
+    rounds=100,
+    delta=1e-4,
+    sampling="poisson",
+    relation="add-remove",
+    cap=None,
+):
     def event(sigma):
-        return cohort_event(num_users=users, expected_cohort_size=cohort, sampling=sampling,
-                            cohort_cap=cap, noise_multiplier=sigma)
+        return cohort_event(
+            num_users=users,
+            expected_cohort_size=cohort,
+            sampling=sampling,
+            cohort_cap=cap,
+            noise_multiplier=sigma,
+        )
 
     sigma = calibrate(event, rounds, target_epsilon=target, delta=delta, relation=relation)
     return sigma, epsilon(event(sigma), rounds, delta=delta, relation=relation).value
 
 
-FEW, MANY = (settings(max_examples=number, deadline=None, derandomize=True,
-                      suppress_health_check=[HealthCheck.too_slow]) for number in (3, 40))
-WHERE = {"target": st.floats(0.05, 20.0), "cohort": st.floats(1.0, 200.0),
-         "rounds": st.integers(1, 300), "delta": st.floats(1e-8, 1e-2)}
+FEW, MANY = (
+    settings(
+        max_examples=number,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    for number in (3, 40)
+)
+WHERE = {
+    "target": st.floats(0.05, 20.0),
+    "cohort": st.floats(1.0, 200.0),
+    "rounds": st.integers(1, 300),
+    "delta": st.floats(1e-8, 1e-2),
+}
 
 
 def check_round_trip(target, cohort, rounds, delta):
@@ -44,18 +69,29 @@ def test_the_same_at_many_points(target, cohort, rounds, delta):
     check_round_trip(target, cohort, rounds, delta)
 
 
-@pytest.mark.parametrize("case", [
-    {"relation": "replace-one"}, {"cohort": 400.0}, {"cap": 40},
-    pytest.param({"sampling": "fixed", "relation": "replace-one"}, marks=pytest.mark.slow),
-], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"relation": "replace-one"},
+        {"cohort": 400.0},
+        {"cap": 40},
+        pytest.param({"sampling": "fixed", "relation": "replace-one"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_every_kind_of_event(case):
     _, reached = both_ways(3.0, rounds=50, **case)
     assert 0.999 * 3.0 <= reached <= 3.0
 
 
-@pytest.mark.parametrize(("target", "pld"), [
-    (1, 2.7095), pytest.param(2, 1.6577, marks=pytest.mark.slow),
-    pytest.param(8, 0.7924, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("target", "pld"),
+    [
+        (1, 2.7095),
+        pytest.param(2, 1.6577, marks=pytest.mark.slow),
+        pytest.param(8, 0.7924, marks=pytest.mark.slow),
+    ],
+)
 def test_known_noise(target, pld):
     sigma, _ = both_ways(target, rounds=500, delta=1 / 400)
     assert sigma == pytest.approx(pld, rel=3e-4)

@@ -12,8 +12,13 @@ from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
 GOOD = [
     {"kind": "gaussian", "noise_multiplier": 2.0},
     {"kind": "poisson-gaussian", "noise_multiplier": 1.0, "sampling_prob": 0.05},
-    {"kind": "truncated-poisson-gaussian", "noise_multiplier": 1.0, "sampling_prob": 0.05,
-     "num_users": 400, "cap": 40},
+    {
+        "kind": "truncated-poisson-gaussian",
+        "noise_multiplier": 1.0,
+        "sampling_prob": 0.05,
+        "num_users": 400,
+        "cap": 40,
+    },
     {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400, "size": 20},
 ]
 
@@ -25,20 +30,29 @@ def test_json_comes_back(value):
     assert Event.from_json(event.to_json()) == event
 
 
-@pytest.mark.parametrize("value", [
-    None, [], "gaussian", {}, {"kind": "laplace", "noise_multiplier": 1.0},
-    {"kind": ["gaussian"], "noise_multiplier": 1.0}, {"kind": "gaussian"},
-    {"kind": "gaussian", "noise_multiplier": 1.0, "sampling_prob": 0.5},
-    {"kind": "gaussian", "noise_multiplier": "1.0"},
-    {"kind": "gaussian", "noise_multiplier": None},
-    {"kind": "gaussian", "noise_multiplier": True},
-    {"kind": "poisson-gaussian", "noise_multiplier": 1.0},
-    {"kind": "poisson-gaussian", "noise_multiplier": 1.0, "sampling_prob": 1.5},
-    {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400, "size": 401},
-    {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400.0, "size": 20},
-    {"kind": "gaussian", "noise_multiplier": 1.0, "module_name": "os"},
-    {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]},
-], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "gaussian",
+        {},
+        {"kind": "laplace", "noise_multiplier": 1.0},
+        {"kind": ["gaussian"], "noise_multiplier": 1.0},
+        {"kind": "gaussian"},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "sampling_prob": 0.5},
+        {"kind": "gaussian", "noise_multiplier": "1.0"},
+        {"kind": "gaussian", "noise_multiplier": None},
+        {"kind": "gaussian", "noise_multiplier": True},
+        {"kind": "poisson-gaussian", "noise_multiplier": 1.0},
+        {"kind": "poisson-gaussian", "noise_multiplier": 1.0, "sampling_prob": 1.5},
+        {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400, "size": 401},
+        {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400.0, "size": 20},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "module_name": "os"},
+        {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]},
+    ],
+    ids=repr,
+)
 def test_forged_json_is_refused(value, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("it was executed"))
     with pytest.raises(ValueError):
@@ -47,8 +61,9 @@ def test_forged_json_is_refused(value, monkeypatch):
 
 @pytest.mark.parametrize("sigma", [1, np.float32(1.0), np.float64(1.0), np.int64(1)], ids=repr)
 def test_numbers_of_any_type_become_built_in_floats(sigma):
-    event = cohort_event(num_users=np.int64(400), expected_cohort_size=np.float32(20),
-                         noise_multiplier=sigma)
+    event = cohort_event(
+        num_users=np.int64(400), expected_cohort_size=np.float32(20), noise_multiplier=sigma
+    )
     for number in (event.noise_multiplier, event.sampling_prob):
         assert type(number) is float
     for relation in Relation:
@@ -64,6 +79,7 @@ def test_numbers_of_any_type_become_built_in_floats(sigma):
 
 def test_only_rdp_under_replace_one_gets_half_the_noise():
     event = Event(kind="fixed-size-gaussian", noise_multiplier=3.0, num_users=400, size=20)
+
     def sigma(relation, accountant):
         return event.to_dp_event(relation, accountant=accountant).event.noise_multiplier
 

@@ -16,8 +16,15 @@ from fedpriv.privacy.chain import decode, encode
 from fedpriv.privacy.ledger import BudgetSpentError, Ledger, LedgerError, read_ledger
 from fedpriv.privacy.plan import Plan
 
-PLAN = Plan(num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=0.5,
-            noise="gaussian", noise_multiplier=2.0)
+PLAN = Plan(
+    num_users=400,
+    expected_cohort_size=20,
+    num_rounds=10,
+    bound="clip",
+    l2_bound=0.5,
+    noise="gaussian",
+    noise_multiplier=2.0,
+)
 DIGEST = "ab" * 32
 
 
@@ -73,8 +80,9 @@ def test_the_line_is_on_the_disk_before_charge_returns(path, monkeypatch):
 def test_creation_syncs_file_and_folder(path, monkeypatch):
     synced = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")),
-                                                 sync(fd))[1])
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))[1]
+    )
     create(path).close()
     assert str(path) in synced and str(path.parent) in synced
 
@@ -119,14 +127,23 @@ def test_the_target_stops_before_the_charge(tmp_path):
         assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("call", [
-    lambda ledger: ledger.charge(0, 1), lambda ledger: ledger.charge(1, 0),
-    lambda ledger: ledger.charge(11, 1), lambda ledger: ledger.charge(1, 3),
-    lambda ledger: ledger.charge(1, 1), lambda ledger: ledger.charge("1", 1),
-    lambda ledger: ledger.charge(True, 1), lambda ledger: ledger.charge(1.0, 2),
-    lambda ledger: ledger.release(2, 1, DIGEST), lambda ledger: ledger.release(1, 2, DIGEST),
-    lambda ledger: ledger.release(1, 1, DIGEST), lambda ledger: ledger.release(1, 1, "short"),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ledger: ledger.charge(0, 1),
+        lambda ledger: ledger.charge(1, 0),
+        lambda ledger: ledger.charge(11, 1),
+        lambda ledger: ledger.charge(1, 3),
+        lambda ledger: ledger.charge(1, 1),
+        lambda ledger: ledger.charge("1", 1),
+        lambda ledger: ledger.charge(True, 1),
+        lambda ledger: ledger.charge(1.0, 2),
+        lambda ledger: ledger.release(2, 1, DIGEST),
+        lambda ledger: ledger.release(1, 2, DIGEST),
+        lambda ledger: ledger.release(1, 1, DIGEST),
+        lambda ledger: ledger.release(1, 1, "short"),
+    ],
+)
 def test_what_does_not_follow_is_refused_and_nothing_is_written(path, call):
     with create(path) as ledger:
         ledger.charge(1, 1)
@@ -154,7 +171,7 @@ def damage(data, rng):
     if way == "edit":  # one bit of one character, but the newline that ends a line
         place = rng.choice([i for i, char in enumerate(data) if char != 10])
         changed = data[place] ^ (1 << rng.randrange(7))
-        return data[:place] + bytes([changed]) + data[place + 1:]
+        return data[:place] + bytes([changed]) + data[place + 1 :]
     if way == "drop":  # a line inside; cutting lines off the end is seen by checkpoints
         del lines[rng.randrange(len(lines) - 1)]
     elif way == "swap":
@@ -192,10 +209,23 @@ def test_a_forged_but_well_chained_ledger_still_has_to_make_sense(path):
     filled(path)
     chain = decode(path.read_bytes())
     kinds = [(record.kind, dict(record.fields)) for record in chain.records]
-    for forged in (kinds[:1] + kinds[2:], [*kinds, ("charge", kinds[1][1])],
-                   [*kinds, ("gift", {})], kinds[1:],
-                   [*kinds, ("charge", {**kinds[1][1], "round_num": 6, "event": {
-                       "kind": "gaussian", "noise_multiplier": 50.0}})]):
+    for forged in (
+        kinds[:1] + kinds[2:],
+        [*kinds, ("charge", kinds[1][1])],
+        [*kinds, ("gift", {})],
+        kinds[1:],
+        [
+            *kinds,
+            (
+                "charge",
+                {
+                    **kinds[1][1],
+                    "round_num": 6,
+                    "event": {"kind": "gaussian", "noise_multiplier": 50.0},
+                },
+            ),
+        ],
+    ):
         previous, data = "0" * 64, b""
         for number, (kind, fields) in enumerate(forged):
             record, line = encode(number, previous, kind, fields)
@@ -210,9 +240,13 @@ def test_a_torn_last_line_is_cut_off(path, kept):
     whole = filled(path)
     with Ledger.open(path) as ledger:
         ledger.charge(6, 1)
-    line = path.read_bytes()[len(whole):]
-    torn = {"half": line[: len(line) // 2], "all but the newline": line[:-1], "one byte": line[:1],
-            "zeros": bytes(200)}[kept]
+    line = path.read_bytes()[len(whole) :]
+    torn = {
+        "half": line[: len(line) // 2],
+        "all but the newline": line[:-1],
+        "one byte": line[:1],
+        "zeros": bytes(200),
+    }[kept]
     path.write_bytes(whole + torn)
     records, _, skipped = read_ledger(path)
     assert skipped == len(torn) and path.read_bytes() == whole + torn

@@ -11,8 +11,16 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 
-GOOD = {"num_users": 400, "expected_cohort_size": 20, "num_rounds": 100, "bound": "clip",
-        "l2_bound": 0.5, "noise": "gaussian", "noise_multiplier": 1.0, "delta": 1 / 400}
+GOOD = {
+    "num_users": 400,
+    "expected_cohort_size": 20,
+    "num_rounds": 100,
+    "bound": "clip",
+    "l2_bound": 0.5,
+    "noise": "gaussian",
+    "noise_multiplier": 1.0,
+    "delta": 1 / 400,
+}
 
 
 def plan(**changes):
@@ -131,9 +139,15 @@ def test_numbers_become_built_in():
     assert hash(made) == hash(plan())
 
 
-@pytest.mark.parametrize("bound", [{"bound": "none", "l2_bound": None},
-                                   {"bound": "none", "l2_bound": INF},
-                                   {"bound": "clip", "l2_bound": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"bound": "none", "l2_bound": None},
+        {"bound": "none", "l2_bound": INF},
+        {"bound": "clip", "l2_bound": 1.0},
+    ],
+    ids=str,
+)
 def test_a_plan_without_noise_promises_nothing_and_says_why(bound):
     made = plan(noise="none", noise_multiplier=0.0, **bound)
     told = made.epsilon(3)
@@ -152,8 +166,10 @@ def test_delta_defaults_below_one_in_n_and_one_in_n_is_remarked():
 
 
 def test_calibration_stays_within_the_target_and_becomes_the_budget():
-    made = Plan.calibrated(target_epsilon=2.0, **{name: value for name, value in GOOD.items()
-                                                  if name != "noise_multiplier"})
+    made = Plan.calibrated(
+        target_epsilon=2.0,
+        **{name: value for name, value in GOOD.items() if name != "noise_multiplier"},
+    )
     assert 1.99 <= made.epsilon(100).value <= 2.0
     assert made.target_epsilon == 2.0
     assert made.affords(99) and not made.affords(100)

@@ -40,8 +40,9 @@ def sizes_p(table: np.ndarray, prob: float) -> float:
         rest = 1.0 - stats.binom.cdf(size, users, prob)
         if here * rounds >= 8 and rest * rounds >= 8:
             edges.append(size + 1)
-    expected = rounds * np.diff([0.0, *(stats.binom.cdf(edge - 1, users, prob)
-                                        for edge in edges[1:]), 1.0])
+    expected = rounds * np.diff(
+        [0.0, *(stats.binom.cdf(edge - 1, users, prob) for edge in edges[1:]), 1.0]
+    )
     observed = np.histogram(sizes, [*edges, users + 1])[0]
     return float(stats.chisquare(observed, expected).pvalue)
 
@@ -123,8 +124,9 @@ def test_fixed_size_cohorts_are_uniform():
 
 def test_a_cap_drops_a_uniform_subset():
     roster = ROSTER[:40]
-    capped, free = (draws(PoissonSampler(sampling_prob=0.3, cap=cap), 4000, roster)
-                    for cap in (12, None))
+    capped, free = (
+        draws(PoissonSampler(sampling_prob=0.3, cap=cap), 4000, roster) for cap in (12, None)
+    )
     sizes = free.sum(axis=1)
     assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 12))
     assert not (capped & ~free).any()
@@ -132,8 +134,10 @@ def test_a_cap_drops_a_uniform_subset():
     cut = sizes > 12
     survived, drawn = capped[cut].sum(axis=0), free[cut].sum(axis=0)
     rate = survived.sum() / drawn.sum()
-    assert stats.chisquare(survived, drawn * rate * survived.sum() / (drawn * rate).sum()
-                           ).pvalue > ALPHA
+    assert (
+        stats.chisquare(survived, drawn * rate * survived.sum() / (drawn * rate).sum()).pvalue
+        > ALPHA
+    )
 
 
 def test_cohorts_depend_on_the_key_alone():

@@ -8,26 +8,40 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement import privacy_statement, run_statement
 
-PLAN = Plan(num_users=4000, expected_cohort_size=350, num_rounds=20, bound="clip", l2_bound=0.5,
-            noise="gaussian", noise_multiplier=2.0)
+PLAN = Plan(
+    num_users=4000,
+    expected_cohort_size=350,
+    num_rounds=20,
+    bound="clip",
+    l2_bound=0.5,
+    noise="gaussian",
+    noise_multiplier=2.0,
+)
 CORPUS = {
-    "name": "onstartups", "roster": "onstartups-all", "synthetic": False, "num_public_users": 412,
+    "name": "onstartups",
+    "roster": "onstartups-all",
+    "synthetic": False,
+    "num_public_users": 412,
     "provenance": {
-        "own_text_only": False, "dropped": {},
+        "own_text_only": False,
+        "dropped": {},
         "roster_how": "Users whose hashed id falls outside a fixed 10 %.",
         "roster_looks_at_data": False,
-        "foreign_text_share": 0.906, "foreign_text_share_by_rostered_users": 0.221,
+        "foreign_text_share": 0.906,
+        "foreign_text_share_by_rostered_users": 0.221,
         "words": "public users: those used by most users outside the roster",
         "tags": "public users: those used by most; they order the labels",
         "word_counts": "text that users outside the roster wrote",
-        "word_counts_source": "public users"},
+        "word_counts_source": "public users",
+    },
 }
 SIDE = {"source": "public", "description": "rank (words beyond the 100 commonest), from public"}
 
 
 def say(plan=PLAN, *, charges=20, mode="simulation", corpus=CORPUS, side=SIDE, lost=0):
-    return privacy_statement(plan, num_charges=charges, num_lost=lost, mode=mode, corpus=corpus,
-                             side_information=side)
+    return privacy_statement(
+        plan, num_charges=charges, num_lost=lost, mode=mode, corpus=corpus, side_information=side
+    )
 
 
 def text(statement):
@@ -41,18 +55,38 @@ def test_every_term_of_the_promise_is_said():
     for part in ("simulated", "add-remove", "user", "PLD", f"{spent.delta:.4g}"):
         assert part in said.headline
     whole = text(said)
-    for part in ("4000 users", "onstartups-all", "coin", "350 of 4000", "clipped to an l2 norm of "
-                 "0.5", "standard deviation 1 ", "20 of 20 planned rounds", "2 of them lost",
-                 "RDP", "with the add-remove relation", "outside a fixed 10 %"):
+    for part in (
+        "4000 users",
+        "onstartups-all",
+        "coin",
+        "350 of 4000",
+        "clipped to an l2 norm of 0.5",
+        "standard deviation 1 ",
+        "20 of 20 planned rounds",
+        "2 of them lost",
+        "RDP",
+        "with the add-remove relation",
+        "outside a fixed 10 %",
+    ):
         assert part in whole, part
 
 
 def test_what_is_not_covered_is_said():
     whole = text(say())
-    for part in ("Tuning", "90.6 %", "22.1 %", "does not cover a person's words inside",
-                 "Diagnostics", "assumption", "412 users outside the roster", "not hardened",
-                 "anyone with the seed can subtract the noise", "those used by most users outside",
-                 "rank (words beyond", "trusted"):
+    for part in (
+        "Tuning",
+        "90.6 %",
+        "22.1 %",
+        "does not cover a person's words inside",
+        "Diagnostics",
+        "assumption",
+        "412 users outside the roster",
+        "not hardened",
+        "anyone with the seed can subtract the noise",
+        "those used by most users outside",
+        "rank (words beyond",
+        "trusted",
+    ):
         assert part in whole, part
 
 
@@ -80,18 +114,39 @@ def test_no_noise_promises_nothing():
 
 
 def test_fixed_cohorts_caps_own_text_and_private_side_information():
-    fixed = Plan(num_users=400, expected_cohort_size=20, num_rounds=5, bound="normalise",
-                 l2_bound=1.0, noise="gaussian", noise_multiplier=9.0, sampling="fixed",
-                 relation="replace-one")
-    corpus = {**CORPUS, "synthetic": True,
-              "provenance": {**CORPUS["provenance"], "own_text_only": True}}
+    fixed = Plan(
+        num_users=400,
+        expected_cohort_size=20,
+        num_rounds=5,
+        bound="normalise",
+        l2_bound=1.0,
+        noise="gaussian",
+        noise_multiplier=9.0,
+        sampling="fixed",
+        relation="replace-one",
+    )
+    corpus = {
+        **CORPUS,
+        "synthetic": True,
+        "provenance": {**CORPUS["provenance"], "own_text_only": True},
+    }
     whole = text(say(fixed, charges=5, corpus=corpus, side={**SIDE, "source": "private"}))
-    for part in ("without replacement", "replacing all records", "normalised to", "Rényi",
-                 "own text only", "NOT covered", "made up"):
+    for part in (
+        "without replacement",
+        "replacing all records",
+        "normalised to",
+        "Rényi",
+        "own text only",
+        "NOT covered",
+        "made up",
+    ):
         assert part in whole, part
     assert "90.6" not in whole
-    private = {**CORPUS["provenance"], "word_counts_source": "private",
-               "roster_looks_at_data": True}
+    private = {
+        **CORPUS["provenance"],
+        "word_counts_source": "private",
+        "roster_looks_at_data": True,
+    }
     whole = text(say(corpus={**CORPUS, "provenance": private}))
     assert "include rostered ones" in whole and "looked at the records" in whole
     capped = Plan(**{**PLAN.to_json(), "cohort_cap": 700})
@@ -117,8 +172,9 @@ def test_a_run_folder_states_itself(tmp_path):
         ledger.charge(1, 1)
         ledger.charge(1, 2)
         ledger.release(1, 2, "0" * 64)
-    (tmp_path / "experiment.json").write_text(json.dumps(
-        {"corpus": CORPUS, "side_information": SIDE}))
+    (tmp_path / "experiment.json").write_text(
+        json.dumps({"corpus": CORPUS, "side_information": SIDE})
+    )
     said = run_statement(tmp_path)
     assert said == say(charges=2, mode="secure", lost=1)
     assert json.loads(json.dumps(said.to_json()))["sections"][0]["title"] == "The promise"

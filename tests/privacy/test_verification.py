@@ -13,8 +13,16 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.verification import document_digest, verify_run
 
-PLAN = Plan(num_users=400, expected_cohort_size=20, num_rounds=8, bound="clip", l2_bound=0.5,
-            noise="gaussian", noise_multiplier=2.0, target_epsilon=1.0)
+PLAN = Plan(
+    num_users=400,
+    expected_cohort_size=20,
+    num_rounds=8,
+    bound="clip",
+    l2_bound=0.5,
+    noise="gaussian",
+    noise_multiplier=2.0,
+    target_epsilon=1.0,
+)
 
 
 def write_run(folder, plan=PLAN, lose=(3,), rounds=6):
@@ -32,17 +40,30 @@ def write_run(folder, plan=PLAN, lose=(3,), rounds=6):
             attempt = ledger.attempts(round_num) + 1
             ledger.charge(round_num, attempt)
             path = folder / "checkpoints" / f"round-{round_num:06d}.safetensors"
-            save_file({"w": np.full(3, round_num, np.float32)}, path,
-                      {"ledger_head": ledger.head, "round_num": str(round_num)})
+            save_file(
+                {"w": np.full(3, round_num, np.float32)},
+                path,
+                {"ledger_head": ledger.head, "round_num": str(round_num)},
+            )
             ledger.release(round_num, attempt, digest(path))
             spent = plan.epsilon(ledger.charges)
-            stated.append({"round_num": round_num, "attempt": attempt, "epsilon": spent.value
-                           if plan.is_private else None, "delta": spent.delta})
-        save_file({"w": np.zeros(3, np.float32)}, folder / "state.safetensors",
-                  {"ledger_head": ledger.head, "round_num": str(rounds)})
+            stated.append(
+                {
+                    "round_num": round_num,
+                    "attempt": attempt,
+                    "epsilon": spent.value if plan.is_private else None,
+                    "delta": spent.delta,
+                }
+            )
+        save_file(
+            {"w": np.zeros(3, np.float32)},
+            folder / "state.safetensors",
+            {"ledger_head": ledger.head, "round_num": str(rounds)},
+        )
         final = ledger.epsilon()
-        (folder / "summary.json").write_text(json.dumps({
-            **final.to_json(), "rounds": rounds, "charges": ledger.charges}))
+        (folder / "summary.json").write_text(
+            json.dumps({**final.to_json(), "rounds": rounds, "charges": ledger.charges})
+        )
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in stated))
     return folder
 
@@ -69,15 +90,24 @@ def test_a_sound_run_passes_every_check(run):
     found = verify_run(run)
     assert found.ok, found.checks
     assert {check.name for check in found.checks} == {
-        "ledger", "charges", "budget", "experiment", "rounds", "summary", "checkpoints", "digests"}
+        "ledger",
+        "charges",
+        "budget",
+        "experiment",
+        "rounds",
+        "summary",
+        "checkpoints",
+        "digests",
+    }
     assert (found.num_charges, found.num_releases, found.num_lost) == (7, 6, 1)
     assert found.epsilon == PLAN.epsilon(7)
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["ok"] is True
 
 
 def test_a_run_without_noise_passes(tmp_path):
-    found = verify_run(write_run(tmp_path / "run", Plan(num_users=4, expected_cohort_size=2,
-                                                        num_rounds=8)))
+    found = verify_run(
+        write_run(tmp_path / "run", Plan(num_users=4, expected_cohort_size=2, num_rounds=8))
+    )
     assert found.ok and found.to_json()["epsilon"] is None
 
 
@@ -103,33 +133,50 @@ def cut(run, lines):
     (run / "ledger.jsonl").write_bytes(b"".join(data[:lines]))
 
 
-@pytest.mark.parametrize(("wrong", "named"), [
-    (lambda run: edit_row(run, 2, epsilon=0.1), "rounds"),
-    (lambda run: edit_row(run, 2, epsilon="0.1"), "rounds"),
-    (lambda run: edit_row(run, 2, delta=1e-9), "rounds"),
-    (lambda run: edit_row(run, 2, attempt=1), "rounds"),
-    (lambda run: edit_row(run, 5, round_num=7, attempt=1), "rounds"),
-    (lambda run: edit_row(run, 5, round_num=1), "rounds"),
-    (lambda run: (run / "rounds.jsonl").write_text("{}\n"), "rounds"),
-    (lambda run: (run / "rounds.jsonl").write_text("[1]\n"), "rounds"),
-    (lambda run: edit_json(run / "summary.json", epsilon=0.1), "summary"),
-    (lambda run: edit_json(run / "summary.json", delta=1e-9), "summary"),
-    (lambda run: edit_json(run / "summary.json", rounds=8), "summary"),
-    (lambda run: edit_json(run / "summary.json", charges=6), "summary"),
-    (lambda run: edit_json(run / "summary.json", relation="replace-one"), "summary"),
-    (lambda run: (run / "summary.json").write_text("[]"), "summary"),
-    (lambda run: edit_json(run / "experiment.json", mode="secure"), "experiment"),
-    (lambda run: edit_json(run / "experiment.json", corpus={"name": "other"}), "experiment"),
-    (lambda run: edit_json(run / "experiment.json", plan={}), "experiment"),
-    (lambda run: (run / "experiment.json").write_text("{"), "experiment"),
-    (lambda run: save_file({"w": np.zeros(3, np.float32)},
-                           run / "checkpoints" / "round-000006.safetensors"), "digests"),
-    (lambda run: (run / "state.safetensors").write_bytes(b"\x00" * 40), "checkpoints"),
-    (lambda run: save_file({"w": np.zeros(1, np.float32)}, run / "state.safetensors",
-                           {"ledger_head": "f" * 64}), "checkpoints"),
-    (lambda run: save_file({"w": np.zeros(1, np.float32)}, run / "state.safetensors",
-                           {"ledger_head": "0" * 64, "round_num": "9"}), "checkpoints"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda run: edit_row(run, 2, epsilon=0.1), "rounds"),
+        (lambda run: edit_row(run, 2, epsilon="0.1"), "rounds"),
+        (lambda run: edit_row(run, 2, delta=1e-9), "rounds"),
+        (lambda run: edit_row(run, 2, attempt=1), "rounds"),
+        (lambda run: edit_row(run, 5, round_num=7, attempt=1), "rounds"),
+        (lambda run: edit_row(run, 5, round_num=1), "rounds"),
+        (lambda run: (run / "rounds.jsonl").write_text("{}\n"), "rounds"),
+        (lambda run: (run / "rounds.jsonl").write_text("[1]\n"), "rounds"),
+        (lambda run: edit_json(run / "summary.json", epsilon=0.1), "summary"),
+        (lambda run: edit_json(run / "summary.json", delta=1e-9), "summary"),
+        (lambda run: edit_json(run / "summary.json", rounds=8), "summary"),
+        (lambda run: edit_json(run / "summary.json", charges=6), "summary"),
+        (lambda run: edit_json(run / "summary.json", relation="replace-one"), "summary"),
+        (lambda run: (run / "summary.json").write_text("[]"), "summary"),
+        (lambda run: edit_json(run / "experiment.json", mode="secure"), "experiment"),
+        (lambda run: edit_json(run / "experiment.json", corpus={"name": "other"}), "experiment"),
+        (lambda run: edit_json(run / "experiment.json", plan={}), "experiment"),
+        (lambda run: (run / "experiment.json").write_text("{"), "experiment"),
+        (
+            lambda run: save_file(
+                {"w": np.zeros(3, np.float32)}, run / "checkpoints" / "round-000006.safetensors"
+            ),
+            "digests",
+        ),
+        (lambda run: (run / "state.safetensors").write_bytes(b"\x00" * 40), "checkpoints"),
+        (
+            lambda run: save_file(
+                {"w": np.zeros(1, np.float32)}, run / "state.safetensors", {"ledger_head": "f" * 64}
+            ),
+            "checkpoints",
+        ),
+        (
+            lambda run: save_file(
+                {"w": np.zeros(1, np.float32)},
+                run / "state.safetensors",
+                {"ledger_head": "0" * 64, "round_num": "9"},
+            ),
+            "checkpoints",
+        ),
+    ],
+)
 def test_a_false_statement_is_found(run, wrong, named):
     wrong(run)
     assert failed(run) == {named}
@@ -176,7 +223,7 @@ def test_100_of_100_random_manipulations_are_found(run):
             place = rng.randrange(len(data) - 1)
             while data[place] == 10:
                 place = rng.randrange(len(data) - 1)
-            changed = [data[:place] + bytes([data[place] ^ 1]) + data[place + 1:]]
+            changed = [data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]]
         (run / "ledger.jsonl").write_bytes(b"".join(changed))
         assert not verify_run(run).ok, (trial, way)
     (run / "ledger.jsonl").write_bytes(data)
@@ -207,8 +254,9 @@ def test_a_round_done_again_counts_twice(run):
     with Ledger.open(run / "ledger.jsonl") as ledger:
         ledger.charge(6, 2)
         path = run / "checkpoints" / "round-000006.safetensors"
-        save_file({"w": np.full(3, 66, np.float32)}, path,
-                  {"ledger_head": ledger.head, "round_num": "6"})
+        save_file(
+            {"w": np.full(3, 66, np.float32)}, path, {"ledger_head": ledger.head, "round_num": "6"}
+        )
         ledger.release(6, 2, digest(path))
     (run / "summary.json").unlink()
     found = verify_run(run)
