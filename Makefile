@@ -31,10 +31,10 @@ check: $(STAMP)
 	$(BIN)/pyright
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-full: check
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto -m "slow or not slow"
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,9 +1,9 @@
-"""Seconds a round of the main job takes in one process on one core, ledger and checkpoints included.
+"""Seconds a round takes in one process on one core, with ledger and checkpoints.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/round_time.py --corpus onstartups
 
-20 users of `onstartups-400` a round, 5,000,500 parameters, one local epoch, clip and Gaussian noise.
-Prints the median and the spread of steady rounds, without evaluation, and where the time goes.
+20 users of `onstartups-400` a round, 5,000,500 parameters, one local epoch, clip and Gaussian
+noise. Prints the median and quartiles of steady rounds, without evaluation.
 """
 
 from __future__ import annotations

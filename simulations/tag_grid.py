@@ -3,8 +3,8 @@
 The grid is committed so that anybody can count it: within a setting every private method that is
 tuned gets four configurations, and one figure (accuracy on held-out examples of rostered users)
 decides. (AdaDPS on TFF inputs had a coarse search by hand before, of about eight runs.) Momentum
-variants take over the choice of their plain form, and ε = 2 that of ε = 8 with the clip norm halved,
-as the noise doubles. None of this is covered by any ε.
+variants take over the choice of their plain form, and ε = 2 that of ε = 8 with the clip norm
+halved, as the noise doubles. None of this is covered by any ε.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def import_stackoverflow(
             "seed": seed if select == "seeded" else None,
             "vocabulary": "public users"
             if published_words is None
-            else "published by TFF, counted over all users, rostered ones included (private source)",
+            else "published by TFF, counted over all users, rostered ones too (private source)",
             "users_in_split": len(data.client_ids),
             "users_read": len(roster) + len(outside),
         }

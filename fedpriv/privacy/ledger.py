@@ -153,8 +153,8 @@ class Ledger:
             why = (
                 f"all {plan.num_rounds} charges are spent"
                 if spent >= plan.num_rounds
-                else f"charge {spent + 1} would take ε to {plan.epsilon(spent + 1).value:.4f}, above "
-                f"the target {plan.target_epsilon:g}"
+                else f"charge {spent + 1} would take ε to {plan.epsilon(spent + 1).value:.4f}, "
+                f"above the target {plan.target_epsilon:g}"
             )
             raise BudgetSpentError(
                 f"round {round_num} is not started: {why}; a further round needs a new plan"
