@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import (
@@ -20,10 +20,13 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiment import Option, find_experiments, load_experiment, tag_prediction
-from fedpriv.job import Job, resume_job, start_job
 from fedpriv.report.page import write_report
-from fedpriv.run import RoundRecord
+
+# torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
+if TYPE_CHECKING:
+    from fedpriv.experiment import Option
+    from fedpriv.job import Job
+    from fedpriv.run import RoundRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +39,8 @@ def list_experiments(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments that can be run by name."""
+    from fedpriv.experiment import find_experiments
+
     found = {name: make() for name, make in sorted(find_experiments().items())}
     if as_json:
         print_json(
@@ -107,6 +112,9 @@ def run_command(
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
+    from fedpriv.experiment import load_experiment, tag_prediction
+    from fedpriv.job import resume_job, start_job
+
     if engine != "serial":
         raise ValueError(f"engine {engine!r} is not known; use 'serial', or run the Flower app")
     keep_last = keep_last_from(keep_checkpoints)

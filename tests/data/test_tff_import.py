@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedpriv.cli import app
 from fedpriv.data.tff_stackoverflow import import_stackoverflow, tag_prediction_arrays
 
 
@@ -169,3 +171,15 @@ def test_tff_own_sample_goes_through_the_same_path(shared_data, tmp_path):
         examples = view.examples(client, "all")
         assert rows(word_shares(examples)) == rows(x[kept])
         assert rows(examples.multi_hot()) == rows(y[kept])
+
+
+def test_a_run_takes_the_archive_as_its_corpus(archive, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "adadps-tags", "--corpus", str(archive), "--rounds", "2", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    # Progress goes to standard error, which the runner mixes in before the figures.
+    figures = json.loads(done.stdout[done.stdout.index("{") :])
+    assert figures["users"] == 400 and figures["rounds"] == 2
+    assert not figures["synthetic"] and figures["roster"] == "tff-400"
