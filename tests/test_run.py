@@ -708,11 +708,11 @@ def test_a_kill_at_every_moment_and_another_while_resuming(runner):
         runner.check_end(folder, kills)
 
 
-def kill_at_random(runner, kills, longest):
+def kill_at_random(runner, kills, longest, slow):
     """SIGKILL from outside at random moments, as many as come before the run's own end."""
     folder, choice, done = runner.tmp / "run", random.Random(kills), 0
     while done < kills and not runner.run(
-        folder, kill_after=choice.uniform(0.0, longest), slow=0.01
+        folder, kill_after=choice.uniform(0.0, longest), slow=slow
     ):
         done += 1
         runner.check(folder)
@@ -725,13 +725,13 @@ def kill_at_random(runner, kills, longest):
 
 @pytest.mark.parametrize("runner", [{"rounds": 60, "eval-every": 50}], indirect=True)
 def test_killed_at_random_moments_and_resumed(runner):
-    kill_at_random(runner, 3, 0.5)
+    kill_at_random(runner, 3, 0.5, 0.01)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runner", [{"rounds": 600, "eval-every": 500}], indirect=True)
+@pytest.mark.parametrize("runner", [{"rounds": 250, "eval-every": 200}], indirect=True)
 def test_killed_at_twenty_random_moments_and_resumed(runner):
-    kill_at_random(runner, 20, 0.6)
+    kill_at_random(runner, 20, 0.6, 0.04)
 
 
 @pytest.mark.slow
