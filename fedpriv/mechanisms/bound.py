@@ -62,11 +62,12 @@ def _finite_norm(update: Tree) -> float:
 def _resized(update: Tree, norm: float, length: float) -> Tree:
     """Return an update of this norm made a part in 2^22 shorter than a length."""
     if not 1e-30 < length / norm < 1e30:
-        # float32 cannot hold such a factor, or not to full precision: bring the norm near 1
-        # first, exactly, by two powers of two.
-        norm, exponent = math.frexp(norm)
+        # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
+        # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
+        exponent = math.frexp(norm)[1]
         for half in (exponent // 2, exponent - exponent // 2):
             update = tree.scale(update, math.ldexp(1.0, -half))
+        norm = tree.l2_norm(update)
     return tree.scale(update, length / norm * _ROUNDING)
 
 

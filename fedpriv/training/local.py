@@ -112,17 +112,23 @@ class SparseSoftmaxTrainer:
         rows, positions = _own_rows(chosen.indices, kernel.shape[0])
         values = chosen.values(self.inputs)
         steps = values if self.multiplier is None else values * self.multiplier[chosen.indices]
-        words = SparseRows(indptr=chosen.indptr, indices=positions, values=values)
-        own_kernel, own_bias = kernel[rows], bias.copy()
-        for batch in self.schedule.batches(len(chosen), rng):
+        words = SparseRows(indptr=chosen.indptr, indices=chosen.indices, values=values)
+        # Only the change is kept, and only on the user's own rows: the global kernel is read in
+        # place, and what is returned was never the small difference of two large numbers.
+        change = np.zeros((len(rows), kernel.shape[1]), np.float32)
+        own_bias = bias.copy()
+        for step, batch in enumerate(self.schedule.batches(len(chosen), rng)):
             taken, entries = words.take(batch)
-            residual = softmax_residual(taken.times(own_kernel), own_bias, chosen.labels[batch])
+            own = taken.over(positions[entries])
+            logits = taken.times(kernel)
+            if step:
+                own.add_times(change, logits)
+            residual = softmax_residual(logits, own_bias, chosen.labels[batch])
             residual *= np.float32(-self.schedule.learning_rate / len(batch))
-            taken.with_values(steps[entries]).add_transposed_times(residual, own_kernel)
+            own.with_values(steps[entries]).add_transposed_times(residual, change)
             own_bias += residual.sum(axis=0)
-        own_kernel -= kernel[rows]
         own_bias -= bias
-        update = RowSparse(rows=rows, values=own_kernel, num_rows=kernel.shape[0])
+        update = RowSparse(rows=rows, values=change, num_rows=kernel.shape[0])
         return {"bias": own_bias, "kernel": update}
 
 

@@ -52,10 +52,19 @@ class SparseRows:
         """Return the same pattern with other entries."""
         return SparseRows(indptr=self.indptr, indices=self.indices, values=values)
 
+    def over(self, indices: np.ndarray) -> SparseRows:
+        """Return the same entries over other columns."""
+        return SparseRows(indptr=self.indptr, indices=indices, values=self.values)
+
     def times(self, dense: np.ndarray) -> np.ndarray:
         """Return the product with a dense float32 matrix `(columns, k)`, float32 `(n, k)`."""
+        out = np.zeros((len(self), dense.shape[1]), np.float32)
+        self.add_times(dense, out)
+        return out
+
+    def add_times(self, dense: np.ndarray, out: np.ndarray) -> None:
+        """Add the product with a dense float32 matrix `(columns, k)` into `out` `(n, k)`."""
         columns, width = dense.shape
-        out = np.zeros((len(self), width), np.float32)
         _sparsetools.csr_matvecs(
             len(self),
             columns,
@@ -66,7 +75,6 @@ class SparseRows:
             dense.reshape(-1),
             out.reshape(-1),
         )
-        return out
 
     def add_transposed_times(self, dense: np.ndarray, out: np.ndarray) -> None:
         """Add the transpose's product with a dense float32 `(n, k)` into `out` `(columns, k)`."""

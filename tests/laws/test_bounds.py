@@ -5,12 +5,13 @@ changes anybody else's contribution; and the released mean has a public denomina
 bounds show that the laws can fail.
 """
 
+import logging
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv import tree
@@ -103,6 +104,24 @@ class TestNorm:
             update = {"bias": np.full(COLUMNS, value, dtype),
                       "kernel": np.full((ROWS, COLUMNS), value / 3, dtype)}
             assert not exceeds(make(norm), update)
+
+    @pytest.mark.parametrize("c", [1e-9, 1e-3, 1.0, 1e6])
+    @pytest.mark.parametrize(("dtype", "size"), [
+        (np.float32, 3e38), (np.float32, 1e35), (np.float32, 1e-38), (np.float32, 3e-45),
+        (np.float64, 1e300), (np.float64, 1e-300), (np.float64, 1e-320), (np.float16, 6e4),
+        (np.float16, 6e-8),
+    ])
+    def test_the_ends_of_a_dtypes_range(self, c, dtype, size):
+        """Factors that float32 cannot hold; a bias of another dtype may be in the same tree."""
+        rng = np.random.default_rng(3)
+        for other in (dtype, np.float32, np.float64):
+            kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
+            update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
+            norm = exact_norm(update)
+            for bound, length in ((Clip(l2_clip_norm=c), min(norm, c)),
+                                  (Normalise(l2_clip_norm=c), c)):
+                assert not exceeds(bound, update)
+                assert exact_norm(bound.apply(update)) == pytest.approx(length, rel=1e-6)
 
     @every_bound
     @given(update=updates(-30, 30))
@@ -297,6 +316,18 @@ def distance(left, right):
 cohorts = st.lists(updates(-40, 40), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
+@every_bound
+@settings(max_examples=2000)
+@given(update=updates(), exponent=st.floats(-20, 20))
+def test_no_output_exceeds_the_bound_at_length(make, update, exponent):
+    bound = make(10.0**exponent)
+    try:
+        assert not exceeds(bound, update)
+    except ValueError:
+        assert exact_norm(update) > 1e30
+
+
 class TestSensitivity:
     @every_bound
     @given(cohort=cohorts, exponent=st.floats(-6, 6))
@@ -458,6 +489,12 @@ class TestPoisonedUsers:
         result, found = summed(bound, {**self.honest, "evil": huge})
         assert result.num_failed == 0
         assert 0.4999 < distance(found, clean) <= 0.5 * (1 + 1e-12)
+
+    def test_what_a_poisoned_user_raises_is_not_written_down(self, caplog):
+        """An error's text may hold a user's words; its kind may be told, the user's id may not."""
+        caplog.set_level(logging.INFO, logger="fedpriv")
+        summed(Clip(l2_clip_norm=1.0), {"evil-1234": POISON["raises"]})
+        assert "out of luck" not in caplog.text and "evil-1234" not in caplog.text
 
     def test_users_that_do_not_exist_are_their_own_zero(self):
         class Some(Users):
