@@ -11,8 +11,18 @@ from fedpriv.engine import SerialCarrier
 from fedpriv.experiment import find_experiments
 from fedpriv.run_folder import read_lines
 
-ISSUED = {"accuracy", "recall_at_5", "epsilon", "delta", "rounds", "users", "seconds_per_round",
-          "corpus", "synthetic", "run_dir"}
+ISSUED = {
+    "accuracy",
+    "recall_at_5",
+    "epsilon",
+    "delta",
+    "rounds",
+    "users",
+    "seconds_per_round",
+    "corpus",
+    "synthetic",
+    "run_dir",
+}
 SMALL = ("--rounds", "3", "--noise-multiplier", "1", "--delta", "0.001", "--cohort", "6")
 
 
@@ -41,63 +51,159 @@ class TestList:
 
     def test_help_names_every_option_of_the_issue(self):
         shown = CliRunner().invoke(cli.app, ["run", "--help"], terminal_width=200).stdout
-        for option in ("corpus", "roster", "users", "cohort", "rounds", "noise-multiplier",
-                       "target-epsilon", "delta", "seed", "engine", "out", "resume", "json"):
+        for option in (
+            "corpus",
+            "roster",
+            "users",
+            "cohort",
+            "rounds",
+            "noise-multiplier",
+            "target-epsilon",
+            "delta",
+            "seed",
+            "engine",
+            "out",
+            "resume",
+            "json",
+        ):
             assert f"--{option}" in shown
 
 
 class TestRun:
     def test_json_has_the_figures_of_the_issue(self, tiny_corpus, tmp_path):
-        result = run("run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL,
-                     "--out", tmp_path / "run", "--json")
+        result = run(
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--out",
+            tmp_path / "run",
+            "--json",
+        )
         told = json.loads(result.stdout)
         assert set(told) >= ISSUED
         assert (told["rounds"], told["users"], told["delta"]) == (3, 60, 0.001)
         assert (told["corpus"], told["synthetic"]) == ("tiny-synthetic", True)
         assert 0 <= told["accuracy"] <= 1 and 0 <= told["recall_at_5"] <= 1
         assert 0 < told["epsilon"] < 20 and told["seconds_per_round"] > 0
-        assert (told["relation"], told["unit"], told["accountant"]) == (
-            "add-remove", "user", "PLD")
+        assert (told["relation"], told["unit"], told["accountant"]) == ("add-remove", "user", "PLD")
         assert told["run_dir"] == str(tmp_path / "run")
         assert told == json.loads((tmp_path / "run" / "summary.json").read_text())
         assert (tmp_path / "run" / "report.html").stat().st_size > 1000
 
     def test_in_words_it_says_synthetic_and_where_everything_is(self, tiny_corpus, tmp_path):
-        result = run("run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL,
-                     "--out", tmp_path / "run")
+        result = run(
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--out",
+            tmp_path / "run",
+        )
         assert result.output.count("SYNTHETIC corpus tiny-synthetic") == 2  # before and after
-        for said in ("ε = ", "δ = ", "add-remove", "not covered by ε", "report.html",
-                     str(tmp_path / "run")):
+        for said in (
+            "ε = ",
+            "δ = ",
+            "add-remove",
+            "not covered by ε",
+            "report.html",
+            str(tmp_path / "run"),
+        ):
             assert said in result.stdout
 
     def test_without_privacy_it_says_so(self, tiny_corpus, tmp_path):
-        result = run("run", "fedavg-tags", "--corpus", tiny_corpus.directory, "--rounds", 2,
-                     "--delta", 0.001, "--out", tmp_path / "run")
+        result = run(
+            "run",
+            "fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            "--rounds",
+            2,
+            "--delta",
+            0.001,
+            "--out",
+            tmp_path / "run",
+        )
         assert "no privacy (ε = ∞)" in result.stdout
         told = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert told["epsilon"] is None
 
     def test_options_reach_the_experiment(self, tiny_corpus, tmp_path):
-        run("run", "adadps-tags", "--corpus", tiny_corpus.directory, *SMALL, "--seed", 4,
-            "--users", 30, "--precondition", "both", "--bound", "normalise", "--inputs",
-            "unit-norm", "--server-optimizer", "adam", "--aggregate", "none", "--set",
-            "local-epochs=2", "-s", "normalise-regulariser=0.1", "-s", "side-information=frequency",
-            "-s", "target-epsilon=none", "--roster", "tiny-60", "--out", tmp_path / "run", "--json")
+        run(
+            "run",
+            "adadps-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--seed",
+            4,
+            "--users",
+            30,
+            "--precondition",
+            "both",
+            "--bound",
+            "normalise",
+            "--inputs",
+            "unit-norm",
+            "--server-optimizer",
+            "adam",
+            "--aggregate",
+            "none",
+            "--set",
+            "local-epochs=2",
+            "-s",
+            "normalise-regulariser=0.1",
+            "-s",
+            "side-information=frequency",
+            "-s",
+            "target-epsilon=none",
+            "--roster",
+            "tiny-60",
+            "--out",
+            tmp_path / "run",
+            "--json",
+        )
         document = json.loads((tmp_path / "run" / "experiment.json").read_text())
         options = document["experiment"]
         expected = {
-            "rounds": 3, "noise-multiplier": 1.0, "delta": 0.001, "cohort": 6.0, "seed": 4,
-            "users": 30, "precondition": "both", "bound": "normalise", "inputs": "unit-norm",
-            "server-optimizer": "adam", "aggregate": "none", "local-epochs": 2,
-            "normalise-regulariser": 0.1, "side-information": "frequency", "roster": "tiny-60",
+            "rounds": 3,
+            "noise-multiplier": 1.0,
+            "delta": 0.001,
+            "cohort": 6.0,
+            "seed": 4,
+            "users": 30,
+            "precondition": "both",
+            "bound": "normalise",
+            "inputs": "unit-norm",
+            "server-optimizer": "adam",
+            "aggregate": "none",
+            "local-epochs": 2,
+            "normalise-regulariser": 0.1,
+            "side-information": "frequency",
+            "roster": "tiny-60",
             "target-epsilon": None,
         }
         assert {name: options[name] for name in expected} == expected
         assert document["plan"]["num_users"] == 30 and document["corpus"]["num_users"] == 30
 
     def test_a_target_is_calibrated_and_kept(self, tiny_corpus, tmp_path):
-        result = run("run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, "--rounds", 2,
-                     "--target-epsilon", 3, "--delta", 0.001, "--out", tmp_path / "run", "--json")
+        result = run(
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            "--rounds",
+            2,
+            "--target-epsilon",
+            3,
+            "--delta",
+            0.001,
+            "--out",
+            tmp_path / "run",
+            "--json",
+        )
         assert 2.99 < json.loads(result.stdout)["epsilon"] <= 3.0
 
     def test_the_corpus_may_come_from_the_environment_and_the_folder_from_the_clock(
@@ -105,24 +211,48 @@ class TestRun:
     ):
         monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
         monkeypatch.chdir(tmp_path)
-        folders = {json.loads(run("run", "dp-fedavg-tags", *SMALL, "--json").stdout)["run_dir"]
-                   for _ in range(2)}
+        folders = {
+            json.loads(run("run", "dp-fedavg-tags", *SMALL, "--json").stdout)["run_dir"]
+            for _ in range(2)
+        }
         assert len(folders) == 2
         assert all((tmp_path / folder / "summary.json").is_file() for folder in folders)
         assert all(folder.startswith("runs/dp-fedavg-tags-") for folder in folders)
 
     def test_secure_runs(self, tiny_corpus, tmp_path):
-        result = run("run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL,
-                     "--secure", "--out", tmp_path / "run")
+        result = run(
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--secure",
+            "--out",
+            tmp_path / "run",
+        )
         assert "secure" in result.stdout and "outside the roster" in result.stdout
         assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
 
     @pytest.mark.parametrize(("keep", "left"), [("1", {10, 12}), ("all", set(range(1, 13)))])
     def test_checkpoints_are_kept_as_asked(self, tiny_corpus, tmp_path, keep, left):
-        run("run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL, "--rounds", 12,
-            "--keep-checkpoints", keep, "--out", tmp_path / "run", "--json")
-        found = {int(file.stem.split("-")[1])
-                 for file in (tmp_path / "run" / "checkpoints").glob("*.safetensors")}
+        run(
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--rounds",
+            12,
+            "--keep-checkpoints",
+            keep,
+            "--out",
+            tmp_path / "run",
+            "--json",
+        )
+        found = {
+            int(file.stem.split("-")[1])
+            for file in (tmp_path / "run" / "checkpoints").glob("*.safetensors")
+        }
         assert found == left
 
 
@@ -139,8 +269,17 @@ class TestResume:
             return real(self, **arguments)
 
         monkeypatch.setattr(SerialCarrier, "partial_sum", interrupted)
-        status = main(monkeypatch, "run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory,
-                      *SMALL, "--out", folder, "--json")
+        status = main(
+            monkeypatch,
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--out",
+            folder,
+            "--json",
+        )
         assert status == 130
         told = "".join(capsys.readouterr().err.split())
         assert f"fedprivrun--resume{folder}" in told
@@ -150,10 +289,19 @@ class TestResume:
         assert [(line["round_num"], line["attempt"]) for line in lines] == [(1, 1), (2, 2)]
         assert json.loads(run("run", "--resume", folder, "--json").stdout) == summary
 
-    @pytest.mark.parametrize("more", [
-        ["dp-fedavg-tags"], ["--out", "x"], ["--rounds", "9"], ["--noise-multiplier", "2"],
-        ["--seed", "1"], ["--secure"], ["--corpus", "x"], ["--set", "bound=clip"],
-    ])
+    @pytest.mark.parametrize(
+        "more",
+        [
+            ["dp-fedavg-tags"],
+            ["--out", "x"],
+            ["--rounds", "9"],
+            ["--noise-multiplier", "2"],
+            ["--seed", "1"],
+            ["--secure"],
+            ["--corpus", "x"],
+            ["--set", "bound=clip"],
+        ],
+    )
     def test_it_takes_nothing_beside_it(self, monkeypatch, capsys, tmp_path, more):
         assert main(monkeypatch, "run", "--resume", tmp_path, *more) == 2
         assert "give it alone" in capsys.readouterr().err
@@ -201,15 +349,25 @@ class TestErrors:
         assert said in shown.err and "Traceback" not in shown.err
         assert not out.exists()
 
-    @pytest.mark.parametrize("arguments", [["run", "--rounds", "many"], ["run", "--no-such"],
-                                           ["walk"], ["run", "a", "b"]])
+    @pytest.mark.parametrize(
+        "arguments",
+        [["run", "--rounds", "many"], ["run", "--no-such"], ["walk"], ["run", "a", "b"]],
+    )
     def test_what_is_no_command_at_all(self, monkeypatch, capsys, arguments):
         assert main(monkeypatch, *arguments) == 2
         assert "Traceback" not in capsys.readouterr().err
 
     def test_a_folder_that_holds_a_run(self, tiny_corpus, tmp_path, monkeypatch, capsys):
-        arguments = ["run", "dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL, "--out",
-                     tmp_path / "run", "--json"]
+        arguments = [
+            "run",
+            "dp-fedavg-tags",
+            "--corpus",
+            tiny_corpus.directory,
+            *SMALL,
+            "--out",
+            tmp_path / "run",
+            "--json",
+        ]
         run(*arguments)
         assert main(monkeypatch, *arguments) == 2
         assert "already holds a run" in capsys.readouterr().err

@@ -20,15 +20,26 @@ from fedpriv.run import rounds
 from fedpriv.tree import is_finite
 
 ISSUED = {
-    "adadps-tags", "adadps-update-tags", "dp-fedavg-tags", "dp-fedadam-tags",
-    "dp-normfedavg-tags", "fedavg-tags", "adas-tags",
+    "adadps-tags",
+    "adadps-update-tags",
+    "dp-fedavg-tags",
+    "dp-fedadam-tags",
+    "dp-normfedavg-tags",
+    "fedavg-tags",
+    "adas-tags",
 }
 
 
 def base(**options):
     made = Experiment(
-        name="base", description="", noise_multiplier=1.0, cohort=6.0, rounds=4, delta=1e-3,
-        l2_clip_norm=0.5, preconditioner_top=10,
+        name="base",
+        description="",
+        noise_multiplier=1.0,
+        cohort=6.0,
+        rounds=4,
+        delta=1e-3,
+        l2_clip_norm=0.5,
+        preconditioner_top=10,
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
@@ -40,7 +51,8 @@ class TestOptions:
         options = made.options()
         assert made.with_options(options) == made
         assert Experiment(name=made.name, description=made.description).with_options(options) == (
-            made.with_options({}) if made.task is tag_prediction else made)
+            made.with_options({}) if made.task is tag_prediction else made
+        )
         assert all("_" not in name for name in options)
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
 
@@ -53,7 +65,11 @@ class TestOptions:
         options = made.options()
         assert (options["l2-clip-norm"], options["rounds"], options["cohort"]) == (2.0, 7, 2.5)
         assert [type(options[n]) for n in ("l2-clip-norm", "rounds", "cohort", "seed")] == [
-            float, int, float, int]
+            float,
+            int,
+            float,
+            int,
+        ]
 
     def test_nothing_else_changes(self):
         made, changed = base(), base(l2_clip_norm=3.0)
@@ -70,11 +86,18 @@ class TestOptions:
         both = base(noise_multiplier=3.0, target_epsilon=2.0)
         assert (both.noise_multiplier, both.target_epsilon) == (3.0, 2.0)
 
-    @pytest.mark.parametrize(("typo", "meant"), [
-        ("l2-clip-norms", "l2-clip-norm"), ("l2_clip_norm", "l2-clip-norm"), ("round", "rounds"),
-        ("noise-multiplyer", "noise-multiplier"), ("epsilon", "target-epsilon"),
-        ("server-optimiser", "server-optimizer"), ("Cohort", "cohort"),
-    ])
+    @pytest.mark.parametrize(
+        ("typo", "meant"),
+        [
+            ("l2-clip-norms", "l2-clip-norm"),
+            ("l2_clip_norm", "l2-clip-norm"),
+            ("round", "rounds"),
+            ("noise-multiplyer", "noise-multiplier"),
+            ("epsilon", "target-epsilon"),
+            ("server-optimiser", "server-optimizer"),
+            ("Cohort", "cohort"),
+        ],
+    )
     def test_a_typo_is_told_what_was_meant(self, typo, meant):
         with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
             base().with_options({typo: 1})
@@ -86,27 +109,78 @@ class TestOptions:
 
 
 BAD = [
-    ("inputs", "TFF"), ("inputs", None), ("inputs", 1),
-    ("precondition", "server"), ("precondition", "None"), ("precondition", ""),
-    ("side-information", "tfidf"), ("bound", "clipping"), ("bound", None),
-    ("noise", "laplace"), ("noise", 1.0), ("relation", "add"), ("relation", "zero-out"),
-    ("sampling", "uniform"), ("server-optimizer", "sgdm"), ("aggregate", "mean"),
-    ("l2-clip-norm", 0.0), ("l2-clip-norm", -1.0), ("l2-clip-norm", math.nan),
-    ("l2-clip-norm", math.inf), ("l2-clip-norm", "1.0"), ("l2-clip-norm", None),
-    ("l2-clip-norm", True), ("noise-multiplier", 0.0), ("noise-multiplier", -1.0),
-    ("noise-multiplier", math.nan), ("noise-multiplier", None), ("target-epsilon", 0.0),
-    ("target-epsilon", -2.0), ("target-epsilon", math.inf), ("delta", 0.0), ("delta", 1.0),
-    ("delta", -0.1), ("delta", math.nan), ("cohort", 0), ("cohort", -3), ("cohort", 61),
-    ("cohort", math.inf), ("cohort-cap", 0), ("cohort-cap", 7), ("cohort-cap", 1.5),
-    ("rounds", 0), ("rounds", -1), ("rounds", 2.5), ("rounds", None), ("rounds", True),
-    ("local-learning-rate", 0.0), ("local-learning-rate", math.inf), ("local-batch-size", 0),
-    ("local-epochs", 0), ("local-epochs", 1.5), ("max-examples-per-user", 0),
-    ("server-learning-rate", 0.0), ("server-learning-rate", -1.0), ("seed", "0"), ("seed", 0.5),
-    ("eval-every", 0), ("eval-every", -1), ("users", 0), ("users", 61), ("users", -1),
-    ("roster", "nobody"), ("roster", 5), ("normalise-regulariser", -1.0),
-    ("server-momentum", 1.0), ("server-momentum", -0.1), ("server-adaptivity", 0.0),
-    ("ema-decay", 1.0), ("ema-decay", -0.5), ("preconditioner-gain", 0.0),
-    ("preconditioner-gain", -1.0), ("preconditioner-top", -1),
+    ("inputs", "TFF"),
+    ("inputs", None),
+    ("inputs", 1),
+    ("precondition", "server"),
+    ("precondition", "None"),
+    ("precondition", ""),
+    ("side-information", "tfidf"),
+    ("bound", "clipping"),
+    ("bound", None),
+    ("noise", "laplace"),
+    ("noise", 1.0),
+    ("relation", "add"),
+    ("relation", "zero-out"),
+    ("sampling", "uniform"),
+    ("server-optimizer", "sgdm"),
+    ("aggregate", "mean"),
+    ("l2-clip-norm", 0.0),
+    ("l2-clip-norm", -1.0),
+    ("l2-clip-norm", math.nan),
+    ("l2-clip-norm", math.inf),
+    ("l2-clip-norm", "1.0"),
+    ("l2-clip-norm", None),
+    ("l2-clip-norm", True),
+    ("noise-multiplier", 0.0),
+    ("noise-multiplier", -1.0),
+    ("noise-multiplier", math.nan),
+    ("noise-multiplier", None),
+    ("target-epsilon", 0.0),
+    ("target-epsilon", -2.0),
+    ("target-epsilon", math.inf),
+    ("delta", 0.0),
+    ("delta", 1.0),
+    ("delta", -0.1),
+    ("delta", math.nan),
+    ("cohort", 0),
+    ("cohort", -3),
+    ("cohort", 61),
+    ("cohort", math.inf),
+    ("cohort-cap", 0),
+    ("cohort-cap", 7),
+    ("cohort-cap", 1.5),
+    ("rounds", 0),
+    ("rounds", -1),
+    ("rounds", 2.5),
+    ("rounds", None),
+    ("rounds", True),
+    ("local-learning-rate", 0.0),
+    ("local-learning-rate", math.inf),
+    ("local-batch-size", 0),
+    ("local-epochs", 0),
+    ("local-epochs", 1.5),
+    ("max-examples-per-user", 0),
+    ("server-learning-rate", 0.0),
+    ("server-learning-rate", -1.0),
+    ("seed", "0"),
+    ("seed", 0.5),
+    ("eval-every", 0),
+    ("eval-every", -1),
+    ("users", 0),
+    ("users", 61),
+    ("users", -1),
+    ("roster", "nobody"),
+    ("roster", 5),
+    ("normalise-regulariser", -1.0),
+    ("server-momentum", 1.0),
+    ("server-momentum", -0.1),
+    ("server-adaptivity", 0.0),
+    ("ema-decay", 1.0),
+    ("ema-decay", -0.5),
+    ("preconditioner-gain", 0.0),
+    ("preconditioner-gain", -1.0),
+    ("preconditioner-top", -1),
 ]
 # Options that only act together with another.
 NEEDS = {
@@ -128,16 +202,26 @@ class TestRefusals:
         assert len(message) < 400 and "\n" not in message
         # It is about that option, under a name its user can recognise.
         words = {w for w in option.split("-") if w not in ("of", "per")} | {
-            "regulariser", "adaptivity", "beta1", "multiplier", "top", "roster", "cohort"}
+            "regulariser",
+            "adaptivity",
+            "beta1",
+            "multiplier",
+            "top",
+            "roster",
+            "cohort",
+        }
         assert any(word in message.lower() for word in words)
 
-    @pytest.mark.parametrize(("options", "about"), [
-        ({"bound": "none"}, "bound"),
-        ({"sampling": "fixed"}, "replace-one"),
-        ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, "whole"),
-        ({"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20}, "cohort_cap"),
-        ({"cohort-cap": 61}, "cohort_cap"),
-    ])
+    @pytest.mark.parametrize(
+        ("options", "about"),
+        [
+            ({"bound": "none"}, "bound"),
+            ({"sampling": "fixed"}, "replace-one"),
+            ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, "whole"),
+            ({"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20}, "cohort_cap"),
+            ({"cohort-cap": 61}, "cohort_cap"),
+        ],
+    )
     def test_parts_that_do_not_fit_together(self, tiny_corpus, options, about):
         with pytest.raises(ValueError, match=about):
             build(base().with_options(options), tiny_corpus)
@@ -181,7 +265,8 @@ class TestBuilding:
 
     @pytest.mark.parametrize("bound", ["clip", "normalise", "none"])
     @pytest.mark.parametrize(
-        "placement", ["none", "local", "update", "both", "scale-then-privatise"])
+        "placement", ["none", "local", "update", "both", "scale-then-privatise"]
+    )
     def test_every_bound_with_every_placement(self, tiny_corpus, bound, placement):
         free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
         parts = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
@@ -205,8 +290,7 @@ class TestBuilding:
         assert len(np.unique(multiplier["kernel"])) > 1
         assert side.side_information.source == "public"
 
-    @pytest.mark.parametrize(
-        "name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
+    @pytest.mark.parametrize("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
     @pytest.mark.parametrize("aggregate", ["none", "ema"])
     def test_every_optimiser_and_aggregate_runs(self, tiny_corpus, name, aggregate):
         parts = build(base(server_optimizer=name, aggregate=aggregate), tiny_corpus)

@@ -49,8 +49,10 @@ def broken_rules(sources: dict[str, str]) -> list[str]:
                 "imports up": inside and to_floor > floor,
                 "imports sideways on floor 3": inside and floor == to_floor == 3 != room != to_room,
                 "fedpriv imports a door": top == "fedpriv" and to_top in DOORS,
-                "flwr or ray below floor 6": inside is False and to_top in ("flwr", "ray")
-                and (floor < 6 or room == "experiment") and top == "fedpriv",
+                "flwr or ray below floor 6": inside is False
+                and to_top in ("flwr", "ray")
+                and (floor < 6 or room == "experiment")
+                and top == "fedpriv",
                 "post-processing sees users": room in ("checkpoints", "report")
                 and to_room in ("data", "training"),
                 "client imports the loop or an engine": top == "client"
@@ -63,8 +65,9 @@ def broken_rules(sources: dict[str, str]) -> list[str]:
 
 def all_sources() -> dict[str, str]:
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"):
-            path.read_text("utf-8")
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path.read_text("utf-8")
         for top in ("fedpriv", *DOORS)
         for path in (ROOT / top).rglob("*.py")
     }

@@ -28,8 +28,15 @@ from fedpriv.training.round import PartialSum, partial_sum
 
 def experiment(**options):
     made = Experiment(
-        name="bugs", description="", noise_multiplier=1.0, cohort=6.0, rounds=6, delta=1e-3,
-        l2_clip_norm=0.5, preconditioner_top=10, local_learning_rate=2.0,
+        name="bugs",
+        description="",
+        noise_multiplier=1.0,
+        cohort=6.0,
+        rounds=6,
+        delta=1e-3,
+        l2_clip_norm=0.5,
+        preconditioner_top=10,
+        local_learning_rate=2.0,
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
@@ -37,8 +44,10 @@ def experiment(**options):
 def states(made, corpus, carrier=None, seed=0):
     parts = build(made, corpus)
     carrier = carrier or SerialCarrier(trainer=parts.trainer, data=parts.task.data)
-    found = [(record, {n: t.copy() for n, t in state.params.items()})
-             for record, state in rounds(parts, carrier, Key.simulation(seed))]
+    found = [
+        (record, {n: t.copy() for n, t in state.params.items()})
+        for record, state in rounds(parts, carrier, Key.simulation(seed))
+    ]
     return parts, found
 
 
@@ -121,8 +130,9 @@ class TestSampling3:
 
     def test_3_cohorts_are_drawn_as_they_are_accounted(self, tiny_corpus):
         def sizes(**options):
-            _, found = states(experiment(rounds=30, **options), tiny_corpus,
-                              SeedsLikeTheReference())
+            _, found = states(
+                experiment(rounds=30, **options), tiny_corpus, SeedsLikeTheReference()
+            )
             return {record.diagnostics.cohort_size for record, _ in found}
 
         assert sizes(sampling="fixed", relation="replace-one") == {6}
@@ -133,8 +143,14 @@ def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
     """Many small batches move the sum by no more than one: C, not C for each."""
     parts = build(experiment(local_batch_size=1, local_epochs=5, l2_clip_norm=0.01), tiny_corpus)
     params = parts.task.init_params(Key.simulation(0))
-    total = partial_sum(params=params, bound=parts.bound, trainer=parts.trainer,
-                        data=parts.task.data, user_ids=["u00"], key=Key.simulation(0))
+    total = partial_sum(
+        params=params,
+        bound=parts.bound,
+        trainer=parts.trainer,
+        data=parts.task.data,
+        user_ids=["u00"],
+        key=Key.simulation(0),
+    )
     assert total.num_failed == 0
     assert tree.l2_norm(total.total) == pytest.approx(0.01, rel=1e-5)
     assert tree.l2_norm(total.total) <= 0.01
@@ -143,25 +159,43 @@ def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
 class TestSideInformation5:
     def corpus(self, folder, published):
         writer = CorpusWriter(
-            folder / f"published-{published}", name="synthetic-p", synthetic=True,
-            source={"kind": "test"}, licence="none", credit="nobody", max_words=8, max_tags=2)
+            folder / f"published-{published}",
+            name="synthetic-p",
+            synthetic=True,
+            source={"kind": "test"},
+            licence="none",
+            credit="nobody",
+            max_words=8,
+            max_tags=2,
+        )
         with writer:
             for user in ("r0", "r1", "p0", "p1"):
                 for i in range(8):
-                    writer.add(Sentence(user_id=user, tokens=[f"w{i}", "w0"], title_tokens=[],
-                                        tags=[f"t{i % 2}"]))
+                    writer.add(
+                        Sentence(
+                            user_id=user,
+                            tokens=[f"w{i}", "w0"],
+                            title_tokens=[],
+                            tags=[f"t{i % 2}"],
+                        )
+                    )
             counts = {}
             if published:
-                counts = {"published_word_counts": {f"w{i}": 9 - i for i in range(8)},
-                          "published_tag_counts": {"t0": 5, "t1": 4}}
+                counts = {
+                    "published_word_counts": {f"w{i}": 9 - i for i in range(8)},
+                    "published_tag_counts": {"t0": 5, "t1": 4},
+                }
             return writer.finish(
-                [RosterSpec(name="r", rule="declared", ids=["r0", "r1"])], default_roster="r",
-                **counts)
+                [RosterSpec(name="r", rule="declared", ids=["r0", "r1"])],
+                default_roster="r",
+                **counts,
+            )
 
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_5_its_source_is_declared_and_true(self, tmp_path, kind):
-        made = experiment(precondition="local", side_information=kind, cohort=1.0,
-                          preconditioner_top=2)
+        made = experiment(
+            precondition="local", side_information=kind, cohort=1.0, preconditioner_top=2
+        )
         public = build(made, self.corpus(tmp_path, False)).side_information
         assert public.source == "public" and "outside the roster" in public.description
         # Counts published over everybody include the rostered users: no ε covers them.
@@ -198,14 +232,22 @@ class TestAccounting6And8:
 class TestData7:
     def test_7_a_post_without_a_known_tag_is_left_out_and_counted(self, tmp_path):
         writer = CorpusWriter(
-            tmp_path / "c", name="synthetic-tags", synthetic=True, source={"kind": "test"},
-            licence="none", credit="nobody", max_words=8, max_tags=2)
+            tmp_path / "c",
+            name="synthetic-tags",
+            synthetic=True,
+            source={"kind": "test"},
+            licence="none",
+            credit="nobody",
+            max_words=8,
+            max_tags=2,
+        )
         with writer:
             for user in ("r", "p"):
                 for i in range(12):
                     tags = [["common"], ["second"], ["rare-of-" + user]][i % 3]
-                    writer.add(Sentence(user_id=user, tokens=["a", f"w{i}"], title_tokens=[],
-                                        tags=tags))
+                    writer.add(
+                        Sentence(user_id=user, tokens=["a", f"w{i}"], title_tokens=[], tags=tags)
+                    )
             for tag in ("common", "second"):
                 writer.add(Sentence(user_id="q", tokens=["a"], title_tokens=[], tags=[tag]))
             view = writer.finish([RosterSpec(name="r", rule="declared", ids=["r"])], "r").view()
@@ -271,10 +313,15 @@ class TestMomentum8:
     @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
     def test_8_it_is_an_option_of_every_method(self, tiny_corpus, name):
         made = load_experiment(name).with_options(
-            {"roster": None, "server-optimizer": "ema-momentum", "rounds": 2, "delta": 1e-2})
-        velocity = build(made, tiny_corpus).round.init(
-            {"kernel": np.zeros((72, 10), np.float32), "bias": np.zeros(10, np.float32)}
-        ).optimizer["velocity"]
+            {"roster": None, "server-optimizer": "ema-momentum", "rounds": 2, "delta": 1e-2}
+        )
+        velocity = (
+            build(made, tiny_corpus)
+            .round.init(
+                {"kernel": np.zeros((72, 10), np.float32), "bias": np.zeros(10, np.float32)}
+            )
+            .optimizer["velocity"]
+        )
         assert {n: t.shape for n, t in velocity.items()} == {"kernel": (72, 10), "bias": (10,)}
 
 
@@ -298,8 +345,10 @@ class TestMeasures9:
         view = tiny_corpus.view()
         examples = view.gather(view.roster, split="test")
         rng = np.random.default_rng(0)
-        params = {"kernel": rng.normal(size=(len(view.words), len(view.tags))).astype(np.float32),
-                  "bias": rng.normal(size=len(view.tags)).astype(np.float32)}
+        params = {
+            "kernel": rng.normal(size=(len(view.words), len(view.tags))).astype(np.float32),
+            "bias": rng.normal(size=len(view.tags)).astype(np.float32),
+        }
         for chunk in (4096, 7, len(examples) - 1, 1):
             monkeypatch.setattr("fedpriv.training.evaluate._CHUNK", chunk)
             for inputs in ("tff", "unit-norm"):
@@ -312,16 +361,20 @@ class TestMeasures9:
     def test_9_ties_go_to_the_lower_class_and_nobody_is_measured_as_none(self, tiny_corpus):
         view = tiny_corpus.view()
         examples = view.gather(view.roster, split="test")
-        zero = {"kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
-                "bias": np.zeros(len(view.tags), np.float32)}
+        zero = {
+            "kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
+            "bias": np.zeros(len(view.tags), np.float32),
+        }
         metrics = evaluate_tags(zero, examples, "tff")
         assert metrics.accuracy == pytest.approx((examples.labels == 0).mean())
         assert metrics.recall_at_5 == pytest.approx(
-            (examples.tag_indices < 5).sum() / len(examples.tag_indices))
+            (examples.tag_indices < 5).sum() / len(examples.tag_indices)
+        )
         assert metrics.loss == pytest.approx(math.log(len(view.tags)), rel=1e-6)
         assert evaluate_tags(zero, view.gather([], split="test"), "tff") is None
         assert majority_class_accuracy(examples) == pytest.approx(
-            np.bincount(examples.labels).max() / len(examples))
+            np.bincount(examples.labels).max() / len(examples)
+        )
 
     def test_9_the_bias_is_in_the_norm_that_is_clipped(self):
         update = {"kernel": np.zeros((3, 2), np.float32), "bias": np.full(2, 3.0, np.float32)}
@@ -329,21 +382,25 @@ class TestMeasures9:
         assert tree.l2_norm(clipped) == pytest.approx(1.0, rel=1e-6)
         both = {**update, "kernel": np.full((3, 2), 3.0, np.float32)}
         assert tree.l2_norm({"bias": Clip(l2_clip_norm=1.0).apply(both)["bias"]}) == (
-            pytest.approx(0.5, rel=1e-6))  # two of eight equal coordinates
+            pytest.approx(0.5, rel=1e-6)
+        )  # two of eight equal coordinates
 
 
 class TestBatches10:
     def test_10_incomplete_batches_are_trained_on(self, tiny_corpus):
         view = tiny_corpus.view()
         examples = view.examples("u00")  # 14 of them
-        params = {"kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
-                  "bias": np.zeros(len(view.tags), np.float32)}
+        params = {
+            "kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
+            "bias": np.zeros(len(view.tags), np.float32),
+        }
         for batch_size in (4, 13, 100):
             schedule = Schedule(learning_rate=1.0, batch_size=batch_size)
             batches = schedule.batches(len(examples), np.random.default_rng(0))
             assert sum(map(len, batches)) == len(examples)
             update = SparseSoftmaxTrainer(schedule=schedule).train(
-                params, examples, Key.simulation(0))
+                params, examples, Key.simulation(0)
+            )
             rows = update["kernel"].rows[np.abs(update["kernel"].values).max(axis=1) > 0]
             assert set(rows.tolist()) == set(examples.indices.tolist())
 
@@ -351,6 +408,12 @@ class TestBatches10:
         parts = build(experiment(local_batch_size=1000, max_examples_per_user=5000), tiny_corpus)
         params = parts.task.init_params(Key.simulation(0))
         for user in parts.task.roster[:10]:
-            total = partial_sum(params=params, bound=parts.bound, trainer=parts.trainer,
-                                data=parts.task.data, user_ids=[user], key=Key.simulation(0))
+            total = partial_sum(
+                params=params,
+                bound=parts.bound,
+                trainer=parts.trainer,
+                data=parts.task.data,
+                user_ids=[user],
+                key=Key.simulation(0),
+            )
             assert total.num_failed == 0 and tree.l2_norm(total.total) > 1e-3

@@ -39,8 +39,12 @@ class TestFolding:
         )
         for hash_seed in ("0", "1"):
             done = subprocess.run(
-                [sys.executable, "-c", code], env={"PYTHONHASHSEED": hash_seed},
-                capture_output=True, text=True, check=True, cwd=sys.path[0] or None,
+                [sys.executable, "-c", code],
+                env={"PYTHONHASHSEED": hash_seed},
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=sys.path[0] or None,
             )
             assert done.stdout == made
 

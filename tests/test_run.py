@@ -27,13 +27,36 @@ from fedpriv.training.tasks import ModuleTask
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {
-    "rounds": 6, "noise-multiplier": 1.0, "cohort": 6.0, "delta": 1e-3, "l2-clip-norm": 0.5,
-    "eval-every": 2, "server-optimizer": "ema-momentum", "aggregate": "ema", "seed": 11,
+    "rounds": 6,
+    "noise-multiplier": 1.0,
+    "cohort": 6.0,
+    "delta": 1e-3,
+    "l2-clip-norm": 0.5,
+    "eval-every": 2,
+    "server-optimizer": "ema-momentum",
+    "aggregate": "ema",
+    "seed": 11,
 }
-RELEASED = {"round_num", "attempt", "epsilon", "delta", "accuracy_public", "recall_at_5_public",
-            "update_norm"}
-DIAGNOSTIC = {"round_num", "attempt", "cohort_size", "num_failed", "accuracy", "recall_at_5",
-              "loss", "seconds", "covered_by_epsilon"}
+RELEASED = {
+    "round_num",
+    "attempt",
+    "epsilon",
+    "delta",
+    "accuracy_public",
+    "recall_at_5_public",
+    "update_norm",
+}
+DIAGNOSTIC = {
+    "round_num",
+    "attempt",
+    "cohort_size",
+    "num_failed",
+    "accuracy",
+    "recall_at_5",
+    "loss",
+    "seconds",
+    "covered_by_epsilon",
+}
 
 
 def start(corpus, out, *, secure=False, make_carrier=None, **options):
@@ -93,7 +116,8 @@ class TestReproducible:
             assert a == b and len(a) == 6
         own = {"run_dir", "seconds_per_round"}
         assert {k: v for k, v in summaries[0].items() if k not in own} == {
-            k: v for k, v in summaries[1].items() if k not in own}
+            k: v for k, v in summaries[1].items() if k not in own
+        }
         other = start(tiny_corpus, tmp_path / "c", seed=12)
         other.run()
         assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
@@ -112,8 +136,9 @@ class TestReproducible:
 
     def test_secure_runs_share_nothing_and_keep_no_key(self, tiny_corpus, tmp_path, monkeypatch):
         made, secure = [], Key.secure
-        monkeypatch.setattr(Key, "secure", classmethod(
-            lambda cls: made.append(secure()) or made[-1]))
+        monkeypatch.setattr(
+            Key, "secure", classmethod(lambda cls: made.append(secure()) or made[-1])
+        )
         for name in ("a", "b"):
             np.random.seed(0)
             summary = start(tiny_corpus, tmp_path / name, secure=True).run()
@@ -142,7 +167,8 @@ class TestWhatIsKept:
         assert all(line["covered_by_epsilon"] is False for line in diagnostics)
         plan = job.parts.plan
         assert [line["epsilon"] for line in released] == [
-            plan.epsilon(i).value for i in range(1, 7)]
+            plan.epsilon(i).value for i in range(1, 7)
+        ]
         measured = [line["round_num"] for line in released if line["accuracy_public"] is not None]
         assert measured == [2, 4, 6]
         assert [record.released.round_num for record in seen] == [1, 2, 3, 4, 5, 6]
@@ -180,14 +206,28 @@ class TestWhatIsKept:
 
     def test_a_task_without_classes_writes_json_without_nan(self, tmp_path):
         rng = np.random.default_rng(0)
-        people = {f"u{i}": ArrayExamples(rng.normal(size=(4, 2)).astype(np.float32),
-                                         rng.normal(size=(4, 1)).astype(np.float32))
-                  for i in range(6)}
+        people = {
+            f"u{i}": ArrayExamples(
+                rng.normal(size=(4, 2)).astype(np.float32),
+                rng.normal(size=(4, 1)).astype(np.float32),
+            )
+            for i in range(6)
+        }
         experiment = Experiment(
-            name="line", description="", rounds=2, noise_multiplier=1.0, cohort=3.0, delta=0.01,
+            name="line",
+            description="",
+            rounds=2,
+            noise_multiplier=1.0,
+            cohort=3.0,
+            delta=0.01,
             task=lambda experiment, corpus: ModuleTask(
-                name="line", module=lambda: nn.Linear(2, 1), loss=nn.functional.mse_loss,
-                users=people, test=people["u0"], public=people["u1"]),
+                name="line",
+                module=lambda: nn.Linear(2, 1),
+                loss=nn.functional.mse_loss,
+                users=people,
+                test=people["u0"],
+                public=people["u1"],
+            ),
         )
         summary = start_job(experiment, "line", None, tmp_path / "run").run()
         assert summary["accuracy"] is summary["accuracy_public"] is None
@@ -207,8 +247,9 @@ class TestBudget:
         assert summary["epsilon"] == rich.epsilon(4).value <= target
         assert read_lines(tmp_path / "run", "rounds")[-1]["accuracy_public"] is not None
         before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
-        with Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger, pytest.raises(
-            BudgetSpentError, match="target"
+        with (
+            Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger,
+            pytest.raises(BudgetSpentError, match="target"),
         ):
             ledger.charge(5, 1)
         assert before == {f: f.read_bytes() for f in before}
@@ -233,7 +274,10 @@ class TestBudget:
         assert pairs(lines) == [(1, 1), (2, 1), (3, 4)]
         plan = job.parts.plan
         assert [line["epsilon"] for line in lines] == [
-            plan.epsilon(1).value, plan.epsilon(2).value, plan.epsilon(6).value]
+            plan.epsilon(1).value,
+            plan.epsilon(2).value,
+            plan.epsilon(6).value,
+        ]
         assert summary["epsilon"] == plan.epsilon(plan.num_rounds).value
 
     @pytest.mark.parametrize("error", [RuntimeError, MemoryError, SystemExit])
@@ -306,8 +350,11 @@ def interrupted(corpus, folder, after=4):
 class TestDamage:
     def test_torn_last_lines_are_cut_off(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
-        for name, torn in (("ledger", b'{"attempt":2,"ev'), ("rounds", b'{"round_num": 4, "at'),
-                           ("diagnostics", b'{"round'), ):
+        for name, torn in (
+            ("ledger", b'{"attempt":2,"ev'),
+            ("rounds", b'{"round_num": 4, "at'),
+            ("diagnostics", b'{"round'),
+        ):
             with (folder / f"{name}.jsonl").open("ab") as file:
                 file.write(torn)
         assert resume_job(folder).run()["rounds"] == 5
@@ -327,9 +374,7 @@ class TestDamage:
         assert lines[2]["epsilon"] == epsilon and set(lines[2]) == RELEASED
 
     @pytest.mark.parametrize("change", ["drop", "swap", "edit", "repeat"])
-    def test_an_edited_ledger_is_refused_and_nothing_is_drawn(
-        self, tiny_corpus, tmp_path, change
-    ):
+    def test_an_edited_ledger_is_refused_and_nothing_is_drawn(self, tiny_corpus, tmp_path, change):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
         if change == "drop":
@@ -376,8 +421,10 @@ class TestDamage:
         """As after a power cut, or a backup: nothing that was spent comes back."""
         keys = []
         real = sys.modules["fedpriv.training.round"].gaussian
-        monkeypatch.setattr("fedpriv.training.round.gaussian", lambda key, *rest: (
-            keys.append(key.to_bytes()) or real(key, *rest)))
+        monkeypatch.setattr(
+            "fedpriv.training.round.gaussian",
+            lambda key, *rest: keys.append(key.to_bytes()) or real(key, *rest),
+        )
         folder = interrupted(tiny_corpus, tmp_path / "run", after=3)
         state = folder / "state.safetensors"
         old = state.read_bytes()
@@ -588,8 +635,10 @@ class Runner:
         return status == 0
 
     def digests(self, kind, charges):
-        return {hashlib.sha256(self.root.fold(kind).fold(r).fold(a).to_bytes()).hexdigest()
-                for r, a in charges}
+        return {
+            hashlib.sha256(self.root.fold(kind).fold(r).fold(a).to_bytes()).hexdigest()
+            for r, a in charges
+        }
 
     def check(self, folder):
         """After any death: every draw and every release was charged before it happened."""
@@ -633,8 +682,9 @@ class Runner:
         assert past.epsilon().value <= plan.epsilon(plan.num_rounds).value * (1 + 1e-12)
         # Two attempts at a round, two cohorts.
         log = [json.loads(line) for line in Path(f"{folder}.log").read_text().splitlines()]
-        sent = [(entry["pair"][0], tuple(entry["cohort"])) for entry in log
-                if entry["kind"] == "users"]
+        sent = [
+            (entry["pair"][0], tuple(entry["cohort"])) for entry in log if entry["kind"] == "users"
+        ]
         assert len(sent) == len(set(sent))
 
 
@@ -651,8 +701,11 @@ def helper(tmp_path_factory):
     mark = f"forks for {tmp_path_factory.mktemp('helper')}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, mark], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env=environment,
+        [sys.executable, "-c", CHILD, mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     yield process
     process.stdin.close()
@@ -743,13 +796,30 @@ def test_the_command_itself_killed_and_resumed(tiny_corpus, tmp_path):
 
     def command(*arguments):
         return subprocess.Popen(
-            [sys.executable, "-c", code, "run", *arguments, "--json"], env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", code, "run", *arguments, "--json"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
-    first = ["dp-fedavg-tags", "--corpus", str(tiny_corpus.directory), "--out", str(folder),
-             "--rounds", "400", "--noise-multiplier", "1.0", "--delta", "0.001",
-             "--set", "l2-clip-norm=0.5", "--set", "roster=tiny-60"]
+    first = [
+        "dp-fedavg-tags",
+        "--corpus",
+        str(tiny_corpus.directory),
+        "--out",
+        str(folder),
+        "--rounds",
+        "400",
+        "--noise-multiplier",
+        "1.0",
+        "--delta",
+        "0.001",
+        "--set",
+        "l2-clip-norm=0.5",
+        "--set",
+        "roster=tiny-60",
+    ]
     choice = random.Random(5)
     for kill in range(3):
         process = command(*first) if kill == 0 else command("--resume", str(folder))

@@ -169,7 +169,8 @@ class TestArithmetic:
 
 class TestWhatIsNotTrusted:
     template = {  # noqa: RUF012 - read only
-        "kernel": np.zeros((5, 2), np.float32), "bias": np.zeros(2, np.float32)
+        "kernel": np.zeros((5, 2), np.float32),
+        "bias": np.zeros(2, np.float32),
     }
 
     def good(self, **changes):

@@ -33,8 +33,12 @@ class Written:
 def summed(bound, vectors):
     users = Written(vectors)
     result = partial_sum(
-        params={"w": np.zeros(len(vectors[0]), np.float32)}, bound=bound, trainer=users,
-        data=users, user_ids=[str(i) for i in range(len(vectors))], key=Key.simulation(0),
+        params={"w": np.zeros(len(vectors[0]), np.float32)},
+        bound=bound,
+        trainer=users,
+        data=users,
+        user_ids=[str(i) for i in range(len(vectors))],
+        key=Key.simulation(0),
     )
     assert result.num_failed == 0
     return result
@@ -58,8 +62,7 @@ class TestVectors:
         close(self.precondition(0.0, Clip(l2_clip_norm=1.0)), [1 / 3, 2 / 3, -2 / 3, 0])
         close(self.precondition(1e-3, open_bound), [0.999667, 1.990050, -1.818182, 0])
         close(self.precondition(1e-3, Clip(l2_clip_norm=1.0)), [0.347715, 0.692200, -0.632419, 0])
-        close(Clip(l2_clip_norm=1.0).apply({"w": self.g})["w"],
-              [0.991206, 0.132161, -0.006608, 0])
+        close(Clip(l2_clip_norm=1.0).apply({"w": self.g})["w"], [0.991206, 0.132161, -0.006608, 0])
 
     def test_one_step_of_two_users(self, monkeypatch):
         bound = Preconditioned(
@@ -75,8 +78,14 @@ class TestVectors:
 
         monkeypatch.setattr(round_module, "gaussian", injected)
         plan = Plan(
-            num_users=4, expected_cohort_size=2, num_rounds=1, bound="clip",
-            l2_bound=bound.l2_bound, noise="gaussian", noise_multiplier=0.5, delta=0.1,
+            num_users=4,
+            expected_cohort_size=2,
+            num_rounds=1,
+            bound="clip",
+            l2_bound=bound.l2_bound,
+            noise="gaussian",
+            noise_multiplier=0.5,
+            delta=0.1,
         )
         server = Round(plan=plan, optimizer=sgd(0.5), aggregate=identity())
         state = server.next(server.init({"w": np.zeros(2, np.float32)}), total, Key.simulation(0))
@@ -93,11 +102,14 @@ class TestVectors:
             state = server.next(state, total, Key.simulation(0))
             close(state.params["w"], [expected])
 
-    @pytest.mark.parametrize(("r", "lengths", "expected"), [
-        (0.01, [0.998004, 0.833333, 0], [1.098802, 1.465070]),
-        (0.1, [5 / 5.1, 0.05 / 0.15, 0], [0.788235, 1.050980]),
-        (1.0, [5 / 6, 0.05 / 1.05, 0], [0.528571, 0.704762]),
-    ])
+    @pytest.mark.parametrize(
+        ("r", "lengths", "expected"),
+        [
+            (0.01, [0.998004, 0.833333, 0], [1.098802, 1.465070]),
+            (0.1, [5 / 5.1, 0.05 / 0.15, 0], [0.788235, 1.050980]),
+            (1.0, [5 / 6, 0.05 / 1.05, 0], [0.528571, 0.704762]),
+        ],
+    )
     def test_normalised_sums(self, r, lengths, expected):
         vectors = [[3, 4], [0.03, 0.04], [0, 0]]
         bound = Normalise(l2_clip_norm=1.0, regulariser=r)
@@ -116,18 +128,27 @@ class TestVectors:
         noise = {"w": np.array([-0.1, 0.2], np.float32)}
         monkeypatch.setattr(round_module, "gaussian", lambda key, template, stddev: noise)
         plan = Plan(
-            num_users=9, expected_cohort_size=3, num_rounds=1, bound="normalise", l2_bound=1.0,
-            noise="gaussian", noise_multiplier=1.0, delta=0.1,
+            num_users=9,
+            expected_cohort_size=3,
+            num_rounds=1,
+            bound="normalise",
+            l2_bound=1.0,
+            noise="gaussian",
+            noise_multiplier=1.0,
+            delta=0.1,
         )
         server = Round(plan=plan, optimizer=sgd(0.5), aggregate=identity())
         state = server.next(server.init({"w": np.zeros(2, np.float32)}), total, Key.simulation(0))
         close(state.params["w"], [-0.148039, -0.141830])
 
-    @pytest.mark.parametrize(("bound", "expected"), [
-        (Normalise(l2_clip_norm=1.0, regulariser=0.01), -0.322806),  # uphill: the bias floor
-        (Clip(l2_clip_norm=1.3), 0.1),
-        (Clip(l2_clip_norm=0.5), -0.166667),
-    ])
+    @pytest.mark.parametrize(
+        ("bound", "expected"),
+        [
+            (Normalise(l2_clip_norm=1.0, regulariser=0.01), -0.322806),  # uphill: the bias floor
+            (Clip(l2_clip_norm=1.3), 0.1),
+            (Clip(l2_clip_norm=0.5), -0.166667),
+        ],
+    )
     def test_bias_of_bounds(self, bound, expected):
         total = summed(bound, [[1.3], [-0.5], [-0.5]])
         close(total.total["w"] / 3, [expected])
@@ -145,8 +166,11 @@ def user_arrays(number):
     rng = np.random.default_rng(number)
     counts = rng.integers(0, 4, (4 + number, WORDS))
     counts[:, number % WORDS] += 1
-    return counts, counts.sum(axis=1) + rng.integers(0, 3, len(counts)), rng.integers(
-        0, TAGS, len(counts))
+    return (
+        counts,
+        counts.sum(axis=1) + rng.integers(0, 3, len(counts)),
+        rng.integers(0, TAGS, len(counts)),
+    )
 
 
 def tag_examples(number):
@@ -155,10 +179,14 @@ def tag_examples(number):
     n = len(labels)
     return TagExamples(
         indptr=np.searchsorted(rows, np.arange(n + 1)).astype(np.int64),
-        indices=words.astype(np.int32), counts=counts[rows, words].astype(np.uint16),
-        num_tokens=lengths.astype(np.int32), labels=labels.astype(np.int32),
-        tag_indptr=np.arange(n + 1, dtype=np.int64), tag_indices=labels.astype(np.int32),
-        num_words=WORDS, num_tags=TAGS,
+        indices=words.astype(np.int32),
+        counts=counts[rows, words].astype(np.uint16),
+        num_tokens=lengths.astype(np.int32),
+        labels=labels.astype(np.int32),
+        tag_indptr=np.arange(n + 1, dtype=np.int64),
+        tag_indices=labels.astype(np.int32),
+        num_words=WORDS,
+        num_tags=TAGS,
     )
 
 
@@ -176,17 +204,21 @@ class TinyTask:
 
     def init_params(self, key):
         rng = np.random.default_rng(77)
-        return {"kernel": rng.normal(size=(WORDS, TAGS)).astype(np.float32),
-                "bias": rng.normal(size=TAGS).astype(np.float32)}
+        return {
+            "kernel": rng.normal(size=(WORDS, TAGS)).astype(np.float32),
+            "bias": rng.normal(size=TAGS).astype(np.float32),
+        }
 
     def trainer(self, schedule, multiplier):
         rows = multiplier.get("kernel")
         return SparseSoftmaxTrainer(
-            schedule=schedule, multiplier=None if rows is None else rows.reshape(-1))
+            schedule=schedule, multiplier=None if rows is None else rows.reshape(-1)
+        )
 
     def side_information(self, kind, *, gain, top, power):
         return SideInformation(
-            multiplier={"kernel": (1 / A).astype(np.float32).reshape(-1, 1)}, source="public",
+            multiplier={"kernel": (1 / A).astype(np.float32).reshape(-1, 1)},
+            source="public",
             description="written down",
         )
 
@@ -240,9 +272,17 @@ PLACEMENTS = ("none", "local", "update", "both", "scale-then-privatise")
 
 def experiment(placement, epochs, **options):
     made = Experiment(
-        name="tiny", description="", task=TinyTask, precondition=placement,
-        local_learning_rate=LEARNING_RATE, local_epochs=epochs, l2_clip_norm=CLIP,
-        noise_multiplier=SIGMA, cohort=COHORT, rounds=3, delta=0.01,
+        name="tiny",
+        description="",
+        task=TinyTask,
+        precondition=placement,
+        local_learning_rate=LEARNING_RATE,
+        local_epochs=epochs,
+        l2_clip_norm=CLIP,
+        noise_multiplier=SIGMA,
+        cohort=COHORT,
+        rounds=3,
+        delta=0.01,
     )
     return made.with_options(options)
 
@@ -253,8 +293,12 @@ def one_round(placement, epochs):
     key = Key.simulation(3).fold("noise")
     noise = gaussian(key, params, SIGMA * CLIP)
     total = partial_sum(
-        params=params, bound=parts.bound, trainer=parts.trainer, data=parts.task.data,
-        user_ids=parts.task.roster, key=Key.simulation(4),
+        params=params,
+        bound=parts.bound,
+        trainer=parts.trainer,
+        data=parts.task.data,
+        user_ids=parts.task.roster,
+        key=Key.simulation(4),
     )
     assert total.num_failed == 0 and parts.bound.l2_bound == CLIP
     released = parts.round.next(parts.round.init(tree.to_dense(params)), total, key).params
@@ -283,13 +327,22 @@ class TestPlacements:
     def test_one_step_local_is_update_before_clipping(self):
         """E = 1: preconditioning each step or the whole update is the same; E = 3 is not."""
         for epochs, equal in ((1, True), (3, False)):
-            parts = {p: build(experiment(p, epochs, **{"l2-clip-norm": 1e6}), None)
-                     for p in ("local", "update", "both")}
+            parts = {
+                p: build(experiment(p, epochs, **{"l2-clip-norm": 1e6}), None)
+                for p in ("local", "update", "both")
+            }
             params = TinyTask().init_params(Key.simulation(0))
             totals = {
-                p: tree.to_dense(partial_sum(
-                    params=params, bound=part.bound, trainer=part.trainer, data=part.task.data,
-                    user_ids=part.task.roster, key=Key.simulation(4)).total)
+                p: tree.to_dense(
+                    partial_sum(
+                        params=params,
+                        bound=part.bound,
+                        trainer=part.trainer,
+                        data=part.task.data,
+                        user_ids=part.task.roster,
+                        key=Key.simulation(4),
+                    ).total
+                )
                 for p, part in parts.items()
             }
             same = np.allclose(totals["local"]["kernel"], totals["update"]["kernel"], rtol=1e-5)
@@ -300,9 +353,16 @@ class TestPlacements:
         parts = {p: build(experiment(p, 1, **{"l2-clip-norm": 1e6}), None) for p in PLACEMENTS}
         params = TinyTask().init_params(Key.simulation(0))
         biases = [
-            tree.to_dense(partial_sum(
-                params=params, bound=part.bound, trainer=part.trainer, data=part.task.data,
-                user_ids=part.task.roster, key=Key.simulation(4)).total)["bias"]
+            tree.to_dense(
+                partial_sum(
+                    params=params,
+                    bound=part.bound,
+                    trainer=part.trainer,
+                    data=part.task.data,
+                    user_ids=part.task.roster,
+                    key=Key.simulation(4),
+                ).total
+            )["bias"]
             for part in parts.values()
         ]
         for bias in biases[1:]:

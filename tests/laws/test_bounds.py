@@ -101,16 +101,27 @@ class TestNorm:
     def test_no_rounding_takes_it_over(self, make, dtype, norm):
         # Ten thousand coordinates that all round the same way are the worst case.
         for value in np.linspace(1.0, 2.0, 23):
-            update = {"bias": np.full(COLUMNS, value, dtype),
-                      "kernel": np.full((ROWS, COLUMNS), value / 3, dtype)}
+            update = {
+                "bias": np.full(COLUMNS, value, dtype),
+                "kernel": np.full((ROWS, COLUMNS), value / 3, dtype),
+            }
             assert not exceeds(make(norm), update)
 
     @pytest.mark.parametrize("c", [1e-9, 1e-3, 1.0, 1e6])
-    @pytest.mark.parametrize(("dtype", "size"), [
-        (np.float32, 3e38), (np.float32, 1e35), (np.float32, 1e-38), (np.float32, 3e-45),
-        (np.float64, 1e300), (np.float64, 1e-300), (np.float64, 1e-320), (np.float16, 6e4),
-        (np.float16, 6e-8),
-    ])
+    @pytest.mark.parametrize(
+        ("dtype", "size"),
+        [
+            (np.float32, 3e38),
+            (np.float32, 1e35),
+            (np.float32, 1e-38),
+            (np.float32, 3e-45),
+            (np.float64, 1e300),
+            (np.float64, 1e-300),
+            (np.float64, 1e-320),
+            (np.float16, 6e4),
+            (np.float16, 6e-8),
+        ],
+    )
     def test_the_ends_of_a_dtypes_range(self, c, dtype, size):
         """Factors that float32 cannot hold; a bias of another dtype may be in the same tree."""
         rng = np.random.default_rng(3)
@@ -118,8 +129,10 @@ class TestNorm:
             kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
             update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
             norm = exact_norm(update)
-            for bound, length in ((Clip(l2_clip_norm=c), min(norm, c)),
-                                  (Normalise(l2_clip_norm=c), c)):
+            for bound, length in (
+                (Clip(l2_clip_norm=c), min(norm, c)),
+                (Normalise(l2_clip_norm=c), c),
+            ):
                 assert not exceeds(bound, update)
                 assert exact_norm(bound.apply(update)) == pytest.approx(length, rel=1e-6)
 
@@ -128,11 +141,12 @@ class TestNorm:
     def test_the_direction_is_kept(self, make, update):
         bound = make(1.0)
         inner = getattr(bound, "multiplier", {})
-        wanted = tree.to_dense(tree.multiply(
-            {n: _as64(t) for n, t in update.items()}, inner))
+        wanted = tree.to_dense(tree.multiply({n: _as64(t) for n, t in update.items()}, inner))
         found = tree.to_dense(bound.apply(update))
-        a, b = (np.concatenate([t[n].reshape(-1).astype(np.float64) for n in sorted(PARAMS)])
-                for t in (wanted, found))
+        a, b = (
+            np.concatenate([t[n].reshape(-1).astype(np.float64) for n in sorted(PARAMS)])
+            for t in (wanted, found)
+        )
         # Where nearly everything is below float16's or float32's grain there is no direction.
         if np.linalg.norm(a) > 1e-6 and np.linalg.norm(b) > 1e-6:
             cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
@@ -276,8 +290,10 @@ class TwiceTheBound:
 def test_a_wrong_bound_is_caught(wrong):
     rng = np.random.default_rng(0)
     found = [
-        exceeds(wrong(), {n: (9 * rng.normal(size=t.shape)).astype(np.float32)
-                          for n, t in PARAMS.items()})
+        exceeds(
+            wrong(),
+            {n: (9 * rng.normal(size=t.shape)).astype(np.float32) for n, t in PARAMS.items()},
+        )
         for _ in range(50)
     ]
     assert any(found)
@@ -303,8 +319,12 @@ class Users:
 def summed(bound, updates, user_ids=None, sizes=None):
     users = Users(updates, sizes)
     result = partial_sum(
-        params=PARAMS, bound=bound, trainer=users, data=users,
-        user_ids=list(updates) if user_ids is None else user_ids, key=Key.simulation(0),
+        params=PARAMS,
+        bound=bound,
+        trainer=users,
+        data=users,
+        user_ids=list(updates) if user_ids is None else user_ids,
+        key=Key.simulation(0),
     )
     return result, tree.to_dense(result.total)
 
@@ -363,8 +383,9 @@ class TestSensitivity:
         assert distance(one, other) == pytest.approx(4.0, rel=1e-5)
 
     @every_bound
-    @given(cohort=cohorts, sizes=st.lists(st.sampled_from([0, 1, 7, 10**9]), min_size=6,
-                                          max_size=6))
+    @given(
+        cohort=cohorts, sizes=st.lists(st.sampled_from([0, 1, 7, 10**9]), min_size=6, max_size=6)
+    )
     def test_example_counts_do_not_weigh(self, make, cohort, sizes):
         users = {f"u{i}": update for i, update in enumerate(cohort)}
         plain = summed(make(1.0), users)[1]
@@ -421,8 +442,9 @@ POISON = {
     "nan": tensors(bias=np.full(COLUMNS, np.nan, np.float32)),
     "inf": tensors(kernel=np.full((ROWS, COLUMNS), np.inf, np.float32)),
     "minus-inf": tensors(kernel=np.full((ROWS, COLUMNS), -np.inf)),
-    "nan-row": tensors(kernel=RowSparse(
-        rows=np.array([2]), values=np.full((1, COLUMNS), np.nan), num_rows=ROWS)),
+    "nan-row": tensors(
+        kernel=RowSparse(rows=np.array([2]), values=np.full((1, COLUMNS), np.nan), num_rows=ROWS)
+    ),
     "beyond-float64": tensors(bias=np.full(COLUMNS, np.finfo(np.float64).max)),
     "broadcasts": tensors(kernel=np.ones((1, COLUMNS), np.float32)),
     "scalar": tensors(bias=np.ones((), np.float32)),
@@ -453,8 +475,10 @@ POISON = {
 
 class TestPoisonedUsers:
     honest = {  # noqa: RUF012 - read only
-        f"h{i}": {n: np.random.default_rng(i).normal(size=t.shape).astype(np.float32)
-                  for n, t in PARAMS.items()}
+        f"h{i}": {
+            n: np.random.default_rng(i).normal(size=t.shape).astype(np.float32)
+            for n, t in PARAMS.items()
+        }
         for i in range(4)
     }
 
@@ -505,8 +529,12 @@ class TestPoisonedUsers:
 
         users = Some(self.honest)
         result = partial_sum(
-            params=PARAMS, bound=Clip(l2_clip_norm=1.0), trainer=users, data=users,
-            user_ids=["h0", "stranger", "h1"], key=Key.simulation(0),
+            params=PARAMS,
+            bound=Clip(l2_clip_norm=1.0),
+            trainer=users,
+            data=users,
+            user_ids=["h0", "stranger", "h1"],
+            key=Key.simulation(0),
         )
         expected = summed(Clip(l2_clip_norm=1.0), self.honest, ["h0", "h1"])[1]
         assert (result.num_users, result.num_failed) == (3, 1)
@@ -532,10 +560,19 @@ class TestPoisonedUsers:
 
 
 def make_plan(**changes):
-    return Plan(**{
-        "num_users": 100, "expected_cohort_size": 7, "num_rounds": 5, "bound": "clip",
-        "l2_bound": 0.5, "noise": "gaussian", "noise_multiplier": 1.5, "delta": 1e-3, **changes,
-    })
+    return Plan(
+        **{
+            "num_users": 100,
+            "expected_cohort_size": 7,
+            "num_rounds": 5,
+            "bound": "clip",
+            "l2_bound": 0.5,
+            "noise": "gaussian",
+            "noise_multiplier": 1.5,
+            "delta": 1e-3,
+            **changes,
+        }
+    )
 
 
 def release(plan, total, key):
@@ -547,8 +584,10 @@ def release(plan, total, key):
 class TestDenominator:
     key = Key.simulation(9).fold("noise").fold(1).fold(1)
     users = {  # noqa: RUF012 - read only
-        f"u{i}": {n: np.random.default_rng(i).normal(size=t.shape).astype(np.float32)
-                  for n, t in PARAMS.items()}
+        f"u{i}": {
+            n: np.random.default_rng(i).normal(size=t.shape).astype(np.float32)
+            for n, t in PARAMS.items()
+        }
         for i in range(20)
     }
 
@@ -592,7 +631,8 @@ class TestDenominator:
         noise = gaussian(self.key, PARAMS, 0.75)
         for name in PARAMS:
             np.testing.assert_allclose(
-                found[name], (dense[name] + noise[name]) / 2.5, rtol=2e-6, atol=1e-6)
+                found[name], (dense[name] + noise[name]) / 2.5, rtol=2e-6, atol=1e-6
+            )
 
     def test_stddev_is_derived_from_multiplier_and_bound(self):
         for bound in (0.1, 1.0, 30.0):

@@ -97,9 +97,14 @@ class TestScale:
         """n = 1e6, α = 1e-6: stddev is multiplier x bound on the sum, over the cohort, once."""
         c, sigma = 0.7, 1.3
         plan = Plan(
-            num_users=400, expected_cohort_size=cohort, num_rounds=1, noise="gaussian",
-            bound="clip" if bound is Clip else "normalise", l2_bound=bound(l2_clip_norm=c).l2_bound,
-            noise_multiplier=sigma, delta=1e-3,
+            num_users=400,
+            expected_cohort_size=cohort,
+            num_rounds=1,
+            noise="gaussian",
+            bound="clip" if bound is Clip else "normalise",
+            l2_bound=bound(l2_clip_norm=c).l2_bound,
+            noise_multiplier=sigma,
+            delta=1e-3,
         )
         params = {n: np.zeros(s, np.float32) for n, s in SPLITS["matrix"].items()}
         server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity())
@@ -131,8 +136,10 @@ class TestIndependence:
 
     def test_rounds_that_a_reference_repeats(self):
         """Differences of rounds have variance 2σ²: no shared part (n = 20 000, α = 1e-6 each)."""
-        draws = [flat(gaussian(key().fold(r).fold(1), template({"w": (20_000,)}), 1.0))
-                 for r in range(1, 9)]
+        draws = [
+            flat(gaussian(key().fold(r).fold(1), template({"w": (20_000,)}), 1.0))
+            for r in range(1, 9)
+        ]
         for a, b in itertools.combinations(draws, 2):
             assert has_variance(a - b, math.sqrt(2))
             assert has_variance(a + b, math.sqrt(2))

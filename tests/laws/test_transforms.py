@@ -36,8 +36,9 @@ SHAPES = {"kernel": (4, 3), "bias": (3,), "layer.0/weight": (2, 1, 2)}
 
 def trees(seed, number):
     rng = np.random.default_rng(seed)
-    return [{n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()}
-            for _ in range(number)]
+    return [
+        {n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()} for _ in range(number)
+    ]
 
 
 def copied(value):
@@ -151,11 +152,16 @@ class TestEvery:
         params, *updates = trees(9, steps + 3)
         _, state = run(transform, params, updates[:steps])
         kept = ServerState(
-            round_num=steps, params=params, optimizer=state,
-            aggregate=run(average, params, updates[:2])[1], update_norm=0.1 + 0.2,
+            round_num=steps,
+            params=params,
+            optimizer=state,
+            aggregate=run(average, params, updates[:2])[1],
+            update_norm=0.1 + 0.2,
         )
         first = ServerState(
-            round_num=0, params=trees(15, 1)[0], optimizer=transform.init(copied(params)),
+            round_num=0,
+            params=trees(15, 1)[0],
+            optimizer=transform.init(copied(params)),
             aggregate=average.init(params),
         )
         RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept, 1)
@@ -176,8 +182,10 @@ class TestGolden:
 
     def sequence(self, transform, values):
         updates = [{"w": np.array(v, np.float32)} for v in values]
-        return [out["w"] for out in run(transform, {"w": np.zeros(len(values[0]), np.float32)},
-                                        updates)[0]]
+        return [
+            out["w"]
+            for out in run(transform, {"w": np.zeros(len(values[0]), np.float32)}, updates)[0]
+        ]
 
     def test_dp_adam(self):
         # g = -update: gradients [.2, -.4], [.1, .3]; α = .01, ε_s = 1e-5 outside the root.
@@ -189,11 +197,15 @@ class TestGolden:
 
     def test_adam_state(self):
         params = {"w": np.zeros(2, np.float32)}
-        _, state = run(adam(0.01, 1e-5), params,
-                       [{"w": np.array(g, np.float32)} for g in ([0.2, -0.4], [0.1, 0.3])])
+        _, state = run(
+            adam(0.01, 1e-5),
+            params,
+            [{"w": np.array(g, np.float32)} for g in ([0.2, -0.4], [0.1, 0.3])],
+        )
         np.testing.assert_allclose(state["first"]["w"], [0.028, -0.006], rtol=1e-5)
         np.testing.assert_allclose(
-            state["second"]["w"] / (1 - 0.999**2), [0.024992, 0.124982], rtol=1e-4)
+            state["second"]["w"] / (1 - 0.999**2), [0.024992, 0.124982], rtol=1e-4
+        )
 
     def test_server_momentum_as_moving_average(self):
         steps = self.sequence(momentum(1.0, 0.9, ema=True), [[1.0], [1.0], [-1.0], [2.0]])
@@ -208,7 +220,8 @@ class TestGolden:
         # A after the public gradients [1,.1], [2,0], [0,.2] is √v = [1,.1], [2.236068,.1], ...
         steps = self.sequence(adagrad(1.0, 1e-9), [[1.0, 0.1], [2.0, 0.0], [0.0, 0.2]])
         np.testing.assert_allclose(
-            steps, [[1, 1], [2 / 2.236068, 0], [0, 0.2 / 0.223607]], rtol=1e-5, atol=1e-12)
+            steps, [[1, 1], [2 / 2.236068, 0], [0, 0.2 / 0.223607]], rtol=1e-5, atol=1e-12
+        )
 
     def test_yogi(self):
         steps = self.sequence(yogi(1.0, 0.1, beta1=0.5, beta2=0.5), [[1.0], [0.5], [-2.0]])
@@ -224,11 +237,14 @@ class TestGolden:
             out, state = ema(0.9).next({"w": np.array([value], np.float32)}, state)
             np.testing.assert_allclose(out["w"], [expected], rtol=1e-6)
 
-    @pytest.mark.parametrize(("make", "reference"), [
-        (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),
-        (lambda: adagrad(0.3, 1e-2), "adagrad"),
-        (lambda: yogi(0.3, 1e-2, 0.8, 0.95), "yogi"),
-    ])
+    @pytest.mark.parametrize(
+        ("make", "reference"),
+        [
+            (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),
+            (lambda: adagrad(0.3, 1e-2), "adagrad"),
+            (lambda: yogi(0.3, 1e-2, 0.8, 0.95), "yogi"),
+        ],
+    )
     def test_equals_a_plain_float64_loop(self, make, reference):
         params, *updates = trees(11, 12)
         outputs, _ = run(make(), params, updates)
@@ -304,7 +320,8 @@ class TestDegenerate:
 class TestRefusals:
     @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan, np.inf])
     @pytest.mark.parametrize(
-        "make", [sgd, adam, yogi, adagrad, lambda r: momentum(r, 0.9, ema=True)])
+        "make", [sgd, adam, yogi, adagrad, lambda r: momentum(r, 0.9, ema=True)]
+    )
     def test_learning_rates(self, make, rate):
         with pytest.raises(ValueError, match="server learning rate"):
             make(rate)

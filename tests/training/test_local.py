@@ -30,19 +30,28 @@ def make_examples(number, seed=0, words_each=4, empty=0.2):
     """Random examples; a share of them has no word of the vocabulary."""
     rng = np.random.default_rng(seed)
     rows = [
-        np.sort(rng.choice(WORDS // 2, 0 if rng.random() < empty else rng.integers(1, words_each),
-                           replace=False))
+        np.sort(
+            rng.choice(
+                WORDS // 2,
+                0 if rng.random() < empty else rng.integers(1, words_each),
+                replace=False,
+            )
+        )
         for _ in range(number)
     ]
     counts = [rng.integers(1, 4, len(row)) for row in rows]
     indptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     labels = rng.integers(0, TAGS, number).astype(np.int32)
     return TagExamples(
-        indptr=indptr, indices=np.concatenate([*rows, []]).astype(np.int32),
+        indptr=indptr,
+        indices=np.concatenate([*rows, []]).astype(np.int32),
         counts=np.concatenate([*counts, []]).astype(np.uint16),
         num_tokens=np.array([c.sum() + rng.integers(1, 3) for c in counts], np.int32),
-        labels=labels, tag_indptr=np.arange(number + 1, dtype=np.int64), tag_indices=labels,
-        num_words=WORDS, num_tags=TAGS,
+        labels=labels,
+        tag_indptr=np.arange(number + 1, dtype=np.int64),
+        tag_indices=labels,
+        num_words=WORDS,
+        num_tags=TAGS,
     )
 
 
@@ -65,8 +74,9 @@ def dense_update(params, examples, schedule, key, inputs, multiplier=None):
     chosen = schedule.choose(len(examples), rng)
     x = torch.from_numpy(dense_inputs(examples, inputs)[chosen])
     y = torch.from_numpy(examples.labels[chosen].astype(np.int64))
-    kernel, bias = (torch.from_numpy(params[n].astype(np.float64)).requires_grad_()
-                    for n in ("kernel", "bias"))
+    kernel, bias = (
+        torch.from_numpy(params[n].astype(np.float64)).requires_grad_() for n in ("kernel", "bias")
+    )
     factor = 1.0 if multiplier is None else torch.from_numpy(multiplier.astype(np.float64))[:, None]
     for batch in schedule.batches(len(chosen), rng):
         loss = nn.functional.cross_entropy(x[batch] @ kernel + bias, y[batch])
@@ -74,8 +84,10 @@ def dense_update(params, examples, schedule, key, inputs, multiplier=None):
         with torch.no_grad():
             kernel -= schedule.learning_rate * dk * factor
             bias -= schedule.learning_rate * db
-    return {"kernel": kernel.detach().numpy() - params["kernel"],
-            "bias": bias.detach().numpy() - params["bias"]}
+    return {
+        "kernel": kernel.detach().numpy() - params["kernel"],
+        "bias": bias.detach().numpy() - params["bias"],
+    }
 
 
 def assert_close(found, expected, rtol=1e-4, atol=2e-6):
@@ -99,8 +111,13 @@ class TestRowSparseIsDense:
         found = trainer.train(PARAMS, examples, key)
         assert_close(found, dense_update(PARAMS, examples, schedule, key, inputs, multiplier))
 
-    @given(number=st.integers(1, 12), seed=st.integers(0, 999), batch=st.integers(1, 6),
-           epochs=st.integers(1, 3), cap=st.integers(1, 12))
+    @given(
+        number=st.integers(1, 12),
+        seed=st.integers(0, 999),
+        batch=st.integers(1, 6),
+        epochs=st.integers(1, 3),
+        cap=st.integers(1, 12),
+    )
     def test_equals_dense_autograd_for_any_user(self, number, seed, batch, epochs, cap):
         schedule = Schedule(learning_rate=0.3, batch_size=batch, epochs=epochs, max_examples=cap)
         key, examples = Key.simulation(seed), make_examples(number, seed, empty=0.5)
@@ -130,8 +147,14 @@ class TestRowSparseIsDense:
         tree.check_like(PARAMS, update)
         assert tree.l2_norm(update) == 0.0
         results = [
-            partial_sum(params=PARAMS, bound=Clip(l2_clip_norm=1.0), trainer=trainer, data=Data(),
-                        user_ids=users, key=Key.simulation(0))
+            partial_sum(
+                params=PARAMS,
+                bound=Clip(l2_clip_norm=1.0),
+                trainer=trainer,
+                data=Data(),
+                user_ids=users,
+                key=Key.simulation(0),
+            )
             for users in (["some"], ["none", "some"])
         ]
         assert results[1].num_failed == 0
@@ -140,7 +163,8 @@ class TestRowSparseIsDense:
     def test_only_own_rows_are_stored_and_they_are_sorted(self):
         examples = make_examples(9)
         update = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5)).train(
-            PARAMS, examples, Key.simulation(0))
+            PARAMS, examples, Key.simulation(0)
+        )
         kernel = update["kernel"]
         assert isinstance(kernel, RowSparse) and kernel.validate() is kernel
         assert kernel.rows.tolist() == sorted(set(examples.indices.tolist()))
@@ -160,13 +184,16 @@ class TestRowSparseIsDense:
     def test_large_logits_stay_finite(self):
         params = {n: t * np.float32(1e4) for n, t in PARAMS.items()}
         update = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=1e3, epochs=3)).train(
-            params, make_examples(9), Key.simulation(0))
+            params, make_examples(9), Key.simulation(0)
+        )
         assert tree.is_finite(update)
 
     def test_the_same_through_a_prepared_corpus(self, tiny_corpus):
         view = tiny_corpus.view()
-        params = {"kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
-                  "bias": np.zeros(len(view.tags), np.float32)}
+        params = {
+            "kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
+            "bias": np.zeros(len(view.tags), np.float32),
+        }
         schedule = Schedule(learning_rate=0.5, batch_size=5, epochs=2)
         for user in ("u00", "u07", "u58"):
             examples = view.examples(user)
@@ -182,7 +209,8 @@ class TestRowSparseIsDense:
                 kernel -= 0.5 * x[rows].T @ p / len(rows)
                 bias -= 0.5 * p.mean(axis=0)
             found = SparseSoftmaxTrainer(schedule=schedule).train(
-                params, examples, Key.simulation(1))
+                params, examples, Key.simulation(1)
+            )
             assert_close(found, {"kernel": kernel, "bias": bias})
 
 
@@ -266,8 +294,9 @@ def cross_entropy(outputs, targets):
 
 def arrays(number, seed=0):
     rng = np.random.default_rng(seed)
-    return ArrayExamples(rng.normal(size=(number, 4)).astype(np.float32),
-                         rng.integers(0, 3, number))
+    return ArrayExamples(
+        rng.normal(size=(number, 4)).astype(np.float32), rng.integers(0, 3, number)
+    )
 
 
 def trainer_of(module, **changes):
@@ -296,11 +325,14 @@ class TestModuleTrainer:
     def test_equals_the_sparse_trainer(self, multiplier, batch_size, epochs, inputs):
         examples = make_examples(13, seed=5)
         schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
-        dense = ArrayExamples(dense_inputs(examples, inputs).astype(np.float32),
-                              examples.labels.astype(np.int64))
+        dense = ArrayExamples(
+            dense_inputs(examples, inputs).astype(np.float32), examples.labels.astype(np.int64)
+        )
         sparse = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
         module = ModuleTrainer(
-            module=SoftmaxRegression(WORDS, TAGS), loss=cross_entropy, schedule=schedule,
+            module=SoftmaxRegression(WORDS, TAGS),
+            loss=cross_entropy,
+            schedule=schedule,
             multiplier={} if multiplier is None else {"kernel": multiplier},
         )
         found = module.train(PARAMS, dense, Key.simulation(8))
@@ -325,18 +357,22 @@ class TestModuleTrainer:
 
     def test_a_task_initialises_by_its_key_and_leaves_torchs_generator_alone(self):
         task = ModuleTask(
-            name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users={"a": arrays(3)})
+            name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users={"a": arrays(3)}
+        )
         state = torch.get_rng_state()
         first, second, other = (task.init_params(Key.simulation(s)) for s in (0, 0, 1))
         assert torch.equal(torch.get_rng_state(), state)
         np.testing.assert_array_equal(first["weight"], second["weight"])
         assert not np.array_equal(first["weight"], other["weight"])
 
-    @pytest.mark.parametrize("make", [
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3)),
-        Scaled,
-    ])
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),
+            lambda: nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3)),
+            Scaled,
+        ],
+    )
     def test_nobody_leaves_anything_behind_for_the_next_user(self, make):
         """The update of a user is the same whoever was trained before it, poisoned or not."""
         torch.manual_seed(0)
@@ -401,8 +437,9 @@ class TestModuleTrainer:
 
     def test_instance_norm_that_keeps_statistics_is_refused_too(self):
         with pytest.raises(ValueError):
-            check_module(nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True),
-                                       nn.Linear(4, 3)))
+            check_module(
+                nn.Sequential(nn.InstanceNorm1d(4, track_running_stats=True), nn.Linear(4, 3))
+            )
 
     def test_integer_buffers_are_refused_with_the_way_out(self):
         module = nn.Linear(4, 3)
@@ -412,8 +449,7 @@ class TestModuleTrainer:
         with pytest.raises(ValueError, match="steps"):
             trainer_of(module)
         with pytest.raises(ValueError, match="steps"):
-            ModuleTask(name="t", module=lambda: module, loss=cross_entropy,
-                       users={"a": arrays(3)})
+            ModuleTask(name="t", module=lambda: module, loss=cross_entropy, users={"a": arrays(3)})
 
     def test_parameters_must_be_float32_trainable_and_have_an_axis(self):
         with pytest.raises(ValueError, match=r"float\(\)"):
@@ -431,7 +467,8 @@ class TestModuleTrainer:
 
     def test_unknown_users(self):
         task = ModuleTask(
-            name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users={"a": arrays(3)})
+            name="t", module=lambda: nn.Linear(4, 3), loss=cross_entropy, users={"a": arrays(3)}
+        )
         with pytest.raises(ValueError, match="'b'"):
             task.data.examples("b")
         with pytest.raises(ValueError, match="no users"):

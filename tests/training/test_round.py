@@ -14,8 +14,13 @@ RATE = 2.0
 
 def experiment(**options):
     made = Experiment(
-        name="oracle", description="", bound="none", noise="none", rounds=3,
-        local_learning_rate=RATE, delta=1e-3,
+        name="oracle",
+        description="",
+        bound="none",
+        noise="none",
+        rounds=3,
+        local_learning_rate=RATE,
+        delta=1e-3,
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
@@ -72,34 +77,36 @@ class TestFedAvg:
     @pytest.mark.parametrize("epochs", [1, 3])
     @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
     def test_no_noise_no_bound_full_cohort_is_plain_fedavg(self, tiny_corpus, epochs, inputs):
-        found = final_params(
-            experiment(cohort=60, local_epochs=epochs, inputs=inputs), tiny_corpus)
+        found = final_params(experiment(cohort=60, local_epochs=epochs, inputs=inputs), tiny_corpus)
         expected = fedavg(tiny_corpus, 3, epochs, inputs=inputs)
         assert np.abs(expected["kernel"]).max() > 0.05
         assert_close(found, expected)
 
     def test_fixed_cohorts_of_everybody_are_the_same(self, tiny_corpus):
         found = final_params(
-            experiment(cohort=60, sampling="fixed", relation="replace-one"), tiny_corpus)
+            experiment(cohort=60, sampling="fixed", relation="replace-one"), tiny_corpus
+        )
         assert_close(found, fedavg(tiny_corpus, 3))
 
     def test_a_bound_that_never_binds_changes_nothing(self, tiny_corpus):
         plain = final_params(experiment(cohort=60), tiny_corpus)
-        bounded = final_params(
-            experiment(cohort=60, bound="clip", l2_clip_norm=1e6), tiny_corpus)
+        bounded = final_params(experiment(cohort=60, bound="clip", l2_clip_norm=1e6), tiny_corpus)
         for name in plain:
             np.testing.assert_array_equal(plain[name], bounded[name])
 
     def test_a_bound_that_binds_changes_the_result(self, tiny_corpus):
-        found = final_params(
-            experiment(cohort=60, bound="clip", l2_clip_norm=0.01), tiny_corpus)
+        found = final_params(experiment(cohort=60, bound="clip", l2_clip_norm=0.01), tiny_corpus)
         assert not np.allclose(found["bias"], fedavg(tiny_corpus, 3)["bias"], rtol=0.1)
 
     def test_noise_only_adds_noise(self, tiny_corpus):
         """Full cohort, bound never binding: the difference to FedAvg is noise / cohort."""
         found = final_params(
-            experiment(cohort=60, bound="clip", l2_clip_norm=50.0, noise="gaussian",
-                       noise_multiplier=0.02), tiny_corpus, number=1)
+            experiment(
+                cohort=60, bound="clip", l2_clip_norm=50.0, noise="gaussian", noise_multiplier=0.02
+            ),
+            tiny_corpus,
+            number=1,
+        )
         gap = tree.subtract(found, fedavg(tiny_corpus, 1))
         sample = np.concatenate([t.reshape(-1) for t in gap.values()])
         # 730 coordinates: the variance is within 30 % with false alarm 1e-8.
@@ -110,8 +117,12 @@ class TestFedAvg:
         view = tiny_corpus.view()
         xs, ys = zip(*(dense_user(view, user) for user in view.roster), strict=True)
         pooled = gradient_step(
-            np.zeros((len(view.words), len(view.tags))), np.zeros(len(view.tags)),
-            np.concatenate(xs), np.concatenate(ys), RATE)
+            np.zeros((len(view.words), len(view.tags))),
+            np.zeros(len(view.tags)),
+            np.concatenate(xs),
+            np.concatenate(ys),
+            RATE,
+        )
         found = final_params(experiment(cohort=60), tiny_corpus, number=1)
         assert_close(found, fedavg(tiny_corpus, 1))
         assert not np.allclose(found["bias"], pooled[1], rtol=1e-3)
@@ -121,7 +132,8 @@ class TestCentralised:
     @pytest.mark.parametrize("server_rate", [1.0, 0.25])
     def test_one_user_one_step_is_a_centralised_step(self, tiny_corpus, server_rate):
         found = final_params(
-            experiment(users=1, cohort=1, server_learning_rate=server_rate), tiny_corpus)
+            experiment(users=1, cohort=1, server_learning_rate=server_rate), tiny_corpus
+        )
         view = tiny_corpus.view()
         kernel, bias = np.zeros((len(view.words), len(view.tags))), np.zeros(len(view.tags))
         x, labels = dense_user(view, view.roster[0])
@@ -132,7 +144,8 @@ class TestCentralised:
     def test_server_momentum_is_centralised_momentum(self, tiny_corpus):
         found = final_params(
             experiment(users=1, cohort=1, server_optimizer="ema-momentum", server_momentum=0.8),
-            tiny_corpus)
+            tiny_corpus,
+        )
         view = tiny_corpus.view()
         kernel, bias = np.zeros((len(view.words), len(view.tags))), np.zeros(len(view.tags))
         vk, vb = kernel, bias
@@ -144,8 +157,14 @@ class TestCentralised:
         assert_close(found, {"kernel": kernel, "bias": bias})
 
     def test_preconditioned_steps_are_preconditioned_gradient_descent(self, tiny_corpus):
-        options = dict(users=1, cohort=1, precondition="local", preconditioner_top=10,
-                       preconditioner_gain=20.0, local_epochs=2)
+        options = dict(
+            users=1,
+            cohort=1,
+            precondition="local",
+            preconditioner_top=10,
+            preconditioner_gain=20.0,
+            local_epochs=2,
+        )
         found = final_params(experiment(**options), tiny_corpus, number=1)
         view = tiny_corpus.view()
         kernel, bias = np.zeros((len(view.words), len(view.tags))), np.zeros(len(view.tags))
