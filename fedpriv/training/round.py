@@ -78,7 +78,10 @@ def partial_sum(
         try:
             raw = trainer.train(params, data.examples(user_id), key.fold(user_id))
             update = bound.apply(tree.check_like(params, raw))
-        except Exception as error:  # a user is not trusted: whatever it raises is its own zero
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a user is not trusted: whatever it raises is its own zero
             # The text of an error may hold a user's data: only its kind is worth a warning.
             _LOG.warning("a user contributes zero: %s", type(error).__name__)
             _LOG.debug("why it does", exc_info=True)

@@ -16,8 +16,9 @@ SLOW = {name for name in ROWS if name.startswith("S")} | {"P3 add-remove", "P6 a
 
 
 def told(row):
-    return epsilon(Event.from_json(row["event"]), row["rounds"], delta=row["delta"],
-                   relation=row["relation"])
+    return epsilon(
+        Event.from_json(row["event"]), row["rounds"], delta=row["delta"], relation=row["relation"]
+    )
 
 
 def as_printed(value, printed):
@@ -27,7 +28,8 @@ def as_printed(value, printed):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ROWS])
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ROWS]
+)
 def test_epsilon_is_golden(name):
     row = ROWS[name]
     got = told(row)
@@ -65,8 +67,10 @@ def test_fixed_size_rows_would_be_wrong_with_the_raw_noise_multiplier():
         assert told({**row, "event": event}).value < float(row["at_least"])
 
 
-@pytest.mark.parametrize(("delta", "printed"), [
-    (1 / 400, "4.800"), (1e-3, "5.312"), (1e-4, "6.478"), (1e-5, "7.524"), (1e-6, "8.489")])
+@pytest.mark.parametrize(
+    ("delta", "printed"),
+    [(1 / 400, "4.800"), (1e-3, "5.312"), (1e-4, "6.478"), (1e-5, "7.524"), (1e-6, "8.489")],
+)
 def test_epsilon_by_delta(delta, printed):
     event = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1)
     assert as_printed(epsilon(event, 500, delta=delta, relation="add-remove").value, printed)
@@ -75,8 +79,9 @@ def test_epsilon_by_delta(delta, printed):
 def test_plain_gaussian_is_exact():
     """PLD without sampling against the closed form δ(ε) of Balle and Wang 2018, eq. 6."""
     sigma, rounds, delta = 20.0, 100, 1 / 400
-    got = epsilon(Event(kind="gaussian", noise_multiplier=sigma), rounds, delta=delta,
-                  relation="add-remove").value
+    got = epsilon(
+        Event(kind="gaussian", noise_multiplier=sigma), rounds, delta=delta, relation="add-remove"
+    ).value
     mu = math.sqrt(rounds) / sigma
 
     def phi(x):

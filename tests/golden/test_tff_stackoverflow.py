@@ -22,7 +22,8 @@ def test_tag_prediction_equals_tff(shared_data):
 def test_tag_prediction_equals_tff_on_a_committed_row():
     # The second example of the sample's first client, for machines without the file.
     example = {
-        "tokens": "css3 does finally define the", "title": "creating rounded corners using css",
+        "tokens": "css3 does finally define the",
+        "title": "creating rounded corners using css",
         "tags": "css|cross-browser|rounded-corners|css3",
     }
     words = ["the", "css3", "does", "define", "finally", "."]

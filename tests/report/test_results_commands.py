@@ -55,9 +55,9 @@ def test_export_then_predict(make_run, run_command, tmp_path) -> None:
     text = "My VISA, http://example.org"
     for model in (out, folder):
         found = json.loads(run_command("predict", model, "--text", text, "--top", 2, "--json"))
-        # visa and <URL> are known; my and the comma are not, but count.
+        # visa and <URL> are known; my and the comma are not, and do not count.
         assert (found["num_tokens"], found["num_known_tokens"]) == (4, 2)
-        logits = np.array([6 / 4, 0, 0.5]) / np.array([2, 1, 2])
+        logits = np.array([6 / 2, 0, 0.5]) / np.array([2, 1, 2])
         shares = np.exp(logits) / np.exp(logits).sum()
         assert [tag["tag"] for tag in found["tags"]] == ["legal", "hiring"]
         assert found["tags"][0]["probability"] == pytest.approx(shares[0], rel=1e-6)
