@@ -11,6 +11,8 @@ from fedpriv.data.corpus import Corpus
 from fedpriv.data.rosters import RosterSpec
 from fedpriv.data.writer import CorpusWriter, Sentence
 
+# What commands print is wrapped to the terminal: one width for everybody.
+os.environ["COLUMNS"] = "160"
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25

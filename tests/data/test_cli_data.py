@@ -153,7 +153,7 @@ def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
     tags.write_text('{"t1": 3}')
     made = run(*command, "--word-counts", str(words), "--tag-counts", str(tags))
     assert made["rosters"]["tff-30"]["vocabulary"]["source"] == "private"
-    assert "rostered ones included" in made["source"]["vocabulary"]
+    assert "rostered ones too" in made["source"]["vocabulary"]
 
 
 def test_import_of_a_dump(tmp_path, dump):
