@@ -78,6 +78,7 @@ SETTINGS: Mapping[str, Setting] = {
             "rounds": 100,
             "noise-multiplier": 0.3,
             "delta": 1 / 400,
+            "max-examples-per-user": 10_000,
         },
     ),
 }
@@ -142,7 +143,7 @@ _RANGES: Mapping[tuple[str, str], Range] = {
     ),
     ("private-8", "unit-norm"): Range(
         gain=20.0,
-        adadps=((10.0, 30.0), (20.0, 40.0)),
+        adadps=((30.0,), (20.0, 40.0, 60.0, 80.0)),
         fedavg=((10.0, 30.0), (20.0, 40.0)),
         adam_norms=(20.0, 40.0),
         adam_rates=(0.05, 0.2, 0.6),
@@ -150,19 +151,19 @@ _RANGES: Mapping[tuple[str, str], Range] = {
     ),
     ("paper", "tff"): Range(
         gain=50.0,
-        adadps=((30.0,), (20.0, 40.0)),
+        adadps=((10.0,), (20.0, 40.0)),
         fedavg=((10.0, 30.0), (5.0, 20.0)),
         adam_norms=(8.0,),
-        adam_rates=(0.1, 0.4),
-        normalise=(1.0, 3.0, 8.0),
+        adam_rates=(0.01, 0.03),
+        normalise=(0.3, 1.0, 3.0),
     ),
     ("paper", "unit-norm"): Range(
         gain=10.0,
-        adadps=((30.0,), (4.0, 8.0)),
+        adadps=((10.0,), (8.0, 16.0)),
         fedavg=((10.0, 30.0), (4.0, 8.0)),
         adam_norms=(8.0,),
-        adam_rates=(0.1, 0.4),
-        normalise=(2.0, 4.0, 8.0),
+        adam_rates=(0.01, 0.03),
+        normalise=(4.0, 8.0, 12.0),
     ),
 }
 # Without privacy there is no clip norm to tune: the rate alone. By inputs and preconditioning.
