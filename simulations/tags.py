@@ -21,7 +21,7 @@ def fedavg_tags() -> Experiment:
         inputs="unit-norm",
         bound="none",
         noise="none",
-        local_learning_rate=30.0,
+        local_learning_rate=10.0,
     )
 
 
@@ -33,12 +33,12 @@ def adas_tags() -> Experiment:
         description="Federated averaging with local preconditioning, without privacy.",
         precondition="local",
         preconditioner_gain=20.0,
-        local_learning_rate=3.0,
+        local_learning_rate=10.0,
     )
 
 
 def adadps_tags() -> Experiment:
-    """AdaDPS Algorithm 3: local preconditioning, clipped updates, server momentum, EMA."""
+    """AdaDPS Algorithm 3: local preconditioning, clipped updates, server learning rate 1."""
     return Experiment(
         name="adadps-tags",
         description="Federated AdaDPS: local preconditioning, user-level DP at ε = 8.",
@@ -46,11 +46,8 @@ def adadps_tags() -> Experiment:
         precondition="local",
         preconditioner_gain=20.0,
         local_learning_rate=30.0,
-        l2_clip_norm=40.0,
+        l2_clip_norm=60.0,
         target_epsilon=8.0,
-        server_optimizer="ema-momentum",
-        aggregate="ema",
-        ema_decay=0.5,
     )
 
 
@@ -70,7 +67,7 @@ def dp_fedavg_tags() -> Experiment:
         name="dp-fedavg-tags",
         description="DP-FedAvg: clipped updates, user-level DP at ε = 8.",
         inputs="unit-norm",
-        local_learning_rate=10.0,
+        local_learning_rate=30.0,
         l2_clip_norm=20.0,
         target_epsilon=8.0,
     )
@@ -83,7 +80,6 @@ def dp_fedadam_tags() -> Experiment:
         name="dp-fedadam-tags",
         description="DP-FedAdam: server Adam on the noisy mean, user-level DP at ε = 8.",
         server_optimizer="adam",
-        local_learning_rate=30.0,
         server_learning_rate=0.2,
     )
 

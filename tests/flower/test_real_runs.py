@@ -16,7 +16,15 @@ from fedpriv.experiment import load_experiment
 from fedpriv.job import start_job
 
 # AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.
-OPTIONS = {"noise-multiplier": 0.5, "rounds": 2, "cohort": 6, "eval-every": 2, "seed": 11}
+OPTIONS = {
+    "noise-multiplier": 0.5,
+    "rounds": 2,
+    "cohort": 6,
+    "eval-every": 2,
+    "seed": 11,
+    "server-optimizer": "ema-momentum",
+    "aggregate": "ema",
+}
 NAME = "adadps-tags"
 
 
@@ -29,6 +37,12 @@ def lines(run, name):
     return [json.loads(line) for line in (run / f"{name}.jsonl").read_text("utf-8").splitlines()]
 
 
+def everything(run, experiment):
+    """Params, their average and the momentum after the last round."""
+    last = run / "checkpoints" / f"round-{experiment.rounds:06d}.safetensors"
+    return {**load_file(last), **load_file(run / "state.safetensors")}
+
+
 def assert_equals_in_process(run, corpus, tmp_path, **options):
     """The flower run's state is the in-process one's, to a relative 1e-5."""
     experiment = load_experiment(NAME).with_options({**OPTIONS, **options})
@@ -36,11 +50,8 @@ def assert_equals_in_process(run, corpus, tmp_path, **options):
     assert (experiment.server_optimizer, experiment.aggregate) == ("ema-momentum", "ema")
     job = start_job(experiment, NAME, Corpus.open(corpus), tmp_path / "serial")
     expected = job.run()
-    state, found = (
-        load_file(tmp_path / "serial" / "state.safetensors"),
-        load_file(run / "state.safetensors"),
-    )
-    assert set(found) == set(state)
+    state, found = everything(tmp_path / "serial", experiment), everything(run, experiment)
+    assert set(found) == set(state) and {"kernel", "ema/kernel"} <= set(state)
     for key, array in state.items():
         off = tree.l2_norm({key: found[key].astype(np.float64) - array})
         assert off <= 1e-5 * tree.l2_norm({key: array}), key
