@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
+from fedpriv.catalogue import load_experiment
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiment import load_experiment
 from fedpriv.job import start_job
 from fedpriv.run_folder import read_lines
 

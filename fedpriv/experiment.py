@@ -16,8 +16,6 @@ ValueError: 'l2-clip-norms' is not an option of an experiment; did you mean 'l2-
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.metadata
 import math
 import types
 import typing
@@ -39,7 +37,6 @@ from fedpriv.transform import Transform, identity
 
 Option = str | int | float | bool | None
 TaskFactory = Callable[["Experiment", Corpus | None], Task]
-ENTRY_POINTS = "fedpriv.experiments"
 
 
 def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
@@ -371,50 +368,3 @@ def make_optimizer(experiment: Experiment) -> Transform:
 def make_aggregate(experiment: Experiment) -> Transform:
     """Return the checkpoint aggregate."""
     return aggregates.ema(experiment.ema_decay) if experiment.aggregate == "ema" else identity()
-
-
-def find_experiments() -> dict[str, Callable[[], Experiment]]:
-    """Return every experiment that can be found, by name.
-
-    Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
-    experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
-    """
-    names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    found: dict[str, Callable[[], Experiment]] = {}
-    for name in sorted(names | {"simulations"}):
-        try:
-            package = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name == name:
-                continue
-            raise
-        for make in package.EXPERIMENTS:
-            found[make.__name__.replace("_", "-")] = make
-    return found
-
-
-def load_experiment(name: str) -> Experiment:
-    """Return an experiment by name, or by `module:function` for one of your own.
-
-    Raises:
-        ValueError: If there is none, with the nearest known name.
-    """
-    if ":" in name:
-        module_name, _, function = name.partition(":")
-        try:
-            make = getattr(importlib.import_module(module_name), function)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f"experiment {name!r} cannot be imported ({error}); give module:function of a "
-                "module on the Python path"
-            ) from error
-        experiment = make()
-        if not isinstance(experiment, Experiment):
-            raise ValueError(f"{name!r} returned a {type(experiment).__name__}, not an Experiment")
-        return experiment
-    found = find_experiments()
-    if name not in found:
-        near = difflib.get_close_matches(name, found, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "see `fedpriv list`"
-        raise ValueError(f"experiment {name!r} is not known; {hint}")
-    return found[name]()

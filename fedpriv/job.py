@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedpriv.catalogue import load_experiment
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import Carrier, SerialCarrier
-from fedpriv.experiment import Experiment, Parts, build, load_experiment
+from fedpriv.experiment import Experiment, Parts, build
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.rng import Key
 from fedpriv.run import RoundRecord, first_state, released_params, rounds

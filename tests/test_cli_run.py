@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv import cli
+from fedpriv.catalogue import find_experiments
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import find_experiments
 from fedpriv.run_folder import read_lines
 
 ISSUED = {

@@ -6,14 +6,9 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
+from fedpriv.catalogue import find_experiments, load_experiment
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import (
-    Experiment,
-    build,
-    find_experiments,
-    load_experiment,
-    tag_prediction,
-)
+from fedpriv.experiment import Experiment, build, tag_prediction
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.rng import Key
 from fedpriv.run import rounds

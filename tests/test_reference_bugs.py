@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from fedpriv import tree
+from fedpriv.catalogue import load_experiment
 from fedpriv.data.rosters import RosterSpec
 from fedpriv.data.writer import CorpusWriter, Sentence
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import Experiment, build, load_experiment
+from fedpriv.experiment import Experiment, build
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.run import rounds

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedpriv.catalogue import load_experiment
 from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import Experiment, build, load_experiment
+from fedpriv.experiment import Experiment, build
 from fedpriv.job import resume_job, start_job
 from fedpriv.privacy.ledger import BudgetSpentError, Ledger, read_ledger
 from fedpriv.rng import Key
@@ -491,7 +492,7 @@ from pathlib import Path
 import fedpriv.training.round as round_module
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import load_experiment
+from fedpriv.catalogue import load_experiment
 from fedpriv.job import resume_job, start_job
 from fedpriv.privacy.sampling import PoissonSampler
 

@@ -39,7 +39,7 @@ def list_experiments(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments that can be run by name."""
-    from fedpriv.experiment import find_experiments
+    from fedpriv.catalogue import find_experiments
 
     found = {name: make() for name, make in sorted(find_experiments().items())}
     if as_json:
@@ -112,7 +112,8 @@ def run_command(
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
-    from fedpriv.experiment import load_experiment, tag_prediction
+    from fedpriv.catalogue import load_experiment
+    from fedpriv.experiment import tag_prediction
     from fedpriv.job import resume_job, start_job
 
     if engine != "serial":

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedpriv.catalogue import load_experiment
 from fedpriv.data.corpus import Corpus
-from fedpriv.experiment import Experiment, load_experiment
+from fedpriv.experiment import Experiment
 from fedpriv.flower.client import Host
 from fedpriv.flower.strategy import GridSettings
 from fedpriv.training.tasks import Task

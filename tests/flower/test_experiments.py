@@ -9,8 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv import tree
+from fedpriv.catalogue import find_experiments
 from fedpriv.data.corpus import Corpus
-from fedpriv.experiment import find_experiments, local_multiplier, make_schedule
+from fedpriv.experiment import local_multiplier, make_schedule
 from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.job import serial, start_job
 

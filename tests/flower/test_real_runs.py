@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv import tree
+from fedpriv.catalogue import load_experiment
 from fedpriv.data.corpus import Corpus
 from fedpriv.data.synthetic import Shape, synthesize
-from fedpriv.experiment import load_experiment
 from fedpriv.job import start_job
 
 # AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.experiment import load_experiment
+from fedpriv.catalogue import load_experiment
 from fedpriv.flower.settings import (
     OWN_KEYS,
     open_corpus,

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpriv.catalogue import load_experiment
 from fedpriv.cli import main
-from fedpriv.experiment import build, load_experiment, local_multiplier, make_schedule
+from fedpriv.experiment import build, local_multiplier, make_schedule
 from fedpriv.flower.client import Host
 from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.job import serial
