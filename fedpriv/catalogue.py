@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import os
+import sys
 from collections.abc import Callable
 
 from fedpriv.experiment import Experiment
@@ -27,7 +29,7 @@ def find_experiments() -> dict[str, Callable[[], Experiment]]:
             if error.name == name:
                 continue
             raise
-        for make in package.EXPERIMENTS:
+        for make in getattr(package, "EXPERIMENTS", ()):
             found[make.__name__.replace("_", "-")] = make
     return found
 
@@ -40,6 +42,8 @@ def load_experiment(name: str) -> Experiment:
     """
     if ":" in name:
         module_name, _, function = name.partition(":")
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last, so that nothing there can stand in for a library
         try:
             make = getattr(importlib.import_module(module_name), function)
         except (ImportError, AttributeError) as error:

@@ -15,7 +15,8 @@ from fedpriv.experiment import Experiment, Parts, build
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.rng import Key
 from fedpriv.run import RoundRecord, first_state, released_params, rounds
-from fedpriv.run_folder import Progress, RunFolder, read_document, read_lines
+from fedpriv.run_folder import RunFolder, read_document, read_lines
+from fedpriv.training.round import ServerState
 
 CarrierFactory = Callable[[Experiment, Parts], Carrier]
 
@@ -33,7 +34,7 @@ class Job:
         experiment: What is run.
         parts: Made from it.
         folder: Where it is kept.
-        progress: Where it stands.
+        state: The last released one.
         root: The root key.
         make_carrier: Brings the work to the users.
         synthetic: Whether the corpus is made up.
@@ -42,7 +43,7 @@ class Job:
     experiment: Experiment
     parts: Parts
     folder: RunFolder
-    progress: Progress
+    state: ServerState
     root: Key
     make_carrier: CarrierFactory
     synthetic: bool
@@ -59,14 +60,14 @@ class Job:
             on_round: Called with each record, for progress bars only.
         """
         carrier = self.make_carrier(self.experiment, self.parts)
-        state = self.progress.state
+        state = self.state
         try:
             for record, state in rounds(  # noqa: B007 - the last state is what is summarised
                 self.parts,
                 carrier,
                 self.root,
                 folder=self.folder,
-                progress=self.progress,
+                state=self.state,
                 eval_every=self.experiment.eval_every,
             ):
                 on_round(record)
@@ -80,7 +81,7 @@ class Job:
     def _summary(self, state: Any) -> dict[str, Any]:
         plan, path = self.parts.plan, self.folder.path
         params = released_params(state)
-        simulated = self.folder.document["mode"] == "simulation"
+        simulated = self.ledger.mode == "simulation"
         roster = self.parts.task.evaluate(params, public=False) if simulated else None
         public = self.parts.task.evaluate(params, public=True)
         spent = plan.epsilon(self.ledger.charges)
@@ -99,12 +100,12 @@ class Job:
             "relation": plan.relation.value,
             "unit": plan.unit,
             "accountant": spent.accountant,
-            "mode": self.folder.document["mode"],
+            "mode": self.ledger.mode,
             "noise_multiplier": plan.noise_multiplier,
             "rounds": state.round_num,
             "charges": self.ledger.charges,
             "users": plan.num_users,
-            "seconds_per_round": median(seconds) if seconds else 0.0,
+            "seconds_per_round": median(seconds) if seconds else None,
             "corpus": corpus["name"],
             "roster": corpus.get("roster"),
             "synthetic": self.synthetic,
@@ -154,7 +155,7 @@ def start_job(
         experiment=experiment,
         parts=parts,
         folder=folder,
-        progress=Progress(state=first_state(parts, root), attempt=0),
+        state=first_state(parts, root),
         root=root,
         make_carrier=make_carrier,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
@@ -184,13 +185,17 @@ def resume_job(
             f"the corpus or the experiment changed since {path} was started: its plan is no "
             "longer the ledger's; restore them, or start a new run"
         )
-    secure = document["mode"] == "secure"
-    root = Key.secure() if secure else Key.simulation(experiment.seed)
+    root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
+    try:
+        state = folder.resume(first_state(parts, root))
+    except ValueError:
+        folder.close()
+        raise
     return Job(
         experiment=experiment,
         parts=parts,
         folder=folder,
-        progress=folder.resume(first_state(parts, root)),
+        state=state,
         root=root,
         make_carrier=make_carrier,
         synthetic=bool(document["corpus"]["synthetic"]),

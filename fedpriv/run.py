@@ -15,7 +15,7 @@ from fedpriv.engine import Carrier
 from fedpriv.experiment import Parts
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.rng import Key
-from fedpriv.run_folder import Progress, RunFolder
+from fedpriv.run_folder import RunFolder
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.round import ServerState
 from fedpriv.tree import Params
@@ -83,6 +83,9 @@ class _Unrecorded:
     def __init__(self, parts: Parts) -> None:
         self._plan, self.charges = parts.plan, 0
 
+    def attempts(self, round_num: int) -> int:
+        return 0
+
     def charge(self, round_num: int, attempt: int) -> None:
         self.charges += 1
 
@@ -93,7 +96,7 @@ def rounds(
     root: Key,
     *,
     folder: RunFolder | None = None,
-    progress: Progress | None = None,
+    state: ServerState | None = None,
     eval_every: int = 10,
 ) -> Iterator[tuple[RoundRecord, ServerState]]:
     """Run a plan to its end and yield every released round.
@@ -103,7 +106,7 @@ def rounds(
         carrier: Brings the private work to the users.
         root: The root key; cohort, noise, users and initial params fold their own from it.
         folder: Where the run is kept; None keeps nothing (and survives nothing).
-        progress: Where a resumed run stands; None starts at the beginning.
+        state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
 
     Guarantees:
@@ -114,12 +117,12 @@ def rounds(
     """
     plan, simulated = parts.plan, root.mode == "simulation"
     ledger = folder.ledger if folder is not None else _Unrecorded(parts)
-    if progress is None:
-        progress = Progress(state=first_state(parts, root), attempt=0)
-    state, attempt = progress.state, progress.attempt
+    if state is None:
+        state = first_state(parts, root)
     while plan.affords(ledger.charges):
         started = time.perf_counter()
-        round_num, attempt = state.round_num + 1, attempt + 1
+        round_num = state.round_num + 1
+        attempt = ledger.attempts(round_num) + 1
         ledger.charge(round_num, attempt)
         cohort = plan.sampler.cohort(_key(root, "cohort", round_num, attempt), parts.task.roster)
         total = carrier.partial_sum(
@@ -162,7 +165,6 @@ def rounds(
             seen = record.diagnostics
             folder.record(as_json(record.released), None if seen is None else as_json(seen))
         yield record, state
-        attempt = 0
 
 
 def _released(

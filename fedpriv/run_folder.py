@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,6 @@ from fedpriv.training.round import ServerState
 
 FORMAT, VERSION = "fedpriv-run", 1
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Where a run stands.
-
-    Attributes:
-        state: The last released state.
-        attempt: Attempts at the round after it that are spent.
-    """
-
-    state: ServerState
-    attempt: int
 
 
 class RunFolder:
@@ -96,8 +83,11 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         side = parts.side_information
         described = parts.task.describe()
-        if mode == "secure":  # measured on rostered users: a diagnostic
+        if mode == "secure":  # counted on rostered users: diagnostics
             described["majority_class_accuracy"] = None
+            provenance = described["provenance"]
+            exact = ("dropped", "sentences_without_label")
+            described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -134,26 +124,38 @@ class RunFolder:
         """
         document = read_document(path)
         ledger = Ledger.open(path / "ledger.jsonl")
-        if ledger.plan != Plan.from_json(document["plan"]):
-            raise ValueError(f"the plan in {path}/experiment.json is not the ledger's; restore it")
+        # The ledger's first line seals the document: mode, seed and every option are in it.
+        sealed = ledger.extra.get("experiment_sha256")
+        if sealed != document_digest(document) or ledger.plan != Plan.from_json(document["plan"]):
+            ledger.close()
+            raise ValueError(
+                f"{path}/experiment.json is not the one the run was started with (another plan, "
+                "mode or option); restore it, or start a new run"
+            )
         folder = cls(path, ledger, _store(path, keep_last), document)
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             _cut_torn_line(path / name)
         return folder
 
-    def resume(self, first: ServerState) -> Progress:
+    def resume(self, first: ServerState) -> ServerState:
         """Return where the run stands, repairing what a kill left between two writes.
 
         Args:
             first: The state before round 1, also the template of the saved one.
 
         Raises:
-            ValueError: If the state is newer than the ledger (an older ledger was put back).
+            ValueError: If the state is newer than the ledger (an older ledger was put back), or
+                gone although rounds were released.
         """
-        self.ledger.resume()
         file = self.path / "state.safetensors"
         if not file.exists():
-            return Progress(state=first, attempt=self.ledger.attempts(1))
+            if self.ledger.history.releases:
+                raise ValueError(
+                    f"{file} is gone, but rounds were released: restore it, or start a new run "
+                    "(the checkpoints that were released can still be exported)"
+                )
+            self.ledger.resume()
+            return first
         rest, metadata = load_state(file, template=_rest(first))
         round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
         head = metadata["ledger_head"]
@@ -163,12 +165,13 @@ class RunFolder:
                 "is older than the state, or another run's; restore the one that belongs to it"
             )
         released, _ = self.store.load(round_num, template=_released(first))
+        self.ledger.resume()
         state = _join(first, released, rest, metadata)
         if not self.ledger.has_release(round_num, attempt):
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
             self.record(_bare_record(state, attempt, self.ledger), None)
-        return Progress(state=state, attempt=self.ledger.attempts(round_num + 1))
+        return state
 
     def keep(self, state: ServerState, attempt: int) -> None:
         """Put a released state in place, then say so in the ledger.
@@ -184,7 +187,7 @@ class RunFolder:
         metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
         self.store.save(state.round_num, _released(state), metadata, prune=False)
         more = {"attempt": str(attempt), "update_norm": repr(state.update_norm)}
-        save_state(self.path / "state.safetensors", _rest(state), metadata | more)
+        save_state(self.path / "state.safetensors", _rest(state), metadata | more, durable=True)
         self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
         self.store.prune()
 

@@ -56,6 +56,8 @@ def main(grid: Grid, context: Context) -> None:
 
 def _open_job(run_config: Any) -> Job:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
+    if read_switch(run_config, "secure") and run_config.get("seed") not in (None, ""):
+        raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
     if resume is not None:
         job = resume_job(resume)
         if job.experiment.options() != experiment.options():

@@ -415,9 +415,25 @@ class TestDamage:
             resume_job(folder)
         assert charged(folder) == charges
 
-    @pytest.mark.parametrize("put_back", ["nothing", "round 2"])
+    def test_a_released_state_that_is_gone_is_refused(self, tiny_corpus, tmp_path):
+        folder = interrupted(tiny_corpus, tmp_path / "run")
+        (folder / "state.safetensors").unlink()
+        before = (folder / "ledger.jsonl").read_bytes()
+        with pytest.raises(ValueError, match="is gone, but rounds were released"):
+            resume_job(folder)
+        assert (folder / "ledger.jsonl").read_bytes() == before
+
+    @pytest.mark.parametrize("change", [{"mode": "secure"}, {"engine": "flower"}])
+    def test_an_edited_document_is_refused(self, tiny_corpus, tmp_path, change):
+        """A secure run must never go on as a seeded one, nor the other way round."""
+        folder = interrupted(tiny_corpus, tmp_path / "run")
+        document = json.loads((folder / "experiment.json").read_text("utf-8"))
+        (folder / "experiment.json").write_text(json.dumps({**document, **change}))
+        with pytest.raises(ValueError, match="not the one the run was started with"):
+            resume_job(folder)
+
     def test_from_an_older_state_rounds_are_paid_and_drawn_anew(
-        self, tiny_corpus, tmp_path, monkeypatch, put_back
+        self, tiny_corpus, tmp_path, monkeypatch
     ):
         """As after a power cut, or a backup: nothing that was spent comes back."""
         keys = []
@@ -432,10 +448,10 @@ class TestDamage:
         with pytest.raises(KeyboardInterrupt):
             resume_job(folder, make_carrier=stopping(2)).run()
         assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1)]
-        state.unlink() if put_back == "nothing" else state.write_bytes(old)
+        state.write_bytes(old)
         job = resume_job(folder)
         summary = job.run()
-        again = (1, 2) if put_back == "nothing" else (3, 3)
+        again = (3, 3)
         assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), again]
         assert len(keys) == len(set(keys)) == 4
         assert summary["charges"] == 6 and summary["rounds"] == again[0]

@@ -1,12 +1,9 @@
 """The released checkpoints of a run, and the state from which it resumes.
 
 The two have different jobs. A checkpoint is a result: it is forced to the disk, pruned by rule,
-and never rewritten with other content by accident. The resume state is overwritten every round
-and is worth only what the round costs to redo, so it is replaced atomically but not forced to
-the disk: a process killed at any moment leaves the old state or the new one, since written pages
-outlive the process. After a power cut the file may be broken; a checksum notices, the state is
-refused, and the run continues from its last checkpoint (the ledger, which is synced, has already
-counted the rounds lost in between).
+and never rewritten with other content by accident. The resume state is overwritten every round, in
+one step: a process killed at any moment leaves the old state or the new one. Written with `durable`
+it survives a power cut too; without, a checksum notices the damage and the state is refused.
 """
 
 from __future__ import annotations
@@ -194,7 +191,7 @@ def load_state(
     if metadata.pop(_CHECKSUM, None) != _checksum(tensors):
         raise ValueError(
             f"{path} is damaged (its checksum is wrong), as a power cut can leave it; "
-            "remove it and continue from the last checkpoint"
+            "restore it from a copy, or start a new run"
         )
     if template is not None:
         check_tensors(path, tensors, template)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -27,11 +26,9 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Run the command line; errors of the user's are one clear line, not a traceback."""
-    # As `python -m` does: an experiment of one's own is found in the working directory.
-    sys.path.insert(0, os.getcwd())
     try:
         app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)

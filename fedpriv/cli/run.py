@@ -147,8 +147,9 @@ def run_command(
         if experiment is None:
             raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
         chosen = load_experiment(experiment)
-        if secure and seed is not None:
-            raise ValueError(f"--secure takes no seed (got {seed}); leave one of the two out")
+        if secure and "seed" in options:
+            given = options["seed"]
+            raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
         chosen = chosen.with_options(options)
         found = None
         if chosen.task is tag_prediction:
@@ -258,7 +259,8 @@ def _print_summary(summary: dict[str, Any], report: Path) -> None:
     elif summary["accuracy_public"] is not None:
         rows["accuracy"] = f"{summary['accuracy_public']:.2%} on users outside the roster"
     rows["privacy"] = said
-    rows["rounds"] = f"{summary['rounds']} at {summary['seconds_per_round']:.2f} s"
+    seconds = summary["seconds_per_round"]
+    rows["rounds"] = f"{summary['rounds']}" + (f" at {seconds:.2f} s" if seconds else "")
     rows["run folder"] = str(summary["run_dir"])
     rows["report"] = str(report)
     for label, value in rows.items():  # no table: it would cut long paths short

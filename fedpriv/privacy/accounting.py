@@ -21,7 +21,7 @@ both behaviours. The privacy loss distribution is discretised pessimistically (D
 
 >>> event = Event(kind="poisson-gaussian", noise_multiplier=1.0, sampling_prob=0.05)
 >>> print(epsilon(event, 100, delta=1 / 400, relation=Relation.ADD_REMOVE))
-ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3890)
+ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 """
 
 from __future__ import annotations
@@ -39,6 +39,17 @@ from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.numbers import positive_int, probability
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """Return the least decimal of so many digits that is not below the value.
+
+    A printed bound is still a bound. What is a part in 10⁹ above a decimal is taken for it.
+
+    >>> rounded_up(43.5359, 1), rounded_up(8.0000000001, 2)
+    (43.6, 8.0)
+    """
+    return math.ceil(value * 10.0**digits * (1 - 1e-9)) / 10.0**digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +81,11 @@ class Epsilon:
         if math.isinf(self.value):
             shown, beside = "∞", f"; {self.reason}" if self.reason else ""
         else:
-            shown = f"{self.value:.4f}"
+            shown = f"{rounded_up(self.value, 4):.4f}"
             beside = (
-                f"; RDP {self.rdp:.4f}" if self.rdp is not None and self.accountant != "RDP" else ""
+                f"; RDP {rounded_up(self.rdp, 4):.4f}"
+                if self.rdp is not None and self.accountant != "RDP"
+                else ""
             )
         return (
             f"ε = {shown} at δ = {self.delta:.4g} ({self.relation.value}, per {self.unit}, "

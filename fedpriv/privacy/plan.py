@@ -6,7 +6,7 @@ cannot be put together: the constructor refuses them, names the value, and says 
 >>> plan = Plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip", l2_bound=0.5,
 ...             noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
 >>> print(plan.epsilon(100))
-ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3890)
+ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 >>> plan.sampling_prob, plan.stddev
 (0.05, 0.5)
 """

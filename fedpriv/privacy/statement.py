@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.accounting import Epsilon, rounded_up
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger import read_ledger
 from fedpriv.privacy.plan import Plan
@@ -72,6 +72,7 @@ def privacy_statement(
     num_charges: int,
     num_lost: int = 0,
     mode: str,
+    engine: str = "serial",
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
 ) -> Statement:
@@ -82,6 +83,7 @@ def privacy_statement(
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
         mode: "simulation" or "secure".
+        engine: The carrier; "flower" adds what nodes and the network see.
         corpus: What `experiment.json` says of the corpus; missing facts are left out.
         side_information: Its "source" and "description", or None without preconditioning.
     """
@@ -103,6 +105,7 @@ def privacy_statement(
         ("Whose words are in an example", _words(corpus)),
         ("What was taken to be public", _public(corpus, side_information)),
         ("What ε does not cover", _not_covered(plan, corpus, simulated)),
+        ("What nodes are trusted with", _nodes(plan, engine)),
     )
     return Statement(
         headline=f"{headline}: {label}" if label else headline,
@@ -134,6 +137,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         num_charges=len(history.charges),
         num_lost=len(history.lost),
         mode=history.mode,
+        engine=str(document.get("engine", "serial")),
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),
     )
@@ -209,7 +213,7 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
         drawn = (
             f"Every round draws each user by a coin of its own with probability "
             f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
-            "average); the server tosses the coins and the cohort stays secret."
+            "average); the server tosses the coins, and ε holds as long as the cohort stays secret."
         )
         if plan.cohort_cap is not None:
             drawn += (
@@ -296,6 +300,11 @@ def _public(corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[s
         )
         if provenance.get(name)
     ]
+    if provenance.get("tags") and provenance.get("foreign_text_share"):
+        text.append(
+            "An answer by a user outside the roster carries the tags its question was given, maybe "
+            "by a rostered user; the order of the tags counts them as that answer's own."
+        )
     if "private" in str(provenance.get("word_counts_source", "")):
         text.append(
             "Vocabulary and counts were taken from users that include rostered ones. Their "
@@ -341,12 +350,28 @@ def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list
     return text
 
 
+def _nodes(plan: Plan, engine: str) -> list[str]:
+    if not plan.is_private or engine != "flower":
+        return []
+    return [
+        "A node learns which of its own users take part, and so does a network without TLS. "
+        "Whoever sees that loses the amplification by sampling: ε is for those who see the "
+        "released model only.",
+        "A node that hosts k users is trusted to bound each of them; the server holds its sum to "
+        "k times the bound. Nodes are believed about whom they host: authenticate them.",
+    ]
+
+
 def _object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
 def _short(value: float) -> str:
-    return "∞" if math.isinf(value) else f"{value:.3g}" if value < 100.0 else f"{value:.0f}"
+    """Return an ε in three figures or in whole numbers, rounded up."""
+    if math.isinf(value) or value <= 0.0:
+        return "∞" if value > 0.0 else "0"
+    digits = max(2 - math.floor(math.log10(value)), 0)
+    return f"{rounded_up(value, digits):.{digits}f}"
 
 
 def _factor(value: float) -> str:

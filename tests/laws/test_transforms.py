@@ -166,7 +166,7 @@ class TestEvery:
         )
         RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept, 1)
         again = RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {})
-        found = again.resume(first).state
+        found = again.resume(first)
         assert same(found.params, kept.params) and same(found.optimizer, kept.optimizer)
         assert same(found.aggregate, kept.aggregate)
         assert (found.round_num, found.update_norm) == (steps, 0.1 + 0.2)

@@ -83,7 +83,7 @@ def test_calibrate_answers_with_noise_that_keeps_the_target():
 def test_people_get_a_table_with_the_terms():
     result = call("account", *PAPER, "--noise-multiplier", 1)
     shown = " ".join(result.stdout.split())
-    for part in ("1.9059", "0.0025", "add-remove", "per user", "PLD", "RDP 2.3890", "100"):
+    for part in ("1.9059", "0.0025", "add-remove", "per user", "PLD", "RDP 2.3891", "100"):
         assert part in shown, part
 
 

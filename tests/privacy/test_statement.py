@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement import privacy_statement, run_statement
@@ -51,7 +52,7 @@ def text(statement):
 def test_every_term_of_the_promise_is_said():
     said = say(lost=2)
     spent = PLAN.epsilon(20)
-    assert f"{spent.value:.4f}" in said.headline
+    assert f"{rounded_up(spent.value, 4):.4f}" in said.headline
     for part in ("simulated", "add-remove", "user", "PLD", f"{spent.delta:.4g}"):
         assert part in said.headline
     whole = text(said)
