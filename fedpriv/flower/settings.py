@@ -53,7 +53,7 @@ def read_grid_settings(run_config: Config) -> GridSettings:
         ValueError: For a value that is not a number, not positive, or not a truth value.
     """
     return GridSettings(
-        max_in_flight=int(_number(run_config, "max-in-flight")),
+        max_in_flight=_whole(run_config, "max-in-flight"),
         round_deadline=_number(run_config, "round-deadline"),
         register_seconds=_number(run_config, "register-seconds"),
         allow_missing_users=read_switch(run_config, "allow-missing-users"),
@@ -138,8 +138,8 @@ def read_host(task: Task, node_config: Config) -> Host:
     """
     return Host.of(
         task,
-        partition=int(_number(node_config, "partition-id", 0)),
-        num_partitions=int(_number(node_config, "num-partitions", 1)),
+        partition=_whole(node_config, "partition-id", 0),
+        num_partitions=_whole(node_config, "num-partitions", 1),
     )
 
 
@@ -155,3 +155,10 @@ def _number(config: Config, key: str, default: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{key} {value!r} must be a number")
     return float(value)
+
+
+def _whole(config: Config, key: str, default: int | None = None) -> int:
+    value = _number(config, key, default)
+    if value != int(value):
+        raise ValueError(f"{key} {value!r} must be a whole number")
+    return int(value)
