@@ -89,9 +89,8 @@ def write_tables(
         "Answers on Startups (CC BY-SA 3.0, its contributors), accuracy on held-out examples of "
         f"rostered users after the last round: mean over seeds {', '.join(map(str, seeds))} ± "
         "half the 95 % t-interval. These accuracies, and the tuning on seed "
-        f"{TUNING_SEED} that chose each configuration from a grid of equal size for every private "
-        "method, look at private data and are not covered by ε. Bold: best private figure of a "
-        "column.",
+        f"{TUNING_SEED} that chose each configuration from the committed grid, look at private "
+        "data and are not covered by ε. Bold: best private figure of a column.",
         "## Where privacy is real",
         "\n".join(f"- {statement(results, s)}" for s in ("private-8", "private-2")),
         table(results, ("private-8", "private-2")),

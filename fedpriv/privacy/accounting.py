@@ -17,7 +17,8 @@ fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, re
 Replacing a user moves the sum by up to twice the bound. dp-accounting's PLD accountant counts
 that itself, its RDP accountant (0.6.0) does not, so RDP under replace-one is fed σ/2; tests pin
 both behaviours. The privacy loss distribution is discretised pessimistically (Doroshenko et al.
-2022, "Connect the Dots"), on a grid chosen per event, so ε is rounded up, by about 1e-4 at most.
+2022, "Connect the Dots"), on a grid chosen per event, so ε is rounded up, by about 0.4 T h² over T
+charges on a grid of width h (`_interval`).
 
 >>> event = Event(kind="poisson-gaussian", noise_multiplier=1.0, sampling_prob=0.05)
 >>> print(epsilon(event, 100, delta=1 / 400, relation=Relation.ADD_REMOVE))

@@ -129,7 +129,8 @@ def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path
     # What one carrier began another may end: one round in this process, the other on Flower.
     begun = interrupted_after_one_round(corpus, tmp_path / "begun", cohort=20)
     log = flower.run(app, config(processes, corpus, "", cohort=20, resume=str(begun)), federation)
-    whole, found = load_file(run / "state.safetensors"), load_file(begun / "state.safetensors")
+    experiment = load_experiment(NAME).with_options(OPTIONS)
+    whole, found = everything(run, experiment), everything(begun, experiment)
     assert all(np.allclose(found[key], whole[key], rtol=1e-4, atol=1e-7) for key in whole), log
     assert [line["attempt"] for line in lines(begun, "rounds")] == [1, 1]
     # Nodes read the same run-config, so one that tells another experiment is refused.
