@@ -146,7 +146,7 @@ def plot(results: Sequence[dict[str, Any]]) -> Figure:
     """Return bars with intervals, one panel for each setting."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     names = [m for m in METHODS]
-    panels = figure.subplots(1, len(SETTINGS), sharey=True)
+    panels = figure.subplots(1, len(SETTINGS), sharex=True, sharey=True)
     heights = {"tff": -0.2, "unit-norm": 0.2}
     colours = {"tff": "#3b6ea5", "unit-norm": "#d98c3f"}
     titles = {
