@@ -6,13 +6,15 @@ STAMP := $(VENV)/.installed
 # One thread a process: sums do not depend on the machine, and two processes do not fight.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-full check install clean help
+.PHONY: run test test-full check install clean help bench bench-full
 
 help:
 	@echo "make run        train the main job and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make check      lint and types only"
+	@echo "make bench      fedpriv beside Flower and pfl, briefly (ten minutes, and once their installation)"
+	@echo "make bench-full every comparison with 7 alternating blocks (an hour)"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +37,15 @@ test: check
 
 test-full: check
 	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+
+BENCH_SHORT := --blocks 3 --block-seconds 3 --results benchmarks/.data/short
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/compare.py same $(BENCH_SHORT)
+	$(BIN)/python benchmarks/compare.py plumbing --size 1000 --size 2000000 $(BENCH_SHORT)
+
+bench-full: $(STAMP)
+	$(BIN)/python benchmarks/compare.py full --blocks 7
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -28,7 +28,15 @@ import numpy as np
 from fedpriv import optimizers
 from fedpriv.checkpoints import aggregates
 from fedpriv.data.corpus import Corpus
-from fedpriv.mechanisms import Bound, Clip, Normalise, Preconditioned, SideInformation, Unbounded
+from fedpriv.mechanisms import (
+    Bound,
+    Clip,
+    Normalise,
+    Preconditioned,
+    Rounded,
+    SideInformation,
+    Unbounded,
+)
 from fedpriv.privacy.plan import Plan
 from fedpriv.training.local import LocalTrainer, Schedule
 from fedpriv.training.round import Round
@@ -69,6 +77,9 @@ class Experiment:
         preconditioner_top: How many of the commonest words "rank" leaves alone.
         preconditioner_power: Exponent of "frequency".
         bound: "clip", "normalise" or "none".
+        exact_sum: Round bounded updates to a public grid, so that their sum is exact: the same
+            bits for any order, carrier and number of workers. Only with noise, beside which the
+            grid is a millionth or less.
         l2_clip_norm: C.
         normalise_regulariser: r of C Δ/(r + ‖Δ‖).
         noise: "gaussian" or "none".
@@ -97,7 +108,7 @@ class Experiment:
     name: str
     description: str
     task: TaskFactory = field(default=tag_prediction, repr=False)
-    carriers: tuple[str, ...] = ("serial", "flower")
+    carriers: tuple[str, ...] = ("serial", "ray", "flower")
 
     roster: str | None = None
     users: int | None = None
@@ -110,6 +121,7 @@ class Experiment:
     preconditioner_power: float = 1.0
 
     bound: Literal["clip", "normalise", "none"] = "clip"
+    exact_sum: bool = True
     l2_clip_norm: float = 1.0
     normalise_regulariser: float = 0.0
 
@@ -198,6 +210,13 @@ def _checked(name: str, value: Any, hint: Any) -> Option:
         return None
     kind = next(a for a in allowed if a is not type(None))
     label = _kebab(name)
+    if kind is bool:
+        value = (
+            {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        )
+        if not isinstance(value, bool):
+            raise ValueError(f"{label} {value!r} must be true or false")
+        return value
     if typing.get_origin(kind) is Literal:
         choices = typing.get_args(kind)
         if value not in choices:
@@ -243,14 +262,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
         ValueError: If its options do not fit together or do not fit the corpus.
     """
     task = experiment.task(experiment, corpus)
-    side = None
-    if experiment.precondition != "none":
-        side = task.side_information(
-            experiment.side_information,
-            gain=experiment.preconditioner_gain,
-            top=experiment.preconditioner_top,
-            power=experiment.preconditioner_power,
-        )
+    side = make_side_information(experiment, task)
     bound = make_bound(experiment, side)
     plan = make_plan(experiment, task, bound)
     return Parts(
@@ -267,6 +279,18 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
         ),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
+    )
+
+
+def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:
+    """Return 1/A and where it came from; None where the experiment does not precondition."""
+    if experiment.precondition == "none":
+        return None
+    return task.side_information(
+        experiment.side_information,
+        gain=experiment.preconditioner_gain,
+        top=experiment.preconditioner_top,
+        power=experiment.preconditioner_power,
     )
 
 
@@ -295,7 +319,7 @@ def make_trainer(experiment: Experiment, task: Task, side: SideInformation | Non
 
 
 def make_bound(experiment: Experiment, side: SideInformation | None) -> Bound:
-    """Return the public bound, preconditioned where the experiment says so."""
+    """Return the public bound, preconditioned and rounded where the experiment says so."""
     inner: Bound
     if experiment.bound == "clip":
         inner = Clip(l2_clip_norm=experiment.l2_clip_norm)
@@ -306,8 +330,10 @@ def make_bound(experiment: Experiment, side: SideInformation | None) -> Bound:
     else:
         inner = Unbounded()
     if side is not None and experiment.precondition in ("update", "both", "scale-then-privatise"):
-        return Preconditioned(multiplier=side.multiplier, bound=inner)
-    return inner
+        inner = Preconditioned(multiplier=side.multiplier, bound=inner)
+    # Without noise a bound may be set so high that it never binds, and its grid would be coarse.
+    exact = experiment.exact_sum and experiment.noise != "none"
+    return Rounded(bound=inner) if exact else inner
 
 
 def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:

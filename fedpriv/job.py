@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,19 +14,79 @@ from typing import Any
 from fedpriv.catalogue import load_experiment
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import Carrier, SerialCarrier
-from fedpriv.experiment import Experiment, Parts, build
+from fedpriv.engine.ray_cluster import Cluster
+from fedpriv.engine.worker import Workplace
+from fedpriv.experiment import (
+    Experiment,
+    Option,
+    Parts,
+    build,
+    make_side_information,
+    make_trainer,
+)
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.rng import Key
 from fedpriv.run import RoundRecord, first_state, released_params, rounds
 from fedpriv.run_folder import RunFolder, read_document, read_lines
 from fedpriv.training.round import ServerState
+from fedpriv.tree import Params
 
 CarrierFactory = Callable[[Experiment, Parts], Carrier]
 
 
 def serial(experiment: Experiment, parts: Parts) -> Carrier:
     """Return the in-process carrier."""
-    return SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+    return SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+
+
+def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> CarrierFactory:
+    """Return what starts Ray and its workers, each of which opens the corpus for itself.
+
+    Args:
+        cluster: What the workers run on; whoever made it closes it.
+        reference: The name under which a worker finds the experiment.
+        corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
+    """
+
+    def make(experiment: Experiment, parts: Parts) -> Carrier:
+        cluster.start(sum(array.nbytes for array in _template(parts).values()))
+        from fedpriv.engine.ray_carrier import RayCarrier
+
+        began = time.perf_counter()
+        carrier = RayCarrier(
+            share=cluster.share,
+            make_workplace=partial(open_workplace, reference, experiment.options(), corpus_path),
+            data=parts.task.data,
+            max_examples=experiment.max_examples_per_user,
+        )
+        cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
+        return carrier
+
+    return make
+
+
+def open_workplace(
+    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
+) -> Workplace:
+    """Return what a worker works with, made from what can be named; called in the worker.
+
+    Raises:
+        ValueError: If the experiment or the corpus is not found there.
+    """
+    experiment = load_experiment(reference).with_options(options)
+    task = experiment.task(experiment, _open_corpus(corpus_path))
+    side = make_side_information(experiment, task)
+    return Workplace(
+        trainer=make_trainer(experiment, task, side), data=task.data, measure=task.evaluate
+    )
+
+
+def _open_corpus(path: str | None) -> Corpus | None:
+    return None if path is None else Corpus.open(Path(path))
+
+
+def _template(parts: Parts) -> Params:
+    return parts.task.init_params(Key.simulation(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +122,14 @@ class Job:
         Args:
             on_round: Called with each record, for progress bars only.
         """
-        carrier = self.make_carrier(self.experiment, self.parts)
-        state = self.state
-        try:
-            for record, state in rounds(  # noqa: B007 - the last state is what is summarised
+        state, record = self.state, None
+        with (
+            closing(self.folder),
+            closing(self.make_carrier(self.experiment, self.parts)) as carrier,
+        ):
+            engine = carrier.describe()
+            self.folder.note_engine(engine, first_round=state.round_num + 1)
+            for record, state in rounds(  # noqa: B007 - the last of both is what is summarised
                 self.parts,
                 carrier,
                 self.root,
@@ -71,28 +138,18 @@ class Job:
                 eval_every=self.experiment.eval_every,
             ):
                 on_round(record)
-        finally:
-            carrier.close()
-            self.folder.close()
-        summary = self._summary(state)
+        summary = {**self._summary(state, record), "engine": engine}
         self.folder.summarise(summary)
         return summary
 
-    def _summary(self, state: Any) -> dict[str, Any]:
+    def _summary(self, state: ServerState, record: RoundRecord | None) -> dict[str, Any]:
         plan, path = self.parts.plan, self.folder.path
-        params = released_params(state)
-        simulated = self.ledger.mode == "simulation"
-        roster = self.parts.task.evaluate(params, public=False) if simulated else None
-        public = self.parts.task.evaluate(params, public=True)
         spent = plan.epsilon(self.ledger.charges)
         seconds = [line["seconds"] for line in read_lines(path, "diagnostics")]
         corpus = self.folder.document["corpus"]
         return {
             "experiment": self.experiment.name,
-            "accuracy": roster and roster.accuracy,
-            "recall_at_5": roster and roster.recall_at_5,
-            "accuracy_public": public and public.accuracy,
-            "recall_at_5_public": public and public.recall_at_5,
+            **self._figures(state, record),
             "majority_class_accuracy": corpus.get("majority_class_accuracy"),
             "epsilon": spent.value if plan.is_private else None,
             "epsilon_rdp": spent.rdp if plan.is_private else None,
@@ -110,6 +167,23 @@ class Job:
             "roster": corpus.get("roster"),
             "synthetic": self.synthetic,
             "run_dir": str(path),
+        }
+
+    def _figures(self, state: ServerState, record: RoundRecord | None) -> dict[str, float | None]:
+        """Return what the last round measured; measured anew if nothing was left to run."""
+        if record is None:
+            measure, params = self.parts.task.evaluate, released_params(state)
+            public = measure(params, public=True)
+            seen = measure(params, public=False) if self.ledger.mode == "simulation" else None
+            shown = public and public.accuracy, public and public.recall_at_5
+        else:
+            seen, released = record.diagnostics, record.released
+            shown = released.accuracy_public, released.recall_at_5_public
+        return {
+            "accuracy": seen and seen.accuracy,
+            "recall_at_5": seen and seen.recall_at_5,
+            "accuracy_public": shown[0],
+            "recall_at_5_public": shown[1],
         }
 
 
@@ -176,8 +250,7 @@ def resume_job(
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    corpus = Corpus.open(Path(corpus_path)) if corpus_path is not None else None
-    parts = build(experiment, corpus)
+    parts = build(experiment, _open_corpus(corpus_path))
     folder = RunFolder.open(path, keep_last=keep_last)
     if parts.plan != folder.ledger.plan:
         folder.close()

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.engine import Carrier
 from fedpriv.experiment import Parts
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.run_folder import RunFolder
 from fedpriv.training.evaluate import Metrics
@@ -28,8 +31,9 @@ class Released:
     Attributes:
         round_num: From 1.
         attempt: The attempt that succeeded, from 1.
-        epsilon: Spent so far, lost attempts included; None without privacy.
-        delta: That goes with it.
+        epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
+            are not evaluated: pricing a round can take longer than the round.
+        delta: That goes with every ε of the run; None without privacy.
         accuracy_public: On users outside the roster; None when not evaluated.
         recall_at_5_public: Likewise.
         update_norm: l2 norm of the released mean update.
@@ -115,15 +119,36 @@ def rounds(
         * A lost attempt has used up one of the plan's `num_rounds` charges; the next attempt has
           a new cohort and new noise. ε never exceeds the plan's.
     """
-    plan, simulated = parts.plan, root.mode == "simulation"
     ledger = folder.ledger if folder is not None else _Unrecorded(parts)
     if state is None:
         state = first_state(parts, root)
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+        yield from _rounds(parts, carrier, root, ledger, folder, state, eval_every, beside)
+
+
+def _rounds(
+    parts: Parts,
+    carrier: Carrier,
+    root: Key,
+    ledger: Ledger | _Unrecorded,
+    folder: RunFolder | None,
+    state: ServerState,
+    eval_every: int,
+    beside: Executor,
+) -> Iterator[tuple[RoundRecord, ServerState]]:
+    plan, simulated = parts.plan, root.mode == "simulation"
     while plan.affords(ledger.charges):
         started = time.perf_counter()
         round_num = state.round_num + 1
         attempt = ledger.attempts(round_num) + 1
         ledger.charge(round_num, attempt)
+        due = round_num % eval_every == 0 or not plan.affords(ledger.charges)
+        # The attempt is paid for: its noise, and what it cost, are worked out while users train.
+        drawing = beside.submit(
+            parts.round.noise, state.params, _key(root, "noise", round_num, attempt)
+        )
+        priced = due and plan.is_private
+        spending = beside.submit(plan.epsilon, ledger.charges) if priced else None
         cohort = plan.sampler.cohort(_key(root, "cohort", round_num, attempt), parts.task.roster)
         total = carrier.partial_sum(
             params=state.params,
@@ -134,20 +159,19 @@ def rounds(
             attempt=attempt,
         )
         num_failed = total.num_failed
-        state = parts.round.next(state, total, _key(root, "noise", round_num, attempt))
-        del total
+        state = parts.round.next(state, total, drawing.result())
+        del total, drawing
         if folder is not None:
             folder.keep(state, attempt)
         seconds = time.perf_counter() - started
-        last = not plan.affords(ledger.charges)
         public = roster = None
-        if last or round_num % eval_every == 0:
-            public = parts.task.evaluate(released_params(state), public=True)
+        if due:
+            public = carrier.evaluate(released_params(state), public=True)
             if simulated:
-                roster = parts.task.evaluate(released_params(state), public=False)
-        spent = plan.epsilon(ledger.charges) if plan.is_private else None
+                roster = carrier.evaluate(released_params(state), public=False)
+        spent = spending and spending.result()
         record = RoundRecord(
-            released=_released(state, attempt, spent, public),
+            released=_released(state, attempt, plan, spent, public),
             diagnostics=Diagnostics(
                 round_num=round_num,
                 attempt=attempt,
@@ -168,13 +192,17 @@ def rounds(
 
 
 def _released(
-    state: ServerState, attempt: int, spent: Epsilon | None, public: Metrics | None
+    state: ServerState,
+    attempt: int,
+    plan: Plan,
+    spent: Epsilon | None,
+    public: Metrics | None,
 ) -> Released:
     return Released(
         round_num=state.round_num,
         attempt=attempt,
         epsilon=spent and spent.value,
-        delta=spent and spent.delta,
+        delta=plan.delta if plan.is_private else None,
         accuracy_public=public and public.accuracy,
         recall_at_5_public=public and public.recall_at_5,
         update_norm=state.update_norm,

@@ -5,6 +5,7 @@ experiment.json        options, plan, corpus, versions: written once
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
+engines.jsonl          which carrier ran from which round on, its workers and devices
 vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
 checkpoints/           released params, one file a round, pruned
 state.safetensors      what else the next round needs, replaced atomically every round
@@ -196,6 +197,10 @@ class RunFolder:
         _append(self.path / "rounds.jsonl", released)
         if diagnostics is not None:
             _append(self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False})
+
+    def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
+        """Append which carrier runs from a round on: a resumed run may go on with another."""
+        _append(self.path / "engines.jsonl", {"first_round": first_round, **description})
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """Write the finished run's figures."""

@@ -23,6 +23,8 @@ import numpy as np
 
 Params = dict[str, np.ndarray]
 _ROWS_AT_A_TIME = 64
+# Below this a conversion costs less than loading compiled code.
+_SMALL = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,12 +101,10 @@ def l2_norm(tree: Tree) -> float:
     total = 0.0
     for tensor in tree.values():
         values = _values(tensor)
-        if values.dtype == np.float32:
-            # Blocks bound the float64 copy; einsum sums squares without a temporary.
-            flat = values.reshape(-1)
-            for start in range(0, flat.size, 1 << 16):
-                block = flat[start : start + (1 << 16)].astype(np.float64)
-                total += float(block @ block)
+        if values.dtype == np.float32 and values.size > _SMALL:
+            from fedpriv.kernels.sums import squares
+
+            total += squares(np.ascontiguousarray(values).reshape(-1))
         else:
             flat = values.reshape(-1).astype(np.float64, copy=False)
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -190,7 +190,12 @@ def subtract(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) ->
 
 def to_dense(tree: Tree) -> Params:
     """Return the tree with every tensor dense."""
-    return {n: t.to_dense() if isinstance(t, RowSparse) else t for n, t in tree.items()}
+    return {name: to_dense_tensor(tensor) for name, tensor in tree.items()}
+
+
+def to_dense_tensor(tensor: Tensor) -> np.ndarray:
+    """Return one tensor dense; a dense one is returned as it is."""
+    return tensor.to_dense() if isinstance(tensor, RowSparse) else tensor
 
 
 def num_elements(tree: Tree) -> int:

@@ -47,7 +47,8 @@ def main(grid: Grid, context: Context) -> None:
     )
 
     def loop(carrier: GridCarrier) -> dict[str, Any]:
-        return replace(job, make_carrier=lambda experiment, parts: carrier).run(_report)
+        measuring = replace(carrier, measure=job.parts.task.evaluate)
+        return replace(job, make_carrier=lambda experiment, parts: measuring).run(_report)
 
     summary = strategy.start(grid, loop)
     _LOG.info("run folder: %s", summary["run_dir"])
@@ -82,7 +83,7 @@ def _report(record: RoundRecord) -> None:
     _LOG.info(
         "round %d: epsilon %s, accuracy on public users %s",
         released.round_num,
-        "none" if released.epsilon is None else f"{released.epsilon:.3f}",
+        "-" if released.epsilon is None else f"{released.epsilon:.3f}",
         "-" if released.accuracy_public is None else f"{released.accuracy_public:.4f}",
     )
 

@@ -9,7 +9,7 @@ import pytest
 from fedpriv.catalogue import find_experiments, load_experiment
 from fedpriv.engine import SerialCarrier
 from fedpriv.experiment import Experiment, build, tag_prediction
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.run import rounds
 from fedpriv.tree import is_finite
@@ -266,8 +266,10 @@ class TestBuilding:
         free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
         parts = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
         wrapped = placement in ("update", "both", "scale-then-privatise")
-        inner = parts.bound.bound if wrapped else parts.bound
-        assert isinstance(parts.bound, Preconditioned) == wrapped
+        assert isinstance(parts.bound, Rounded) == (bound != "none")
+        inner = parts.bound.bound if bound != "none" else parts.bound
+        assert isinstance(inner, Preconditioned) == wrapped
+        inner = inner.bound if wrapped else inner
         assert type(inner) is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
         assert (parts.trainer.multiplier is not None) == (placement in ("local", "both"))
         assert (parts.round.inverse is not None) == (placement == "scale-then-privatise")
@@ -295,7 +297,7 @@ class TestBuilding:
 
 
 def run_two(parts):
-    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
     run = rounds(parts, carrier, Key.simulation(0))
     return [next(run), next(run)]
 

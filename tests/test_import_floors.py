@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    "tree rng models",
-    "transform data checkpoints",
+    "tree rng models kernels",
+    "transform sums data checkpoints",
     "mechanisms noise optimizers",
     "privacy",
     "training",

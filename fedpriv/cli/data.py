@@ -252,10 +252,16 @@ def synthesize_command(
     users: Annotated[int, typer.Option(help="Users on the roster.")] = 400,
     sentences: Annotated[int, typer.Option(help="Their sentences, in all.")] = 246_092,
     public_users: Annotated[int, typer.Option(help="Users outside the roster.")] = 100,
+    spread: Annotated[
+        float,
+        typer.Option(help="How unequal users are: sd of log sentences; 0 makes them equal."),
+    ] = 1.0,
     as_json: Json = False,
 ) -> None:
     """Make a synthetic StackOverflow; it says "synthetic" in everything made from it."""
-    shape = Shape(num_users=users, num_sentences=sentences, public_users=public_users)
+    shape = Shape(
+        num_users=users, num_sentences=sentences, public_users=public_users, spread=spread
+    )
     with progress_bar("making a synthetic corpus", quiet=as_json) as tell:
         if out is not None:
             corpus = synthesize(out, seed=seed, shape=shape, progress=tell)

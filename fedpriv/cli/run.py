@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +27,7 @@ from fedpriv.report.page import write_report
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiment import Option
-    from fedpriv.job import Job
+    from fedpriv.job import CarrierFactory, Job
     from fedpriv.run import RoundRecord
 
 
@@ -96,7 +98,18 @@ def run_command(
     ] = None,
     aggregate: Annotated[str | None, typer.Option(help="none or ema.")] = None,
     inputs: Annotated[str | None, typer.Option(help="tff or unit-norm.")] = None,
-    engine: Annotated[str, typer.Option(help="serial.")] = "serial",
+    engine: Annotated[
+        str, typer.Option(help="serial: in this process; ray: in worker processes.")
+    ] = "serial",
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes of engine ray; by default one a core.")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="Part of a GPU for each worker, such as 0.5 or 1.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Join a running Ray cluster: host:port, or auto.")
+    ] = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Entropy from the operating system; no seed.")
     ] = False,
@@ -115,9 +128,9 @@ def run_command(
     from fedpriv.catalogue import load_experiment
     from fedpriv.experiment import tag_prediction
     from fedpriv.job import resume_job, start_job
+    from fedpriv.run_folder import read_document
 
-    if engine != "serial":
-        raise ValueError(f"engine {engine!r} is not known; use 'serial', or run the Flower app")
+    engines = _engines(engine, workers, gpus_per_worker, ray_address)
     keep_last = keep_last_from(keep_checkpoints)
     options: dict[str, Option] = {
         name: value
@@ -139,36 +152,77 @@ def run_command(
         }.items()
         if value is not None
     } | _settings(option or ())
-    if resume is not None:
-        if experiment or out or corpus or secure or options:
-            raise ValueError("--resume takes everything from the run folder; give it alone")
-        job = resume_job(resume, keep_last=keep_last)
-    else:
-        if experiment is None:
-            raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
-        chosen = load_experiment(experiment)
-        if secure and "seed" in options:
-            given = options["seed"]
-            raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
-        chosen = chosen.with_options(options)
-        found = None
-        if chosen.task is tag_prediction:
-            found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
-            if found.synthetic and not as_json:
-                why = "" if corpus else "No real corpus was found: "
-                errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
-        folder = out if out is not None else _default_folder(chosen.name)
-        job = start_job(chosen, experiment, found, folder, secure=secure, keep_last=keep_last)
-    try:
-        summary = _follow(job, quiet=as_json)
-    except KeyboardInterrupt:
-        errors.print(f"interrupted; continue with: fedpriv run --resume {job.folder.path}")
-        raise
+    if resume is not None and (experiment or out or corpus or secure or options):
+        raise ValueError("--resume takes everything from the run folder; give it alone")
+    with engines as carriers:
+        if resume is not None:
+            document = read_document(resume)
+            make_carrier = carriers(document["reference"], document["corpus"]["path"])
+            job = resume_job(resume, make_carrier=make_carrier, keep_last=keep_last)
+        else:
+            if experiment is None:
+                raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
+            chosen = load_experiment(experiment)
+            if secure and "seed" in options:
+                given = options["seed"]
+                raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
+            chosen = chosen.with_options(options)
+            found = None
+            if chosen.task is tag_prediction:
+                found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
+                if found.synthetic and not as_json:
+                    why = "" if corpus else "No real corpus was found: "
+                    errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
+            job = start_job(
+                chosen,
+                experiment,
+                found,
+                out if out is not None else _default_folder(chosen.name),
+                secure=secure,
+                engine=engine,
+                make_carrier=carriers(experiment, found and str(found.directory.resolve())),
+                keep_last=keep_last,
+            )
+        try:
+            summary = _follow(job, quiet=as_json)
+        except KeyboardInterrupt:
+            errors.print(f"interrupted; continue with: fedpriv run --resume {job.folder.path}")
+            raise
     report = write_report(job.folder.path)
     if as_json:
         print_json(summary)
     else:
         _print_summary(summary, report)
+
+
+@contextmanager
+def _engines(
+    name: str, workers: int | None, gpus_per_worker: float | None, ray_address: str | None
+) -> Iterator[Callable[[str, str | None], CarrierFactory]]:
+    """Yield what makes a run's carrier from (reference, corpus path); Ray is stopped at the end.
+
+    What cannot be had is said here, before a run folder is made.
+    """
+    from fedpriv.engine.ray_cluster import Cluster
+    from fedpriv.engine.resources import Request
+    from fedpriv.job import on_ray, serial
+
+    asked = {"workers": workers, "gpus-per-worker": gpus_per_worker, "ray-address": ray_address}
+    given = {option: value for option, value in asked.items() if value is not None}
+    if name == "serial":
+        for option, value in given.items():
+            raise ValueError(f"--{option} {value} is for worker processes; add --engine ray")
+        yield lambda reference, corpus_path: serial
+    elif name == "ray":
+        request = Request(
+            workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
+        )
+        with Cluster(request, tell=lambda line: errors.print(line, highlight=False)) as cluster:
+            yield partial(on_ray, cluster)
+    else:
+        raise ValueError(
+            f"engine {name!r} is not known; use 'serial' or 'ray', or run the Flower app"
+        )
 
 
 def _settings(pairs: Iterable[str]) -> dict[str, Option]:

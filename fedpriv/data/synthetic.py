@@ -7,7 +7,9 @@ away: frequent words carry little, so that preconditioning by word frequency has
 and its name and manifest say "synthetic" wherever it goes; no accuracy on it is one on
 StackOverflow.
 
-Each user's sentences come from a key of their own: they depend on the seed and the user alone.
+Each user's sentences come from a key of their own: they depend on the seed, the language, the user
+and how many there are. So a small corpus of equal users (`spread=0`) is a part of a large one, and
+a cost per user can be compared between them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from fedpriv.rng import Key
 NAME = "synthetic-stackoverflow"
 GENERATOR = 1  # to be raised by every change that makes other corpora of the same seeds
 
-_SPREAD = 1.0  # of the log of a user's sentence count
 _CONCENTRATION = 12.0  # the lower, the fewer topics a user writes about
 _BODY_TOKENS, _TITLE_TOKENS = 17.0, 7.0  # means, beyond one and two
 _BODY_MIX = (0.74, 0.22, 0.04)  # shares of common, topic and tag words
@@ -47,6 +48,8 @@ class Shape:
         num_words: Distinct words, `w00000` the most frequent.
         num_tags: Distinct tags, `t000` the most frequent.
         num_topics: Topics; a tag belongs to one of them.
+        spread: Standard deviation of the log of a user's number of sentences; 0 gives all users
+            as many, to within one.
 
     Raises:
         ValueError: If a number is too small to make a corpus of.
@@ -58,6 +61,7 @@ class Shape:
     num_words: int = 12_000
     num_tags: int = 600
     num_topics: int = 40
+    spread: float = 1.0
 
     def __post_init__(self) -> None:
         if self.num_users < 1 or self.public_users < 1:
@@ -73,6 +77,8 @@ class Shape:
             raise ValueError(
                 f"{self.num_topics} topics for {self.num_tags} tags: give each topic a tag"
             )
+        if not 0.0 <= self.spread <= 5.0:
+            raise ValueError(f"spread {self.spread} is outside 0 (equal users) to 5; give 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +128,14 @@ def synthesize(
     public = [f"p{number:05d}" for number in range(shape.public_users)]
     total = shape.num_sentences * (shape.num_users + shape.public_users) // shape.num_users
     counts = [
-        *_sentence_counts(shape.num_users, shape.num_sentences, key.fold("roster").generator()),
         *_sentence_counts(
-            shape.public_users, total - shape.num_sentences, key.fold("public").generator()
+            shape.num_users, shape.num_sentences, shape.spread, key.fold("roster").generator()
+        ),
+        *_sentence_counts(
+            shape.public_users,
+            total - shape.num_sentences,
+            shape.spread,
+            key.fold("public").generator(),
         ),
     ]
     source = {
@@ -194,9 +205,9 @@ def _draw(cumulative: np.ndarray, size: int, rng: np.random.Generator) -> np.nda
     return np.searchsorted(cumulative, rng.random(size), side="right")
 
 
-def _sentence_counts(users: int, total: int, rng: np.random.Generator) -> np.ndarray:
+def _sentence_counts(users: int, total: int, spread: float, rng: np.random.Generator) -> np.ndarray:
     """Return log-normal counts, at least 5 each, that sum to `total` exactly."""
-    weights = np.exp(rng.normal(0.0, _SPREAD, users))
+    weights = np.exp(rng.normal(0.0, spread, users))
     shares = weights / weights.sum() * (total - 5 * users)
     counts = np.floor(shares).astype(np.int64)
     counts[np.argsort(counts - shares, kind="stable")[: total - 5 * users - counts.sum()]] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from fedpriv.data.examples import TagExamples
 from fedpriv.data.rosters import roster_sha256
 
 SPLITS = ("train", "test", "all")
+
+BATCH_EXAMPLES = 4096
+"""How many examples of a large set are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -122,9 +125,51 @@ class TagView:
         Raises:
             ValueError: unknown user or split.
         """
+        starts, ends = self._spans(user_ids, split)
+        return self._columns.take(ranges(starts, ends - starts))
+
+    def batches(
+        self, user_ids: Sequence[str], split: str = "test", *, size: int = BATCH_EXAMPLES
+    ) -> Iterator[TagExamples]:
+        """Yield what `gather` returns in copies of at most `size` examples, in the same order.
+
+        Memory holds one batch, and two numbers a user, however many examples there are.
+
+        Raises:
+            ValueError: unknown user or split, `size` below 1.
+        """
+        for rows in self._rows(user_ids, split, size):
+            yield self._columns.take(rows)
+
+    def label_counts(self, user_ids: Sequence[str], split: str = "test") -> np.ndarray:
+        """Return how often each tag is the label of what `gather` returns, int64 (G,).
+
+        Only labels are read, no words.
+
+        Raises:
+            ValueError: unknown user or split.
+        """
+        counts = np.zeros(len(self.tags), dtype=np.int64)
+        for rows in self._rows(user_ids, split, BATCH_EXAMPLES):
+            counts += np.bincount(self._columns.labels[rows], minlength=len(counts))
+        return counts
+
+    def _rows(self, user_ids: Sequence[str], split: str, size: int) -> Iterator[np.ndarray]:
+        """Yield the row numbers of users' examples, int64, at most `size` at a time."""
+        if size < 1:
+            raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
+        starts, ends = self._spans(user_ids, split)
+        past = np.cumsum(ends - starts)  # examples up to and with each user
+        for first in range(0, int(past[-1]) if len(past) else 0, size):
+            numbers = np.arange(first, min(first + size, int(past[-1])))
+            owners = np.searchsorted(past, numbers, side="right")
+            yield ends[owners] - past[owners] + numbers
+
+    def _spans(self, user_ids: Sequence[str], split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each user's examples start and end, int64 (users,) each."""
         spans = np.array([self._span(user, split) for user in user_ids], dtype=np.int64)
         starts, ends = spans.reshape(-1, 2).T
-        return self._columns.take(ranges(starts, ends - starts))
+        return starts, ends
 
     def _span(self, user_id: str, split: str) -> tuple[int, int]:
         position = self._positions.get(user_id)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
-from fedpriv.training.round import PartialSum
+from fedpriv.sums import PartialSum
+from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params
+
+#: From (params, public=, and optionally part=) to metrics; `Task.evaluate` is one.
+Measure = Callable[..., Metrics | None]
 
 
 class Carrier(Protocol):
@@ -38,6 +42,17 @@ class Carrier(Protocol):
             round_num: The round, from 1.
             attempt: The attempt at it, from 1.
         """
+        ...
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return metrics on public users, or on held-out examples of rostered users.
+
+        Every carrier gives the same figures. None where there are no such examples.
+        """
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a run's record says of the carrier: its name, workers and devices."""
         ...
 
     def close(self) -> None:

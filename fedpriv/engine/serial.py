@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from fedpriv.engine.carrier import Measure
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local import LocalTrainer
 from fedpriv.training.round import PartialSum, UserData, partial_sum
 from fedpriv.tree import Params
@@ -17,10 +20,13 @@ class SerialCarrier:
     Args:
         trainer: What a user does.
         data: The users' examples.
+        measure: How a model is measured, as `Task.evaluate`; None measures nothing.
     """
 
-    def __init__(self, *, trainer: LocalTrainer, data: UserData) -> None:
-        self._trainer, self._data = trainer, data
+    def __init__(
+        self, *, trainer: LocalTrainer, data: UserData, measure: Measure | None = None
+    ) -> None:
+        self._trainer, self._data, self._measure = trainer, data, measure
 
     def partial_sum(
         self,
@@ -41,6 +47,14 @@ class SerialCarrier:
             user_ids=cohort,
             key=key,
         )
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return the metrics of this process's own measure."""
+        return None if self._measure is None else self._measure(params, public=public)
+
+    def describe(self) -> dict[str, Any]:
+        """Return that everything happens here."""
+        return {"name": "serial", "workers": 1, "devices": ["cpu"]}
 
     def close(self) -> None:
         """Nothing is held."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from flwr.app import RecordDict
 
 from fedpriv import tree
 from fedpriv.flower.messages import StaleAnswerError, read_answer
 from fedpriv.flower.records import MalformedRecordError
-from fedpriv.mechanisms.bound import Clip
-from fedpriv.training.round import PartialSum
-from fedpriv.tree import Params
+from fedpriv.sums import PartialSum, add_sum
+from fedpriv.tree import Params, RowSparse, Tensor
+
+# Float64's own rounding of norms and products, with room to spare.
+_BELOW = 1.0 - 2.0**-40
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,11 +29,13 @@ class BoundedSum:
           a node that hosts one user is thus bounded again as if it had never bounded anything.
         * An answer that is malformed, stale or not finite adds exactly zero, raises nothing, and
           leaves what others added bit for bit as it was.
-        * Memory is one dense float64 tree, however many answers are added.
+        * Memory is one dense tree of 64-bit numbers, however many answers are added.
+        * On a grid the sum is of whole numbers: the same for any order of the answers.
 
     Attributes:
         params: The template.
         l2_bound: Of one user's update; infinite only in a run without privacy.
+        unit: The round's grid; None for sums of floats.
         round_num: The open round.
         attempt: The open attempt.
         dropped: How many answers were "malformed", "stale", "not-finite", or "rebounded" (which
@@ -39,6 +45,7 @@ class BoundedSum:
 
     params: Params = field(repr=False)
     l2_bound: float
+    unit: float | None = None
     round_num: int
     attempt: int
     dropped: Counter[str] = field(default_factory=Counter)
@@ -46,7 +53,7 @@ class BoundedSum:
     _total: dict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._total = tree.zeros(self.params)
+        self._total = tree.zeros(self.params, np.float64 if self.unit is None else np.int64)
 
     def add(self, content: RecordDict, *, num_users: int) -> None:
         """Add what a node that was asked for `num_users` users answered."""
@@ -54,6 +61,7 @@ class BoundedSum:
             found = read_answer(
                 content,
                 params=self.params,
+                unit=self.unit,
                 num_users=num_users,
                 round_num=self.round_num,
                 attempt=self.attempt,
@@ -64,19 +72,36 @@ class BoundedSum:
         except MalformedRecordError:
             self.dropped["malformed"] += 1
             return
-        norm, limit = tree.l2_norm(found.total), num_users * self.l2_bound
+        norm = tree.l2_norm(found.total) * (1.0 if self.unit is None else self.unit)
+        limit = num_users * self.l2_bound
         if not math.isfinite(norm):
             self.dropped["not-finite"] += 1
             return
         total = found.total
         if norm > limit:
             self.dropped["rebounded"] += 1
-            total = Clip(l2_clip_norm=limit).apply(total)
-        tree.add_into(self._total, total)
+            total = _shortened(total, limit / norm, whole=self.unit is not None)
+        # Nothing may overflow here: every coordinate is at most num_users * 2^24 units by now.
+        add_sum(self._total, total)
         self.num_added += num_users - found.num_failed
 
     def result(self, num_users: int) -> PartialSum:
         """Return the sum over a cohort of `num_users`; nothing may be added afterwards."""
         return PartialSum(
-            total=self._total, num_users=num_users, num_failed=num_users - self.num_added
+            total=self._total,
+            num_users=num_users,
+            num_failed=num_users - self.num_added,
+            unit=self.unit,
         )
+
+
+def _shortened(total: Mapping[str, Tensor], share: float, *, whole: bool) -> dict[str, Tensor]:
+    """Return a tree a little shorter than `share` of it, in float64 or in whole numbers."""
+    out: dict[str, Tensor] = {}
+    for name, tensor in total.items():
+        sparse = isinstance(tensor, RowSparse)
+        values = (tensor.values if sparse else tensor).astype(np.float64) * (share * _BELOW)
+        if whole:
+            values = np.trunc(values).astype(np.int64)  # towards zero, so never longer
+        out[name] = replace(tensor, values=values) if sparse else values
+    return out

@@ -16,10 +16,10 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv.flower import records
 from fedpriv.flower.records import MalformedRecordError
-from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Bound, Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
 from fedpriv.training.local import Schedule
-from fedpriv.training.round import PartialSum
 from fedpriv.tree import Params
 
 _PARAMS, _EVERY_STEP, _BEFORE_BOUND = "params", "multiplier-every-step", "multiplier-before-bound"
@@ -80,6 +80,9 @@ class SharedRecords:
             ValueError: If the bound is of a kind no node knows.
         """
         before_bound: Mapping[str, np.ndarray] = {}
+        exact = isinstance(bound, Rounded)
+        if isinstance(bound, Rounded):
+            bound = bound.bound
         if isinstance(bound, Preconditioned):
             before_bound, bound = bound.multiplier, bound.bound
         return cls(
@@ -90,6 +93,7 @@ class SharedRecords:
             },
             work={
                 **_bound_config(bound),
+                "exact-sum": exact,
                 "learning-rate": float(schedule.learning_rate),
                 "batch-size": schedule.batch_size,
                 "epochs": schedule.epochs,
@@ -121,9 +125,13 @@ def read_request(content: RecordDict) -> Request:
     if not isinstance(key, bytes) or mode not in ("simulation", "secure"):
         raise MalformedRecordError("the request carries no key")
     bound, before_bound = _read_bound(work), records.decode_params(content.get(_BEFORE_BOUND))
+    if before_bound:
+        bound = Preconditioned(multiplier=before_bound, bound=bound)
+    if work.get("exact-sum"):
+        bound = Rounded(bound=bound)
     return Request(
         params=records.decode_params(content.get(_PARAMS)),
-        bound=Preconditioned(multiplier=before_bound, bound=bound) if before_bound else bound,
+        bound=bound,
         user_ids=tuple(str(item) for item in user_ids),
         key=Key.from_bytes(key, mode),
         schedule=_read_schedule(work),
@@ -180,11 +188,12 @@ def _read_schedule(work: Mapping[str, Any]) -> Schedule:
 def answer(request: Request, done: PartialSum) -> RecordDict:
     """Return the record of a node's partial sum.
 
-    A single user's sum is sent in float32, as its update was computed: the server bounds that user
-    again, which absorbs the rounding. The sum of several is sent in float64, because rounding it
-    coarsely could move it by more than one user's bound allows.
+    On a grid the sum is sent as the integers it is, in the smaller form of each tensor. Without
+    one, a single user's sum is sent in float32, as its update was computed: the server bounds that
+    user again, which absorbs the rounding. The sum of several is sent in float64, because rounding
+    it coarsely could move it by more than one user's bound allows.
     """
-    dtype = np.float32 if len(request.user_ids) <= 1 else np.float64
+    total = done.compact().total
     report = ConfigRecord(
         {
             "round-num": request.round_num,
@@ -192,17 +201,27 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
             "num-failed": done.num_failed,
         }
     )
-    return RecordDict({_TOTAL: records.encode(done.total, dtype), _REPORT: report})
+    if done.unit is None:
+        dtype = np.float32 if len(request.user_ids) <= 1 else np.float64
+        return RecordDict({_TOTAL: records.encode(total, dtype), _REPORT: report})
+    return RecordDict({_TOTAL: records.encode(total), _REPORT: report})
 
 
 def read_answer(
-    content: RecordDict, *, params: Params, num_users: int, round_num: int, attempt: int
+    content: RecordDict,
+    *,
+    params: Params,
+    unit: float | None,
+    num_users: int,
+    round_num: int,
+    attempt: int,
 ) -> PartialSum:
     """Return what a node answered, structurally sound but not yet bounded or known to be finite.
 
     Args:
         content: What arrived. Anybody may have written it.
         params: The template.
+        unit: The round's grid; None for a sum of floats.
         num_users: How many users the node was asked for.
         round_num: The round that is open.
         attempt: The attempt that is open.
@@ -217,7 +236,8 @@ def read_answer(
     if (report.get("round-num"), report.get("attempt")) != (round_num, attempt):
         raise StaleAnswerError("the answer is to another round or attempt")
     return PartialSum(
-        total=records.decode(content[_TOTAL], params),
+        total=records.decode(content[_TOTAL], params, whole=unit is not None),
+        unit=unit,
         num_users=num_users,
         num_failed=_count(report, "num-failed", low=0, high=num_users),
     )

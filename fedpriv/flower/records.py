@@ -29,6 +29,7 @@ from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
 _FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
 _INDEX = (np.dtype("<i8"),)
+_WHOLE = (np.dtype("<i4"), np.dtype("<i8"))
 _STYPE = "numpy.ndarray"
 _MAX_HEADER_BYTES = 1024
 _DENSE, _ROWS, _VALUES = "dense/", "rows/", "values/"
@@ -42,8 +43,8 @@ def encode(tree: Tree, dtype: type[np.floating] | None = None) -> ArrayRecord:
     """Return the array record of a tree.
 
     Args:
-        tree: Dense or row-sparse tensors of float32 or float64.
-        dtype: Float type to send the values as; by default their own.
+        tree: Dense or row-sparse tensors of float32 or float64, or of int32 or int64.
+        dtype: Float type to send the values as; by default their own type.
     """
     record = ArrayRecord()
     for name, tensor in tree.items():
@@ -61,18 +62,20 @@ def _values(values: np.ndarray, dtype: type[np.floating] | None) -> np.ndarray:
         return np.asarray(values, dtype or values.dtype, order="C")
 
 
-def decode(record: object, template: Tree) -> dict[str, Tensor]:
+def decode(record: object, template: Tree, *, whole: bool = False) -> dict[str, Tensor]:
     """Return the tree in a record that anybody may have written.
 
     Guarantees:
-        * The result has exactly the template's names and shapes, float32 or float64 values, and,
-          where row-sparse, strictly increasing rows within the tensor.
+        * The result has exactly the template's names and shapes, float32 or float64 values (int32
+          or int64 where whole numbers were asked for), and, where row-sparse, strictly increasing
+          rows within the tensor.
         * Nothing is unpickled, and no more memory is taken than the record already holds.
         * Values may still be NaN or infinite: look before you add.
 
     Args:
         record: What arrived.
         template: The tensors that were asked for, such as the params.
+        whole: Whether they were asked for as whole numbers, not as floats.
 
     Returns:
         Read-only views of the record's bytes.
@@ -82,19 +85,19 @@ def decode(record: object, template: Tree) -> dict[str, Tensor]:
     """
     if not isinstance(record, ArrayRecord):
         raise MalformedRecordError(f"expected an ArrayRecord, found {type(record).__name__}")
-    found = set(record)
+    found, dtypes = set(record), _WHOLE if whole else _FLOATS
     out: dict[str, Tensor] = {}
     expected: set[str] = set()
     for name, tensor in template.items():
         shape = tuple(tensor.shape)
         if _DENSE + name in found:
             keys = (_DENSE + name,)
-            out[name] = _read(record, keys[0], shape, _FLOATS)
+            out[name] = _read(record, keys[0], shape, dtypes)
         else:
             keys = (_ROWS + name, _VALUES + name)
             if not found.issuperset(keys) or not shape:
                 raise MalformedRecordError(f"tensor {name!r} is missing")
-            out[name] = _read_rows(record, name, shape)
+            out[name] = _read_rows(record, name, shape, dtypes)
         expected.update(keys)
     if extra := sorted(found - expected):
         raise MalformedRecordError(f"found {len(extra)} arrays nobody asked for: {extra[0]!r:.80}")
@@ -119,11 +122,13 @@ def decode_params(record: object) -> Params:
     }
 
 
-def _read_rows(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> RowSparse:
+def _read_rows(
+    record: ArrayRecord, name: str, shape: tuple[int, ...], dtypes: tuple[np.dtype, ...]
+) -> RowSparse:
     rows = _read(record, _ROWS + name, None, _INDEX)
     if rows.ndim != 1 or len(rows) > shape[0]:
         raise MalformedRecordError(f"'rows/{name}' has shape {rows.shape}, at most ({shape[0]},)")
-    values = _read(record, _VALUES + name, (len(rows), *shape[1:]), _FLOATS)
+    values = _read(record, _VALUES + name, (len(rows), *shape[1:]), dtypes)
     try:
         return RowSparse(rows=rows, values=values, num_rows=shape[0]).validate()
     except ValueError as error:

@@ -12,21 +12,23 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedpriv.engine.carrier import Measure
 from fedpriv.flower.bounded_sum import BoundedSum
 from fedpriv.flower.exchange import Exchange
 from fedpriv.flower.messages import SharedRecords
 from fedpriv.flower.registry import Registry, register
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local import Schedule
-from fedpriv.training.round import PartialSum
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -151,6 +153,7 @@ class UserLevelStrategy(Strategy):
             sum=BoundedSum(
                 params=params,
                 l2_bound=bound.l2_bound,
+                unit=bound.unit,
                 round_num=round_num,
                 attempt=attempt,
                 dropped=self.counts,
@@ -238,11 +241,13 @@ class GridCarrier:
         strategy: What is asked and how answers are added.
         exchange: The way to the nodes.
         registry: Where users live.
+        measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
     """
 
     strategy: UserLevelStrategy
     exchange: Exchange
     registry: Registry
+    measure: Measure | None = None
 
     def partial_sum(
         self,
@@ -265,6 +270,15 @@ class GridCarrier:
             round_num=round_num,
             attempt=attempt,
         )
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return the server's own metrics: users' would leave their nodes without noise."""
+        return None if self.measure is None else self.measure(params, public=public)
+
+    def describe(self) -> dict[str, Any]:
+        """Return how many nodes host users; what they compute on is their own affair."""
+        nodes = set(self.registry.node_of.values())
+        return {"name": "flower", "workers": len(nodes), "devices": []}
 
     def close(self) -> None:
         """Nothing is held: nodes stay as they are."""

@@ -1,6 +1,15 @@
-"""Bounds on what one user contributes: clipping, normalising, preconditioning."""
+"""Bounds on what one user contributes: clipping, normalising, preconditioning, rounding."""
 
 from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.mechanisms.side_information import SideInformation
 
-__all__ = ["Bound", "Clip", "Normalise", "Preconditioned", "SideInformation", "Unbounded"]
+__all__ = [
+    "Bound",
+    "Clip",
+    "Normalise",
+    "Preconditioned",
+    "Rounded",
+    "SideInformation",
+    "Unbounded",
+]

@@ -39,9 +39,69 @@ class Bound(Protocol):
         """The l2 norm, over all tensors concatenated, that no output exceeds."""
         ...
 
+    @property
+    def unit(self) -> float | None:
+        """Spacing of the grid that outputs are rounded to; None for none."""
+        ...
+
+    @property
+    def multiplier(self) -> Mapping[str, np.ndarray]:
+        """What an update is multiplied by before its norm is taken, by name; empty for nothing."""
+        ...
+
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return the norm with which an update leaves, before it is rounded to a grid.
+
+        Args:
+            norm: The norm it comes with, after the multiplier; finite.
+            num_elements: Coordinates of the params.
+        """
+        ...
+
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update; raise `ValueError` if it is not finite."""
         ...
+
+
+def scaled(bound: Bound, update: Tree) -> tuple[Tree, float]:
+    """Return a tree and a number whose product is the bounded update, before any rounding.
+
+    A running sum takes the two as they are, so that scaling, rounding and adding are one pass.
+
+    Raises:
+        ValueError: If the update is not finite.
+    """
+    if bound.multiplier:
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
+            update = tree.multiply(update, bound.multiplier)
+    norm = tree.l2_norm(update)
+    if norm == 0.0:
+        return update, 1.0
+    length = allowed_length(bound, norm, tree.num_elements(update))
+    if length == norm or 1e-30 < length / norm < 1e30:
+        return update, length / norm
+    # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
+    # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
+    exponent = math.frexp(norm)[1]
+    for half in (exponent // 2, exponent - exponent // 2):
+        update = tree.scale(update, math.ldexp(1.0, -half))
+    return update, length / tree.l2_norm(update)
+
+
+def allowed_length(bound: Bound, norm: float, num_elements: int) -> float:
+    """Return `bound.length` of a norm that nobody has looked at yet.
+
+    Raises:
+        ValueError: If the norm is not finite.
+    """
+    if not math.isfinite(norm):
+        raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
+    return bound.length(norm, num_elements)
+
+
+def _applied(bound: Bound, update: Tree) -> Tree:
+    update, factor = scaled(bound, update)
+    return update if factor == 1.0 else tree.scale(update, factor)
 
 
 def _positive(name: str, value: float) -> float:
@@ -52,27 +112,24 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
-def _finite_norm(update: Tree) -> float:
-    norm = tree.l2_norm(update)
-    if not math.isfinite(norm):
-        raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
-    return norm
+class _Plain:
+    """A bound that neither preconditions nor rounds."""
 
+    __slots__ = ()
 
-def _resized(update: Tree, norm: float, length: float) -> Tree:
-    """Return an update of this norm made a part in 2^22 shorter than a length."""
-    if not 1e-30 < length / norm < 1e30:
-        # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
-        # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
-        exponent = math.frexp(norm)[1]
-        for half in (exponent // 2, exponent - exponent // 2):
-            update = tree.scale(update, math.ldexp(1.0, -half))
-        norm = tree.l2_norm(update)
-    return tree.scale(update, length / norm * _ROUNDING)
+    @property
+    def unit(self) -> None:
+        """No grid."""
+        return None
+
+    @property
+    def multiplier(self) -> Mapping[str, np.ndarray]:
+        """Nothing."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clip:
+class Clip(_Plain):
     """Scale updates longer than C down to C: Δ · min(1, C/‖Δ‖).
 
     Guarantees:
@@ -94,16 +151,17 @@ class Clip:
         """C."""
         return self.l2_clip_norm
 
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return the smaller of the norm and (just below) C."""
+        return min(norm, self.l2_clip_norm * _ROUNDING)
+
     def apply(self, update: Tree) -> Tree:
         """Return the clipped update."""
-        norm = _finite_norm(update)
-        if norm <= self.l2_clip_norm * _ROUNDING:
-            return update
-        return _resized(update, norm, self.l2_clip_norm)
+        return _applied(self, update)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normalise:
+class Normalise(_Plain):
     """Replace the length of an update by (almost) C: C · Δ/(r + ‖Δ‖).
 
     Guarantees:
@@ -127,16 +185,17 @@ class Normalise:
         """C."""
         return self.l2_clip_norm
 
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return C ‖Δ‖/(r + ‖Δ‖), or just below it."""
+        return self.l2_clip_norm * (norm / (self.regulariser + norm)) * _ROUNDING
+
     def apply(self, update: Tree) -> Tree:
         """Return the normalised update; the zero update stays zero."""
-        norm = _finite_norm(update)
-        if norm == 0.0:
-            return update
-        return _resized(update, norm, self.l2_clip_norm * (norm / (self.regulariser + norm)))
+        return _applied(self, update)
 
 
 @dataclass(frozen=True, slots=True)
-class Unbounded:
+class Unbounded(_Plain):
     """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
 
     @property
@@ -144,10 +203,13 @@ class Unbounded:
         """Infinity."""
         return math.inf
 
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return the norm."""
+        return norm
+
     def apply(self, update: Tree) -> Tree:
         """Return the update, refusing only what is not finite."""
-        _finite_norm(update)
-        return update
+        return _applied(self, update)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +227,27 @@ class Preconditioned:
     multiplier: Mapping[str, np.ndarray] = field(repr=False)
     bound: Bound
 
+    def __post_init__(self) -> None:
+        if self.bound.multiplier or self.bound.unit is not None:
+            raise ValueError(
+                f"{self.bound!r} preconditions or rounds already; precondition once, then bound, "
+                "then round: Rounded(bound=Preconditioned(multiplier=..., bound=Clip(...)))"
+            )
+
     @property
     def l2_bound(self) -> float:
         """The inner bound's, in preconditioned coordinates."""
         return self.bound.l2_bound
 
+    @property
+    def unit(self) -> None:
+        """No grid."""
+        return None
+
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return what the inner bound allows."""
+        return self.bound.length(norm, num_elements)
+
     def apply(self, update: Tree) -> Tree:
         """Return the preconditioned, then bounded update."""
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
-            scaled = tree.multiply(update, self.multiplier)
-        return self.bound.apply(scaled)
+        return _applied(self, update)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -116,8 +117,39 @@ class FixedSizeSampler:
 def _check_roster(roster: Sequence[str]) -> None:
     if isinstance(roster, str) or len(roster) == 0:
         raise ValueError(f"roster {roster!r} holds no users; give the list of the corpus's ids")
-    if len(set(roster)) != len(roster):
+    if type(roster) is tuple:
+        _check_distinct_once(_Itself(roster))
+    else:
+        _check_distinct(roster)
+
+
+class _Itself:
+    """A roster that equals nothing but the very same object: hashing it does not read it."""
+
+    __slots__ = ("roster",)
+
+    def __init__(self, roster: tuple[str, ...]) -> None:
+        self.roster = roster
+
+    def __hash__(self) -> int:
+        return id(self.roster)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.roster is other.roster
+
+
+@lru_cache(maxsize=2)
+def _check_distinct_once(itself: _Itself) -> None:
+    # A run draws every cohort from one frozen tuple, and the set of 342,477 ids takes longer than
+    # the draw. The cache holds the tuple, so no other object can come to have its address, and
+    # what raises is not cached. A list may change between two draws: it is always looked at.
+    _check_distinct(itself.roster)
+
+
+def _check_distinct(roster: Sequence[str]) -> None:
+    distinct = len(set(roster))
+    if distinct != len(roster):
         raise ValueError(
-            f"the roster has {len(roster)} entries but only {len(set(roster))} distinct users; "
+            f"the roster has {len(roster)} entries but only {distinct} distinct users; "
             "a user listed twice would be drawn twice as often: remove the duplicates"
         )

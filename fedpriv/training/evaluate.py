@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -10,6 +12,10 @@ from fedpriv.data.examples import TagExamples
 from fedpriv.tree import Params
 
 _CHUNK = 4096
+
+#: One of so many equal shares of what is measured: (number from 0, how many).
+Part = tuple[int, int]
+WHOLE: Part = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +27,61 @@ class Metrics:
         recall_at_5: Share of all true tags that are among their example's five most probable.
         loss: Mean cross-entropy in nats.
         num_examples: How many examples were measured.
+        num_tags: How many true tags recall was taken over.
     """
 
     accuracy: float | None = None
     recall_at_5: float | None = None
     loss: float | None = None
     num_examples: int = 0
+    num_tags: int = 0
 
     def to_json(self) -> dict[str, float | int | None]:
         """Return the figures by name."""
         return asdict(self)
+
+
+def combined(parts: Iterable[Metrics | None]) -> Metrics | None:
+    """Return the metrics of all parts' examples together, or None when there are none.
+
+    Shares are counted again as whole examples and tags, so accuracy and recall are exactly those
+    of measuring everything at once; the loss is to rounding. A figure that a part lacks is None.
+    """
+    found = [part for part in parts if part is not None and part.num_examples]
+    if not found:
+        return None
+    examples = sum(part.num_examples for part in found)
+    tags = sum(part.num_tags for part in found)
+    right = [_count(part.accuracy, part.num_examples) for part in found]
+    recalled = [_count(part.recall_at_5, part.num_tags) for part in found]
+    losses = [None if p.loss is None else p.loss * p.num_examples for p in found]
+    return Metrics(
+        accuracy=_share(right, examples),
+        recall_at_5=_share(recalled, tags),
+        loss=_share(losses, examples),
+        num_examples=examples,
+        num_tags=tags,
+    )
+
+
+def _count(share: float | None, of: int) -> float | None:
+    return share if share is None or not math.isfinite(share) else round(share * of)
+
+
+def _share(parts: list[float | None], of: int) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) / max(of, 1) if len(known) == len(parts) else None
+
+
+def chunks(num_examples: int, part: Part = WHOLE, size: int = 1024) -> Iterator[slice]:
+    """Yield one part's slices of a row of examples.
+
+    The slices are the same for every number of parts, so a product of matrices that depends on how
+    many rows it is given still gives every example the same scores.
+    """
+    number, of = part
+    for start in range(number * size, num_examples, of * size):
+        yield slice(start, min(start + size, num_examples))
 
 
 def evaluate_tags(params: Params, examples: TagExamples, inputs: str) -> Metrics | None:
@@ -70,6 +121,7 @@ def evaluate_tags(params: Params, examples: TagExamples, inputs: str) -> Metrics
         recall_at_5=found / max(int(pair_counts.sum()), 1),
         loss=loss / len(examples),
         num_examples=len(examples),
+        num_tags=int(pair_counts.sum()),
     )
 
 

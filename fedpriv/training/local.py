@@ -8,6 +8,7 @@ mechanism's, once, on the whole update.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,8 +17,12 @@ import numpy as np
 
 from fedpriv.data.examples import TagExamples
 from fedpriv.rng import Key
-from fedpriv.training.sparse_rows import SparseRows
 from fedpriv.tree import Params, RowSparse, Tree
+
+_NOTHING = np.empty(0, np.float32)
+# Counts that the compiled loop reads in place; others are converted, those of the chosen examples
+# only, so that work never follows the size of a user.
+_COUNTS = (np.uint16, np.float32)
 
 
 class LocalTrainer(Protocol):
@@ -71,16 +76,23 @@ class Schedule:
         """Return positions of at most `max_examples` examples in random order."""
         return rng.permutation(num_examples)[: self.max_examples]
 
+    def steps(self, num_chosen: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of all epochs' examples in order, and where each step starts.
+
+        Returns:
+            int64 `(epochs * num_chosen,)` and int64 `(num_steps + 1,)`.
+        """
+        # The chosen examples come shuffled, so the first pass takes them as they are.
+        again = (rng.permutation(num_chosen) for _ in range(1, self.epochs))
+        epochs = [np.arange(num_chosen), *again]
+        starts = np.arange(0, num_chosen, self.batch_size)
+        firsts = [starts + epoch * num_chosen for epoch in range(self.epochs)]
+        return np.concatenate(epochs), np.append(np.concatenate(firsts), self.epochs * num_chosen)
+
     def batches(self, num_chosen: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Return the positions of every step's batch, all epochs in order."""
-        steps = []
-        for epoch in range(self.epochs):
-            # The chosen examples come shuffled, so the first pass takes them as they are.
-            order = None if epoch == 0 else rng.permutation(num_chosen)
-            for start in range(0, num_chosen, self.batch_size):
-                stop = min(start + self.batch_size, num_chosen)
-                steps.append(np.arange(start, stop) if order is None else order[start:stop])
-        return steps
+        order, starts = self.steps(num_chosen, rng)
+        return [order[a:b] for a, b in itertools.pairwise(starts.tolist())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +100,9 @@ class SparseSoftmaxTrainer:
     """Local SGD for softmax regression on bags of words, touching the user's own rows only.
 
     Every step, update and norm works on the rows of the words the user wrote, and equals the
-    dense computation to rounding: rows of words that never occur have gradient zero.
+    dense computation to rounding: rows of words that never occur have gradient zero. The global
+    kernel is read in place and only the change is kept, so what is returned was never the small
+    difference of two large numbers.
 
     Attributes:
         schedule: How much work.
@@ -105,54 +119,34 @@ class SparseSoftmaxTrainer:
         """Return the update of `kernel` (row-sparse) and `bias` (dense), float32.
 
         A user without examples returns zeros.
+
+        Raises:
+            ValueError: If a word or a label is outside the model, or a logit is not finite.
         """
-        kernel, bias = params["kernel"], params["bias"]
+        from fedpriv.kernels.sparse_softmax import train
+
         rng = key.generator()
-        chosen = examples.take(self.schedule.choose(len(examples), rng))
-        rows, positions = _own_rows(chosen.indices, kernel.shape[0])
-        values = chosen.values(self.inputs)
-        steps = values if self.multiplier is None else values * self.multiplier[chosen.indices]
-        words = SparseRows(indptr=chosen.indptr, indices=chosen.indices, values=values)
-        # Only the change is kept, and only on the user's own rows: the global kernel is read in
-        # place, and what is returned was never the small difference of two large numbers.
-        change = np.zeros((len(rows), kernel.shape[1]), np.float32)
-        own_bias = bias.copy()
-        for step, batch in enumerate(self.schedule.batches(len(chosen), rng)):
-            taken, entries = words.take(batch)
-            own = taken.over(positions[entries])
-            logits = taken.times(kernel)
-            if step:
-                own.add_times(change, logits)
-            residual = softmax_residual(logits, own_bias, chosen.labels[batch])
-            residual *= np.float32(-self.schedule.learning_rate / len(batch))
-            own.with_values(steps[entries]).add_transposed_times(residual, change)
-            own_bias += residual.sum(axis=0)
-        own_bias -= bias
-        update = RowSparse(rows=rows, values=change, num_rows=kernel.shape[0])
-        return {"bias": own_bias, "kernel": update}
-
-
-def _own_rows(indices: np.ndarray, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct rows and each entry's position among them."""
-    present = np.zeros(num_rows, bool)
-    present[indices] = True
-    rows = np.flatnonzero(present)
-    position = np.empty(num_rows, np.int32)
-    position[rows] = np.arange(len(rows), dtype=np.int32)
-    return rows.astype(np.int64, copy=False), position[indices]
-
-
-def softmax_residual(logits: np.ndarray, bias: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return softmax(logits + bias) minus one-hot labels, in the buffer of `logits`.
-
-    Args:
-        logits: float32 `(n, num_classes)`, overwritten.
-        bias: float32 `(num_classes,)`.
-        labels: int `(n,)`.
-    """
-    logits += bias
-    logits -= logits.max(axis=1, keepdims=True)
-    np.exp(logits, out=logits)
-    logits /= logits.sum(axis=1, keepdims=True)
-    logits[np.arange(len(labels)), labels] -= 1
-    return logits
+        chosen = self.schedule.choose(len(examples), rng)
+        order, starts = self.schedule.steps(len(chosen), rng)
+        if not isinstance(examples, TagExamples) or examples.counts.dtype not in _COUNTS:
+            examples, chosen = examples.take(chosen), np.arange(len(chosen))
+        counts = examples.counts if examples.counts.dtype in _COUNTS else None
+        rows, change, moved, unsound = train(
+            np.ascontiguousarray(examples.indptr, np.int64),
+            np.ascontiguousarray(examples.indices, np.int32),
+            np.ascontiguousarray(examples.counts, np.float32 if counts is None else counts.dtype),
+            np.ascontiguousarray(examples.labels, np.int32),
+            chosen[order],
+            self.inputs == "unit-norm",
+            starts,
+            params["kernel"],
+            params["bias"],
+            _NOTHING if self.multiplier is None else self.multiplier,
+            self.schedule.learning_rate,
+        )
+        if unsound != 0:
+            raise ValueError("a logit is not finite")
+        return {
+            "bias": moved,
+            "kernel": RowSparse(rows=rows, values=change, num_rows=len(params["kernel"])),
+        }

@@ -7,6 +7,7 @@ with its result. Between them the raw sum lives in one local variable and dies t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,13 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bound import Bound, scaled
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.local import LocalTrainer
 from fedpriv.transform import State, Transform
-from fedpriv.tree import Params, RowSparse, Tensor
+from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,20 +34,9 @@ class UserData(Protocol):
         """Return the user's training examples; raise `ValueError` for an unknown user."""
         ...
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialSum:
-    """The sum of some users' bounded updates. Private: it leaves a round only through noise.
-
-    Attributes:
-        total: float64 tensors, dense or row-sparse, of the params' shapes.
-        num_users: How many users were asked.
-        num_failed: How many of them contributed zero because they failed (a diagnostic).
-    """
-
-    total: Mapping[str, Tensor] = field(repr=False)
-    num_users: int
-    num_failed: int = 0
+    def num_examples(self, user_id: str) -> int:
+        """Return how many there are, without touching them; raise `ValueError` as above."""
+        ...
 
 
 def partial_sum(
@@ -72,12 +63,12 @@ def partial_sum(
         * A user whose training raises or whose update is not finite or not of the params' shapes
           contributes zero, alone: nobody can stop a round or change another's contribution.
     """
-    total, touched = tree.zeros(params), {}
+    running = RunningSum(params, bound.unit)
     failed = 0
     for user_id in user_ids:
         try:
             raw = trainer.train(params, data.examples(user_id), key.fold(user_id))
-            update = bound.apply(tree.check_like(params, raw))
+            update, factor = scaled(bound, tree.check_like(params, raw))
         except (
             Exception,
             SystemExit,
@@ -87,14 +78,9 @@ def partial_sum(
             _LOG.debug("why it does", exc_info=True)
             failed += 1
             continue
-        tree.add_into(total, update)
-        for name, tensor in update.items():
-            if isinstance(tensor, RowSparse):
-                touched.setdefault(name, np.zeros(tensor.num_rows, bool))[tensor.rows] = True
-            else:
-                touched[name] = np.ones(len(total[name]), bool)
+        running.add(update, factor)
     return PartialSum(
-        total=tree.compact(total, touched), num_users=len(user_ids), num_failed=failed
+        total=running.result(), num_users=len(user_ids), num_failed=failed, unit=bound.unit
     )
 
 
@@ -142,26 +128,36 @@ class Round:
             aggregate=self.aggregate.init(params),
         )
 
-    def next(self, state: ServerState, total: PartialSum, noise_key: Key) -> ServerState:
+    def noise(self, params: Params, key: Key) -> Params:
+        """Return the noise of one attempt: it may be drawn as soon as the attempt is charged.
+
+        Args:
+            params: Names and shapes.
+            key: Folded by round *and* attempt, and used here only.
+        """
+        return gaussian(key, params, self.plan.stddev)
+
+    def next(self, state: ServerState, total: PartialSum, noise: Params) -> ServerState:
         """Release one round.
 
         mean = (Σ bounded updates + N(0, stddev²)) / expected_cohort_size, and everything after is
         post-processing. The denominator is the plan's: neither dropouts nor an empty cohort change
-        it, and an empty round still releases its noise.
+        it, and an empty round still releases its noise. Where the sum lies on a grid the noise is
+        rounded to it too.
 
         Args:
             state: The state before; its arrays are given up.
             total: The round's sum.
-            noise_key: Folded by round *and* attempt, and used here only.
+            noise: From `noise`, with a key of this round and attempt; it becomes the mean in place
+                and cannot be used again.
         """
-        mean = gaussian(noise_key, state.params, self.plan.stddev)
-        tree.add_into(mean, total.total)
-        share = np.float32(1.0 / self.plan.expected_cohort_size)
-        for array in mean.values():
-            array *= share
+        mean, squared = noise, 0.0
+        share = 1.0 / self.plan.expected_cohort_size
+        for name, tensor in total.total.items():
+            squared += _release(tree.to_dense_tensor(tensor), mean[name], total.unit, share)
         if self.inverse is not None:
             mean = tree.to_dense(tree.multiply(mean, self.inverse))
-        norm = tree.l2_norm(mean)
+            squared = tree.l2_norm(mean) ** 2
         step, optimizer = self.optimizer.next(mean, state.optimizer)
         params = {name: state.params[name] + step[name] for name in state.params}
         _, aggregate = self.aggregate.next(params, state.aggregate)
@@ -170,5 +166,15 @@ class Round:
             params=params,
             optimizer=optimizer,
             aggregate=aggregate,
-            update_norm=norm,
+            update_norm=math.sqrt(squared),
         )
+
+
+def _release(total: np.ndarray, noise: np.ndarray, unit: float | None, share: float) -> float:
+    """Turn the noise of one tensor into its released mean, and return its sum of squares."""
+    from fedpriv.kernels.sums import release_real, release_whole
+
+    flat = np.ascontiguousarray(total).reshape(-1)
+    if unit is None:
+        return release_real(flat, noise.reshape(-1), share)
+    return release_whole(flat, noise.reshape(-1), unit, share)

@@ -25,7 +25,17 @@ from fedpriv.mechanisms.side_information import (
 )
 from fedpriv.models.linear import SoftmaxRegression
 from fedpriv.rng import Key
-from fedpriv.training.evaluate import Metrics, evaluate_tags, majority_class_accuracy
+from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.devices import usable_device
+from fedpriv.training.evaluate import (
+    WHOLE,
+    Metrics,
+    Part,
+    chunks,
+    combined,
+    evaluate_tags,
+    majority_class_accuracy,
+)
 from fedpriv.training.local import LocalTrainer, Schedule, SparseSoftmaxTrainer
 from fedpriv.training.module import (
     ArrayExamples,
@@ -36,6 +46,8 @@ from fedpriv.training.module import (
     module_params,
 )
 from fedpriv.training.round import UserData
+from fedpriv.training.users_at_once import default_users_at_once
+from fedpriv.training.vectorised import VectorisedTrainer
 from fedpriv.tree import Params
 
 
@@ -71,8 +83,14 @@ class Task(Protocol):
         """Return public 1/A of a kind; raise `ValueError` for a kind the task has not got."""
         ...
 
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
-        """Return metrics on public users, or on held-out examples of rostered users."""
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return metrics on public users, or on held-out examples of rostered users.
+
+        Args:
+            params: The model.
+            public: Which of the two.
+            part: Measure only this share; `combined` puts the shares together again.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -93,6 +111,9 @@ class _TrainingExamples:
     def examples(self, user_id: str) -> Any:
         return self._view.examples(user_id, split="train")
 
+    def num_examples(self, user_id: str) -> int:
+        return self._view.num_examples(user_id, split="train")
+
 
 class TagPrediction:
     """Predict a post's most common tag from a sentence of it: softmax regression, 10,000 x 500.
@@ -110,10 +131,11 @@ class TagPrediction:
         # Evaluation sets are large and asked for every few rounds: gather each once.
         self._gathered = lru_cache(maxsize=None)(self._gather)
 
-    def _gather(self, public: bool) -> Any:
+    def _gather(self, public: bool, part: Part = WHOLE) -> Any:
+        number, of = part
         if public:
-            return self._view.gather(self._view.public_users, split="all")
-        return self._view.gather(self._view.roster, split="test")
+            return self._view.gather(self._view.public_users[number::of], split="all")
+        return self._view.gather(self._view.roster[number::of], split="test")
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -175,9 +197,12 @@ class TagPrediction:
         """Return the words and tags, in the order of the kernel's rows and columns."""
         return {"words": self._view.words, "tags": self._view.tags, "inputs": self._inputs}
 
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
-        """Return accuracy and recall@5: all examples of public users, or the roster's test set."""
-        return evaluate_tags(params, self._gathered(public), self._inputs)
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return accuracy and recall@5: all examples of public users, or the roster's test set.
+
+        Part i of n is every n-th user from the i-th on.
+        """
+        return evaluate_tags(params, self._gathered(public, part), self._inputs)
 
     def describe(self) -> dict[str, Any]:
         """Return names, counts and provenance of the view."""
@@ -189,7 +214,7 @@ class TagPrediction:
             "num_words": len(view.words),
             "num_tags": len(view.tags),
             "provenance": dict(view.provenance),
-            "majority_class_accuracy": majority_class_accuracy(self._gathered(False)),
+            "majority_class_accuracy": majority_class_accuracy(self._gathered(False, WHOLE)),
         }
 
 
@@ -201,6 +226,9 @@ class _Users:
         if user_id not in self._users:
             raise ValueError(f"user {user_id!r} is not among the {len(self._users)} users here")
         return self._users[user_id]
+
+    def num_examples(self, user_id: str) -> int:
+        return len(self.examples(user_id))
 
 
 class ModuleTask:
@@ -214,6 +242,8 @@ class ModuleTask:
         test: Held-out examples of rostered users (diagnostics), if any.
         public: Examples of nobody on the roster (released figures), if any.
         synthetic: Whether the data were made up.
+        users_at_once: How many users a trainer trains together; None for the rule of
+            `fedpriv.training.users_at_once` (on the CPU one by one), 1 for one by one.
     """
 
     def __init__(
@@ -226,14 +256,18 @@ class ModuleTask:
         test: ArrayExamples | None = None,
         public: ArrayExamples | None = None,
         synthetic: bool = False,
+        users_at_once: int | None = None,
     ) -> None:
         if not users:
             raise ValueError("there are no users; give examples for at least one")
+        if users_at_once is not None and (users_at_once is True or users_at_once < 1):
+            raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
         self._name, self._synthetic = name, synthetic
         self._make, self._loss = module, loss
         self._roster = tuple(sorted(users))
         self._data = _Users(users)
         self._sets = {False: test, True: public}
+        self._users_at_once = users_at_once
         check_module(module())
 
     @property
@@ -257,11 +291,37 @@ class ModuleTask:
             torch.default_generator.manual_seed(int(key.generator().integers(2**62)))
             return module_params(self._make())
 
-    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
-        """Return plain local SGD on the module."""
-        return ModuleTrainer(
-            module=self._make(), loss=self._loss, schedule=schedule, multiplier=multiplier
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
+        """Return plain local SGD on the module.
+
+        Args:
+            schedule: How much work.
+            multiplier: 1/A by parameter name, empty for none.
+            device: Where to train, such as "cuda:0". On the CPU the process is also told to keep
+                the memory that steps free (`fedpriv.training.allocator`).
+
+        Raises:
+            ValueError: If there is no such device here.
+        """
+        where = usable_device(device)
+        alone = ModuleTrainer(
+            module=self._make(),
+            loss=self._loss,
+            schedule=schedule,
+            multiplier=multiplier,
+            device=where,
         )
+        if where.type == "cpu":
+            keep_freed_memory()
+        users_at_once = self._users_at_once
+        if users_at_once is None:
+            first = self._data.examples(self._roster[0])
+            users_at_once = default_users_at_once(alone, np.asarray(first.x))
+        if where.type == "cpu" and users_at_once == 1:
+            return alone
+        return VectorisedTrainer(alone=alone, users_at_once=users_at_once)
 
     def side_information(
         self, kind: str, *, gain: float, top: int, power: float
@@ -272,20 +332,25 @@ class ModuleTask:
             "run with precondition 'none', or override side_information() in a task of your own"
         )
 
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return accuracy (for class scores) and loss."""
         examples = self._sets[public]
-        if examples is None or len(examples) == 0:
+        if examples is None:
             return None
         module = load_params(self._make(), params).eval()
+        return combined(
+            self._measured(module, np.asarray(examples.x[chosen]), np.asarray(examples.y[chosen]))
+            for chosen in chunks(len(examples), part)
+        )
+
+    def _measured(self, module: nn.Module, x: np.ndarray, y: np.ndarray) -> Metrics:
         with torch.no_grad():
-            outputs = module(as_tensor(np.asarray(examples.x)))
-            targets = as_tensor(np.asarray(examples.y))
+            outputs, targets = module(as_tensor(x)), as_tensor(y)
             loss = float(self._loss(outputs, targets))
             right = None
             if outputs.ndim == 2 and targets.ndim == 1:
                 right = float((outputs.argmax(dim=1) == targets).double().mean())
-        return Metrics(accuracy=right, loss=loss, num_examples=len(examples))
+        return Metrics(accuracy=right, loss=loss, num_examples=len(y))
 
     def vocabulary(self) -> None:
         """There is none: the user's own code reads inputs and outputs."""

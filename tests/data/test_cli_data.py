@@ -7,6 +7,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -91,6 +92,11 @@ def test_synthesize_into_the_cache_is_done_once():
     assert run("synthesize", *SMALL, "--json")["path"] == one["path"]
     assert run("synthesize", *SMALL, "--seed", "1", "--json")["path"] != one["path"]
     assert "ready:" in run("synthesize", *SMALL)
+    equal = run("synthesize", *SMALL, "--spread", "0", "--json")
+    assert equal["path"] != one["path"]
+    offsets = np.load(Path(equal["path"]) / "sentences" / "user_offsets.npy")
+    assert set(np.diff(offsets)) == {15}
+    run("synthesize", *SMALL, "--spread", "-1", fails="spread")
     listed = run("list", "--json")["here"]
     assert {row["state"] for row in listed} == {"prepared, SYNTHETIC"}
     (Path(one["path"]) / "users.json").write_text("[]")

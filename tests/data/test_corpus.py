@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data import grouping, manifest, store
+from fedpriv.data import view as views
 from fedpriv.data.corpus import Corpus
 from fedpriv.data.interning import Interner
 from fedpriv.data.rosters import RosterSpec
@@ -188,6 +189,36 @@ def test_multi_hot_take_and_gather_agree_with_examples(corpus):
     first = gathered.multi_hot()
     np.testing.assert_array_equal(first.argmax(axis=1), gathered.labels)
     assert len(view.gather([], "test")) == 0
+
+
+@pytest.mark.parametrize("split", ["train", "test", "all"])
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_batches_are_what_gather_returns_piece_by_piece(tmp_path, monkeypatch, split, size):
+    monkeypatch.setattr(views, "BATCH_EXAMPLES", size)
+    view = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF]).view()
+    users = [*view.public_users[::2], *view.roster[::-1]]  # in no order of the file
+    whole, batches = view.gather(users, split), list(view.batches(users, split, size=size))
+    assert len(batches) == -(-len(whole) // size)
+    assert all(0 < len(batch) <= size for batch in batches)
+    for name in ("labels", "num_tokens", "indices", "counts", "tag_indices"):
+        pieces = [getattr(batch, name) for batch in batches]
+        np.testing.assert_array_equal(np.concatenate(pieces), getattr(whole, name))
+    for name in ("indptr", "tag_indptr"):
+        pieces = [np.diff(getattr(batch, name)) for batch in batches]
+        np.testing.assert_array_equal(np.concatenate(pieces), np.diff(getattr(whole, name)))
+    counts = np.bincount(whole.labels, minlength=len(view.tags))
+    np.testing.assert_array_equal(view.label_counts(users, split), counts)
+
+
+def test_batches_of_nobody_are_none_and_a_wrong_size_is_refused(corpus):
+    view = corpus.view()
+    for nobody in ([], ["gone"]):
+        assert list(view.batches(nobody, "all")) == []
+        assert view.label_counts(nobody, "all").tolist() == [0] * len(view.tags)
+    with pytest.raises(ValueError, match="size 0"):
+        list(view.batches(view.roster, "all", size=0))
+    with pytest.raises(ValueError, match="'stranger' is unknown"):
+        list(view.batches(["stranger"], "all"))
 
 
 def many(users=30, seed=0):

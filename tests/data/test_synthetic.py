@@ -54,13 +54,40 @@ def test_frequencies_follow_zipf(small):
 
 
 def test_sentence_counts_are_log_normal_and_sum_exactly():
-    counts = _sentence_counts(400, 246_092, Key.simulation(0).generator())
+    counts = _sentence_counts(400, 246_092, 1.0, Key.simulation(0).generator())
     assert counts.sum() == 246_092
     assert counts.min() >= 5
     logs = np.log(counts)
     assert 0.85 < logs.std() < 1.15
     assert abs(np.mean((logs - logs.mean()) ** 3)) / logs.std() ** 3 < 0.4  # not skewed
     assert counts.mean() > 1.3 * np.median(counts)
+
+
+def test_without_spread_all_users_are_equal():
+    rng = Key.simulation(0).generator()
+    assert _sentence_counts(342_477, 5 * 342_477, 1.0, rng).tolist() == [5] * 342_477
+    assert set(_sentence_counts(400, 8 * 400, 0.0, rng).tolist()) == {8}
+    assert sorted(_sentence_counts(4, 33, 0.0, rng).tolist()) == [8, 8, 8, 9]
+
+
+def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
+    """So a cost per user, measured on both, is one of the same users and the same model."""
+    sizes = {"num_words": 1_500, "num_tags": 30, "num_topics": 5, "spread": 0.0}
+    views = []
+    for users in (4, 12):
+        shape = Shape(num_users=users, num_sentences=8 * users, public_users=20, **sizes)
+        made = synthesize(tmp_path / str(users), shape=shape, max_words=500, max_tags=20)
+        assert made.manifest["source"]["shape"]["spread"] == 0.0
+        offsets = np.load(made.directory / "sentences" / "user_offsets.npy")
+        assert set(np.diff(offsets).tolist()) == {8}  # public users too
+        views.append(made.view())
+    small, large = views
+    assert (small.words, small.tags) == (large.words, large.tags)
+    assert small.roster == large.roster[:4]
+    for user in small.roster:
+        one, other = small.examples(user, "all"), large.examples(user, "all")
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.labels, other.labels)
 
 
 def test_the_default_is_the_shape_of_the_papers_stackoverflow():
@@ -117,6 +144,8 @@ def test_words_tell_the_tag_and_rare_ones_tell_it_best(small):
         ({"num_words": 5}, "5 words"),
         ({"num_topics": 31}, "each topic a tag"),
         ({"num_topics": 0}, "each topic a tag"),
+        ({"spread": -0.1}, "spread"),
+        ({"spread": float("nan")}, "spread"),
     ],
 )
 def test_shapes_that_make_no_corpus_are_refused(change, message):

@@ -20,6 +20,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.data.examples import TagExamples
+from fedpriv.engine.worker import Workplace
 from fedpriv.flower.client import Host
 from fedpriv.flower.registry import QUERY
 from fedpriv.training.local import SparseSoftmaxTrainer
@@ -142,6 +143,9 @@ class _Users:
             raise ValueError(f"user {user_id!r} is unknown")
         return self.users[user_id]
 
+    def num_examples(self, user_id: str) -> int:
+        return len(self.examples(user_id))
+
 
 class TinyTags:
     """Tag prediction on a handful of made-up users: 30 words, 4 tags."""
@@ -181,6 +185,14 @@ class TinyTags:
             "bias": rng.normal(size=self.num_tags).astype(np.float32),
             "kernel": rng.normal(size=(self.num_words, self.num_tags)).astype(np.float32),
         }
+
+
+def workplace(device: str, schedule: Any) -> Workplace:
+    """Return what a worker of another process works with: the same made-up users."""
+    task = TinyTags()
+    return Workplace(
+        trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None
+    )
 
 
 def shards(task: Any, num_nodes: int, first: int = 101) -> dict[int, Host]:

@@ -10,7 +10,7 @@ from fedpriv import tree
 from fedpriv.flower.client import Host, shard
 from fedpriv.flower.messages import SharedRecords, read_answer, read_request
 from fedpriv.flower.records import MalformedRecordError
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.training.local import Schedule
 from fedpriv.training.round import partial_sum
@@ -43,10 +43,15 @@ def ask(content):
     return Message(content, 101, "train")
 
 
-def answered(host, task, user_ids):
-    reply = host.train(ask(shared(task).request(user_ids)))
+def answered(host, task, user_ids, bound=None):
+    reply = host.train(ask(shared(task, bound).request(user_ids)))
     return reply, read_answer(
-        reply.content, params=task.params(), num_users=len(user_ids), round_num=7, attempt=2
+        reply.content,
+        params=task.params(),
+        unit=None if bound is None else bound.unit,
+        num_users=len(user_ids),
+        round_num=7,
+        attempt=2,
     )
 
 
@@ -55,7 +60,10 @@ BOUNDS = [
     Normalise(l2_clip_norm=0.25, regulariser=0.125),
     Unbounded(),
     Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0)),
+    Rounded(bound=Clip(l2_clip_norm=0.5)),
+    Rounded(bound=Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0))),
 ]
+EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: type(bound).__name__)
@@ -68,6 +76,7 @@ def test_a_request_reads_back(task, stub, bound):
     for name, array in task.params().items():
         assert np.array_equal(found.params[name], array) and found.params[name].flags.writeable
     assert list(found.params) == list(task.params())
+    assert (found.bound.l2_bound, found.bound.unit) == (bound.l2_bound, bound.unit)
     update = {"bias": np.ones(4, np.float32), "kernel": np.ones((30, 4), np.float32)}
     ours, theirs = bound.apply(update), found.bound.apply(update)
     assert all(np.array_equal(ours[name], theirs[name]) for name in update)
@@ -129,7 +138,7 @@ def test_a_node_answers_with_the_sum_over_its_own_users(task):
         params=task.params(), bound=Clip(l2_clip_norm=0.5), trainer=task.trainer(SCHEDULE, {}),
         data=task.data, user_ids=asked, key=KEY,
     )  # fmt: skip
-    off = tree.subtract(tree.to_dense(found.total), tree.to_dense(expected.total))
+    off = tree.subtract(tree.to_dense(found.real()), tree.to_dense(expected.real()))
     assert tree.l2_norm(off) == 0.0
     assert set(reply.content) == {"total", "report"}
     assert dict(reply.content["report"]) == {"round-num": 7, "attempt": 2, "num-failed": 0}
@@ -139,7 +148,7 @@ def test_users_that_live_elsewhere_or_are_named_twice_add_nothing(task):
     host = Host.of(task, partition=1, num_partitions=3)
     _, one = answered(host, task, ["user-04"])
     _, odd = answered(host, task, ["user-04", "user-04", "user-05", "nobody"])
-    off = tree.subtract(tree.to_dense(one.total), tree.to_dense(odd.total))
+    off = tree.subtract(tree.to_dense(one.real()), tree.to_dense(odd.real()))
     assert tree.l2_norm(off) < 1e-6
     assert (one.num_failed, odd.num_failed) == (0, 3)
 
@@ -158,19 +167,76 @@ def test_the_sum_of_several_users_keeps_its_digits(task):
     assert reply.content["total"]["dense/bias"].dtype == "float64"
 
 
+@pytest.mark.parametrize("num_users", [0, 1, 3, 12])
+def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
+    asked = list(task.roster[:num_users])
+    reply, found = answered(Host.of(task), task, asked, EXACT)
+    expected = partial_sum(
+        params=task.params(), bound=EXACT, trainer=task.trainer(SCHEDULE, {}), data=task.data,
+        user_ids=asked, key=KEY,
+    )  # fmt: skip
+    assert (found.unit, found.num_users, found.num_failed) == (EXACT.unit, num_users, 0)
+    for name, tensor in tree.to_dense(expected.total).items():
+        assert np.array_equal(tree.to_dense(found.total)[name], tensor)
+        assert tensor.any() == bool(num_users)
+    sent = reply.content["total"]
+    values = {key: sent[key].dtype for key in sent if not key.startswith("rows/")}
+    assert set(values.values()) == {"int32"}
+    assert tree.to_dense(found.total)["kernel"].tobytes() == (
+        tree.to_dense(
+            read_answer(
+                stub.through_the_wire(reply).content, params=task.params(), unit=EXACT.unit,
+                num_users=num_users, round_num=7, attempt=2,
+            ).total
+        )["kernel"].tobytes()
+    )  # fmt: skip
+
+
+def test_an_exact_sum_of_few_users_is_sent_by_rows(task):
+    """A third of the numbers: rows and int32 values, where float sums of several took float64."""
+    asked = list(task.roster[:3])
+    sizes = {}
+    for bound in (EXACT, None):
+        reply, _ = answered(Host.of(task), task, asked, bound)
+        sent = reply.content["total"]
+        sizes[bound] = sum(len(sent[key].data) for key in sent if key.startswith("values/"))
+    touched = {int(word) for user in asked for word in task.data.users[user].indices}
+    assert 0 < len(touched) < 30
+    if sizes[EXACT]:
+        assert sizes[EXACT] <= 128 + 4 * 4 * len(touched)
+
+
+def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
+    """From 128 users on a sum may exceed int32."""
+    task = stub.TinyTags(num_users=130)
+    for number, kind in ((127, "int32"), (128, "int64"), (130, "int64")):
+        reply, found = answered(Host.of(task), task, list(task.roster[:number]), EXACT)
+        assert reply.content["total"]["dense/bias"].dtype == kind
+        assert found.num_failed == 0
+
+
+@pytest.mark.parametrize("unit", [None, EXACT.unit])
+def test_answers_of_the_other_kind_are_refused(task, unit):
+    reply, _ = answered(Host.of(task), task, ["user-01"], None if unit else EXACT)
+    with pytest.raises(MalformedRecordError, match="expected C-ordered"):
+        read_answer(
+            reply.content, params=task.params(), unit=unit, num_users=1, round_num=7, attempt=2
+        )
+
+
 def test_a_poisoned_user_on_a_node_of_ten_changes_only_its_own_contribution(task, monkeypatch):
     host, ten = Host.of(task), list(task.roster[:10])
     _, clean = answered(host, task, [user for user in ten if user != "user-03"])
     monkeypatch.delitem(task.data.users, "user-03")  # reading it raises
     _, broken = answered(host, task, ten)
-    off = tree.subtract(tree.to_dense(broken.total), tree.to_dense(clean.total))
+    off = tree.subtract(tree.to_dense(broken.real()), tree.to_dense(clean.real()))
     assert tree.l2_norm(off) < 1e-9
     assert broken.num_failed == 1
 
 
 def test_an_empty_request_is_answered_with_zeros(task):
     _, found = answered(Host.of(task), task, [])
-    assert tree.l2_norm(found.total) == 0.0
+    assert tree.l2_norm(found.real()) == 0.0
 
 
 def test_shards_share_the_roster_out():

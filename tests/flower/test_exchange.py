@@ -13,11 +13,11 @@ from fedpriv import tree
 from fedpriv.engine import SerialCarrier
 from fedpriv.flower.exchange import Exchange
 from fedpriv.flower.strategy import GridCarrier, GridSettings, UserLevelStrategy
-from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local import Schedule
 
-BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), Schedule(learning_rate=2.0)
+BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 
 
 @dataclass
@@ -67,8 +67,8 @@ class Federation:
 
     def off_by(self, found, cohort):
         """The distance of a sum from the oracle's over these users."""
-        expected = tree.to_dense(self.sum(cohort, carrier=self.oracle).total)
-        return tree.l2_norm(tree.subtract(tree.to_dense(found.total), expected))
+        expected = tree.to_dense(self.sum(cohort, carrier=self.oracle).real())
+        return tree.l2_norm(tree.subtract(tree.to_dense(found.real()), expected))
 
     def without(self, cohort, *node_ids):
         gone = {self.task.roster[node_id - 101] for node_id in node_ids}
@@ -90,7 +90,7 @@ def test_nobody_answers_and_the_round_goes_on(stub):
     federation = Federation(stub)
     federation.grid.silent = set(range(101, 113))
     found = federation.sum(federation.task.roster)
-    assert tree.l2_norm(found.total) == 0.0
+    assert tree.l2_norm(found.real()) == 0.0
     assert found.num_failed == 12
 
 

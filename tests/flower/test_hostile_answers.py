@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -12,15 +13,18 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedpriv import tree
 from fedpriv.engine import SerialCarrier
+from fedpriv.flower.bounded_sum import BoundedSum
 from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local import Schedule
 
 BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), Schedule(learning_rate=2.0)
+EXACT, TOP = Rounded(bound=BOUND), 2**24
 WORDS, TAGS = 30, 4
 HOSTILE = 103
 KERNEL, BIAS = np.full((WORDS, TAGS), 0.01, np.float32), np.full(TAGS, 0.01, np.float32)
+UNITS = np.full((WORDS, TAGS), 1000, np.int64)
 
 
 class Executed:
@@ -167,8 +171,8 @@ def report(**changes: object) -> ConfigRecord:
     return ConfigRecord({key: value for key, value in merged.items() if value is not None})
 
 
-def run(stub, tamper, *, cohort=None):
-    """Return the sum with node 103 hostile, the sum without its user, and the counts."""
+def run(stub, tamper, *, cohort=None, bound=BOUND):
+    """Return the sum with node 103 hostile, how far it moved the others', and the counts."""
     task = stub.TinyTags()
     cohort = task.roster[:8] if cohort is None else cohort
     grid = stub.StubGrid(stub.shards(task, 12), tamper={HOSTILE: tamper})
@@ -176,14 +180,14 @@ def run(stub, tamper, *, cohort=None):
         roster=task.roster, schedule=SCHEDULE, multiplier={}, settings=GridSettings()
     )
     ask = {
-        "params": task.params(), "bound": BOUND, "key": Key.simulation(1),
+        "params": task.params(), "bound": bound, "key": Key.simulation(1),
         "round_num": 4, "attempt": 2,
     }  # fmt: skip
     found = strategy.start(grid, lambda carrier: carrier.partial_sum(cohort=cohort, **ask))
     oracle = SerialCarrier(trainer=task.trainer(SCHEDULE, {}), data=task.data)
     others = [user for user in cohort if user != task.roster[HOSTILE - 101]]
     expected = oracle.partial_sum(cohort=others, **ask)
-    moved = tree.subtract(tree.to_dense(found.total), tree.to_dense(expected.total))
+    moved = tree.subtract(tree.to_dense(found.real()), tree.to_dense(expected.real()))
     return found, tree.l2_norm(moved), strategy.counts
 
 
@@ -198,7 +202,7 @@ def sends(**records):
 def test_a_hostile_payload_contributes_nothing(stub, make):
     os.environ.pop("FEDPRIV_UNPICKLED", None)
     found, moved, counts = run(stub, sends(total=make(), report=report()))
-    assert moved < 1e-12
+    assert moved < 1e-7
     assert found.num_failed == 1
     assert counts["malformed"] + counts["not-finite"] == 1
     assert "FEDPRIV_UNPICKLED" not in os.environ
@@ -207,7 +211,7 @@ def test_a_hostile_payload_contributes_nothing(stub, make):
 @pytest.mark.parametrize("changes", REPORTS.values(), ids=REPORTS)
 def test_a_hostile_report_contributes_nothing(stub, changes):
     found, moved, counts = run(stub, sends(total=arrays(), report=report(**changes)))
-    assert moved < 1e-12
+    assert moved < 1e-7
     assert found.num_failed == 1
     assert counts["malformed"] + counts["stale"] == 1
 
@@ -215,7 +219,7 @@ def test_a_hostile_report_contributes_nothing(stub, changes):
 @pytest.mark.parametrize("changes", STALE.values(), ids=STALE)
 def test_an_answer_to_another_attempt_contributes_nothing(stub, changes):
     _, moved, counts = run(stub, sends(total=arrays(), report=report(**changes)))
-    assert moved < 1e-12
+    assert moved < 1e-7
     assert counts["stale"] == 1
 
 
@@ -233,7 +237,7 @@ def test_an_answer_to_another_attempt_contributes_nothing(stub, changes):
 )
 def test_a_reply_of_other_records_contributes_nothing(stub, records):
     found, moved, counts = run(stub, sends(**records))
-    assert moved < 1e-12
+    assert moved < 1e-7
     assert found.num_failed == 1
     assert counts["malformed"] == 1
 
@@ -248,11 +252,11 @@ def test_a_longer_sum_is_bounded_again(stub, value):
     payload = (KERNEL.astype(np.float64) * 0 + value).astype(dtype)
     _, moved, counts = run(stub, sends(total=kernel(payload), report=report()))
     if counts["not-finite"]:  # a norm beyond the largest float is no norm
-        assert moved < 1e-12
+        assert moved < 1e-7
     else:
         assert counts["rebounded"] == 1
         # The direction is kept, so the hostile user gets all of its bound and no more.
-        assert 0.99 * BOUND.l2_bound < moved <= BOUND.l2_bound
+        assert 0.99 * BOUND.l2_bound < moved <= BOUND.l2_bound * (1 + 1e-7)
 
 
 def test_an_honest_sum_is_not_bounded_again(stub):
@@ -285,4 +289,233 @@ def test_a_node_of_k_users_is_held_to_k_bounds(stub):
             round_num=4, attempt=2,
         ),
     )  # fmt: skip
-    assert 2.99 * BOUND.l2_bound < tree.l2_norm(found.total) <= 3 * BOUND.l2_bound
+    assert 2.99 * BOUND.l2_bound < tree.l2_norm(found.real()) <= 3 * BOUND.l2_bound
+
+
+# Where sums are exact, whole numbers are asked for.
+
+
+def whole(kernel_units: object = UNITS, bias_units: object = 0) -> ArrayRecord:
+    """An answer of whole numbers."""
+    return arrays(
+        **{
+            "dense/kernel": kernel_units,
+            "dense/bias": np.full(TAGS, bias_units, np.int32)
+            if isinstance(bias_units, int)
+            else bias_units,
+        }
+    )
+
+
+def some_rows(rows: object, values: object) -> ArrayRecord:
+    return arrays(
+        **{
+            "dense/kernel": None,
+            "rows/kernel": rows,
+            "values/kernel": values,
+            "dense/bias": np.zeros(TAGS, np.int32),
+        }
+    )
+
+
+NOT_WHOLE: dict[str, Callable[[], object]] = {
+    **{
+        str(np.dtype(kind)): lambda kind=kind: whole(UNITS.astype(kind))
+        for kind in (
+            np.int8, np.int16, np.uint8, np.uint16, np.uint32, np.uint64, np.float16, np.float32,
+            np.float64, np.longdouble, np.complex64, bool, ">i4", ">i8", "M8[s]", "m8[s]", "U3",
+            "S4",
+        )
+    },
+    "a bias of floats": lambda: whole(UNITS, BIAS),
+    "NaN": lambda: whole(spoilt(np.nan)),
+    "rows of floats": lambda: some_rows(in_order(1), KERNEL[:1]),
+    "rows of bytes": lambda: some_rows(in_order(1), UNITS[:1].astype(np.int8)),
+    "rows out of order": lambda: some_rows(in_order(5, 2), UNITS[:2]),
+    "a row too far": lambda: some_rows(in_order(2, WORDS), UNITS[:2]),
+    "transposed": lambda: whole(UNITS.T.copy()),
+    "Fortran order": lambda: whole(np.asfortranarray(UNITS)),
+    "structured": lambda: whole(np.zeros((WORDS, TAGS), [("a", "<i8")])),
+    "pickled objects": lambda: whole(
+        raw(npy(np.array([Executed()], object), allow_pickle=True), dtype="object", shape=(1,))
+    ),
+    "truncated": lambda: whole(raw(npy(UNITS)[:-1], dtype="int64")),
+    "what floats would be": lambda: arrays(),
+}  # fmt: skip
+
+
+def one_coordinate(value: int, dtype: type = np.int64) -> np.ndarray:
+    array = np.zeros((WORDS, TAGS), dtype)
+    array[7, 2] = value
+    return array
+
+
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+ENDLESS = np.array([LOWEST, HIGHEST] * (WORDS * TAGS // 2)).reshape(WORDS, TAGS)
+TOO_LONG: dict[str, Callable[[], object]] = {
+    "lowest int64 everywhere": lambda: whole(np.full((WORDS, TAGS), LOWEST)),
+    "highest int64 everywhere": lambda: whole(np.full((WORDS, TAGS), HIGHEST)),
+    "both in turn": lambda: whole(ENDLESS),
+    "lowest int64 once": lambda: whole(one_coordinate(LOWEST)),
+    "highest int64 once": lambda: whole(one_coordinate(HIGHEST)),
+    "lowest int32": lambda: whole(np.full((WORDS, TAGS), -(2**31), np.int32)),
+    "highest int32": lambda: whole(np.full((WORDS, TAGS), 2**31 - 1, np.int32)),
+    "one unit too long": lambda: whole(one_coordinate(TOP + 1)),
+    "just below its negative": lambda: whole(one_coordinate(-TOP - 1, np.int32)),
+    "every coordinate at the bound": lambda: whole(np.full((WORDS, TAGS), TOP)),
+    "a long bias only": lambda: whole(np.zeros((WORDS, TAGS), np.int32), np.full(TAGS, LOWEST)),
+    "a long row": lambda: some_rows(in_order(3), np.full((1, TAGS), LOWEST)),
+    "long rows of int32": lambda: some_rows(
+        np.arange(WORDS), np.full((WORDS, TAGS), -(2**31), np.int32)
+    ),
+}
+
+
+def length_squared(found, *others) -> int:
+    """Of a sum, less others, in units: Python's integers."""
+    parts = [tree.to_dense(part.total) for part in (found, *others)]
+    assert all(t.dtype.kind == "i" for part in parts for t in part.values())
+    return sum(
+        (int(first) - sum(map(int, rest))) ** 2
+        for name in parts[0]
+        for first, *rest in zip(*(part[name].reshape(-1) for part in parts), strict=True)
+    )
+
+
+def without_the_hostile(stub):
+    """The others' exact sum."""
+    silence = sends(total=whole(np.zeros((WORDS, TAGS), np.int32)), report=report())
+    return run(stub, silence, bound=EXACT)[0]
+
+
+@pytest.mark.parametrize("make", NOT_WHOLE.values(), ids=NOT_WHOLE)
+def test_what_is_not_whole_contributes_nothing_to_an_exact_sum(stub, make):
+    os.environ.pop("FEDPRIV_UNPICKLED", None)
+    found, moved, counts = run(stub, sends(total=make(), report=report()), bound=EXACT)
+    assert moved == 0.0
+    assert found.num_failed == 1 and found.unit == EXACT.unit
+    assert counts["malformed"] == 1
+    assert "FEDPRIV_UNPICKLED" not in os.environ
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_whole_numbers_contribute_nothing_to_a_sum_of_floats(stub, kind):
+    found, moved, counts = run(stub, sends(total=whole(UNITS.astype(kind)), report=report()))
+    assert moved < 1e-7 and found.num_failed == counts["malformed"] == 1
+
+
+@pytest.mark.parametrize("make", TOO_LONG.values(), ids=TOO_LONG)
+def test_a_longer_exact_sum_is_bounded_again(stub, make):
+    found, _, counts = run(stub, sends(total=make(), report=report()), bound=EXACT)
+    assert counts == {"rebounded": 1} and found.num_failed == 0
+    moved = length_squared(found, without_the_hostile(stub))
+    # Nearly all of its bound, and never more: rounding towards zero loses a little.
+    assert (0.999 * TOP) ** 2 < moved <= TOP**2
+
+
+@pytest.mark.parametrize("value", [TOP, -TOP])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_a_sum_as_long_as_it_may_be_is_left_alone(stub, value, kind):
+    tamper = sends(total=whole(one_coordinate(value, kind)), report=report())
+    found, _, counts = run(stub, tamper, bound=EXACT)
+    assert not counts
+    assert length_squared(found, without_the_hostile(stub)) == TOP**2
+    moved = tree.to_dense(found.total)["kernel"][7, 2]
+    assert moved - tree.to_dense(without_the_hostile(stub).total)["kernel"][7, 2] == value
+
+
+@pytest.mark.parametrize("kernel_units", [
+    np.full((WORDS, TAGS), LOWEST), np.full((WORDS, TAGS), HIGHEST), one_coordinate(HIGHEST),
+    one_coordinate(LOWEST), one_coordinate(TOP), one_coordinate(-TOP),
+], ids=["lowest", "highest", "highest once", "lowest once", "bound", "minus bound"])  # fmt: skip
+@pytest.mark.parametrize("num_nodes", [12, 3])
+def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nodes):
+    """Every node sends the same, so that a sum that wrapped around would change its sign."""
+    task = stub.TinyTags()
+    hosts = stub.shards(task, num_nodes)
+    tampered = dict.fromkeys(hosts, sends(total=whole(kernel_units), report=report()))
+    strategy = UserLevelStrategy(
+        roster=task.roster, schedule=SCHEDULE, multiplier={}, settings=GridSettings()
+    )
+    found = strategy.start(
+        stub.StubGrid(hosts, tamper=tampered),
+        lambda carrier: carrier.partial_sum(
+            params=task.params(), bound=EXACT, cohort=task.roster, key=Key.simulation(1),
+            round_num=4, attempt=2,
+        ),
+    )  # fmt: skip
+    sign = int(np.sign(kernel_units.astype(np.float64).sum()))
+    total = tree.to_dense(found.total)["kernel"]
+    assert set(np.unique(np.sign(total))) <= {0, sign} and total.any()
+    assert length_squared(found) <= (12 * TOP) ** 2
+    if (kernel_units != 0).sum() == 1 and abs(int(kernel_units[7, 2])) == TOP:
+        assert total[7, 2] == sign * num_nodes * TOP  # what nodes that are honest could send
+    else:
+        assert length_squared(found) > (0.999 * 12 * TOP) ** 2
+
+
+BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}
+
+
+def adding(unit):
+    return BoundedSum(params=BIG, l2_bound=0.3, unit=unit, round_num=4, attempt=2)
+
+
+def oddly_placed(array: np.ndarray) -> Array:
+    """The same array behind an npy header of odd length: its numbers are not aligned."""
+    text = f"{{'descr': {array.dtype.str!r}, 'fortran_order': False, 'shape': {array.shape}, }}"
+    text += " " * (len(text) % 2) + "\n"
+    data = header(text, body=array.tobytes())
+    assert (len(data) - array.nbytes) % 2 == 1
+    return Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.int64])
+@pytest.mark.parametrize("sparse_too", [False, True])
+@pytest.mark.parametrize("value", [1, 10**6])
+def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
+    """Compiled loops add them and measure them all the same."""
+    unit = EXACT.unit if np.dtype(kind).kind == "i" else None
+    value = value if unit else value * 1e-4
+    values, found = np.full((5000, 20), value, kind), []
+    for place in (Array, oddly_placed):
+        total = {"dense/bias": place(np.zeros(20, kind)), "dense/kernel": place(values)}
+        if sparse_too:
+            del total["dense/kernel"]
+            total |= {"rows/kernel": place(np.arange(5000)), "values/kernel": place(values)}
+        adds = adding(unit)
+        adds.add(RecordDict({"total": ArrayRecord(total), "report": report()}), num_users=1)
+        assert set(adds.dropped) <= {"rebounded"}
+        found.append(adds.result(1).total["kernel"])
+    assert found[0].any() and np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.full((5000, 20), LOWEST),
+        np.full((5000, 20), HIGHEST),
+        np.full((5000, 20), 2**31 - 1, np.int32),
+        np.full((5000, 20), 5, np.int32),
+        np.full((5000, 20), 1, np.int8),
+        np.full((5000, 20), 0.1),
+    ],
+    ids=["lowest", "highest", "int32", "honest", "int8", "floats"],
+)
+def test_memory_does_not_grow_with_answers(values):
+    content = RecordDict({
+        "total": ArrayRecord({
+            "dense/bias": Array(np.zeros(20, np.int32)), "dense/kernel": Array(values)
+        }),
+        "report": report(),
+    })  # fmt: skip
+    adds, held = adding(EXACT.unit), []
+    adds.add(content, num_users=1)  # compiled code is loaded here
+    tracemalloc.start()
+    for _ in range(12):
+        adds.add(content, num_users=1)
+        held.append(tracemalloc.get_traced_memory()[0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(held) < 100_000  # the sum itself was there before
+    assert peak < 4 * 8 * values.size  # a few arrays of 64-bit numbers, one answer at a time

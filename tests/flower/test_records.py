@@ -40,6 +40,57 @@ def test_any_row_sparse_tensor_reads_back_bit_for_bit(rows, dtype, tail):
     assert np.array_equal(found.values, values) and found.values.dtype == dtype
 
 
+INTEGERS = st.sampled_from([np.int32, np.int64])
+
+
+@given(
+    INTEGERS.flatmap(
+        lambda dtype: hnp.arrays(
+            dtype, SHAPES, elements=st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max)
+        )
+    )
+)
+def test_any_whole_numbers_read_back_bit_for_bit(array):
+    found = decode(encode({"a": array}), {"a": np.zeros(array.shape)}, whole=True)["a"]
+    assert found.dtype == array.dtype and found.shape == array.shape
+    assert found.tobytes() == array.tobytes()
+
+
+@given(st.sets(st.integers(0, 19)), INTEGERS, st.sampled_from([(), (3,), (2, 2)]))
+def test_any_row_sparse_whole_numbers_read_back_bit_for_bit(rows, dtype, tail):
+    index = np.array(sorted(rows), np.int64)
+    values = np.full((len(index), *tail), np.iinfo(dtype).min, dtype)
+    tensor = RowSparse(rows=index, values=values, num_rows=20)
+    found = decode(encode({"a": tensor}), {"a": np.zeros((20, *tail))}, whole=True)["a"]
+    assert isinstance(found, RowSparse) and np.array_equal(found.rows, index)
+    assert np.array_equal(found.values, values) and found.values.dtype == dtype
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float16, np.float32,
+     np.float64, np.longdouble, np.complex128, bool, ">i4", ">i8", ">f4", ">f8", "M8[s]"],
+    ids=str,
+)  # fmt: skip
+def test_only_what_was_asked_for_is_read(dtype, whole):
+    """Whole numbers or floats, dense or by rows; never one for the other."""
+    values = np.zeros((3, 2), dtype)
+    wanted = values.dtype in (("<i4", "<i8") if whole else ("<f4", "<f8"))
+    for tensor in (values, RowSparse(rows=np.arange(3), values=values, num_rows=3)):
+        record = encode({"a": tensor})
+        if wanted:
+            assert decode(record, {"a": np.zeros((3, 2))}, whole=whole)["a"].dtype == dtype
+        else:
+            with pytest.raises(MalformedRecordError, match="expected C-ordered"):
+                decode(record, {"a": np.zeros((3, 2))}, whole=whole)
+
+
+def test_params_of_whole_numbers_are_refused():
+    with pytest.raises(MalformedRecordError, match="expected C-ordered float32"):
+        decode_params(encode({"a": np.zeros(2, np.int32)}))
+
+
 def test_views_share_the_records_memory():
     array = np.arange(12.0).reshape(3, 4)
     record = encode({"a": array})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 import sys
 from dataclasses import replace
@@ -12,8 +14,10 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.engine import SerialCarrier
+from fedpriv.engine.ray_cluster import Cluster
+from fedpriv.engine.resources import Request
 from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.training.local import Schedule
 
@@ -32,6 +36,7 @@ BOUNDS = {
     "normalise": Normalise(l2_clip_norm=0.7, regulariser=0.1),
     "unbounded": Unbounded(),
     "preconditioned": Preconditioned(multiplier=STEPS, bound=Clip(l2_clip_norm=0.5)),
+    "rounded": Rounded(bound=Clip(l2_clip_norm=0.3)),
 }
 
 
@@ -58,6 +63,31 @@ CARRIERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def on_ray():
+    """Carriers of 1, 2 and 4 workers of one Ray."""
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("PYTHONPATH", str(Path(stub.__file__).parent))
+        cluster = stack.enter_context(Cluster(Request(workers=4)))
+        cluster.start(1 << 20)
+        from fedpriv.engine.ray_carrier import RayCarrier
+
+        yield {
+            workers: stack.enter_context(
+                contextlib.closing(
+                    RayCarrier(
+                        share=replace(cluster.share, num_workers=workers, num_cpus=0.1),
+                        make_workplace=functools.partial(stub.workplace, schedule=SCHEDULE),
+                        data=TASK.data,
+                        max_examples=SCHEDULE.max_examples,
+                    )
+                )
+            )
+            for workers in (1, 2, 4)
+        }
+
+
 def total(carrier, bound, cohort, key=KEY):
     done = carrier.partial_sum(
         params=TASK.params(), bound=bound, cohort=cohort, key=key, round_num=4, attempt=2
@@ -79,14 +109,54 @@ def test_every_carrier_gives_the_sum_of_the_oracle(make, bound, multiplier):
     expected = total(serial(multiplier), bound, cohort)
     found = total(make(multiplier), bound, cohort)
     assert found.num_failed == expected.num_failed == 0
-    assert relative_error(found.total, expected.total) < 1e-6
+    assert relative_error(found.real(), expected.real()) < 1e-6
+
+
+@pytest.mark.parametrize("bound", ["clip", "normalise", "preconditioned"])
+@pytest.mark.parametrize("num_nodes", [1, 5, 12])
+@pytest.mark.parametrize("order", ["as asked", "backwards", "one by one"])
+def test_on_a_grid_flower_gives_the_very_integers(num_nodes, order, bound):
+    """Exact, whoever hosts whom and in whatever order the answers come."""
+    exact, cohort = Rounded(bound=BOUNDS[bound]), TASK.roster[1:11]
+    expected = total(serial(STEPS), exact, cohort)
+    carrier = on_grid(STEPS, num_nodes, max_in_flight=1 if order == "one by one" else 16)
+    if order == "backwards":
+        grid = carrier.exchange.grid
+        grid.slow.update({node: 2 * (120 - node) for node in grid.hosts})
+    found = total(carrier, exact, cohort)
+    assert (found.unit, found.num_failed) == (exact.unit, expected.num_failed) == (exact.unit, 0)
+    for name, tensor in tree.to_dense(expected.total).items():
+        assert tensor.dtype.kind == tree.to_dense(found.total)[name].dtype.kind == "i"
+        assert tensor.any() and np.array_equal(tree.to_dense(found.total)[name], tensor)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_ray_gives_the_sum_of_the_oracle(on_ray, workers, bound):
+    cohort = TASK.roster[1:9]
+    expected, found = total(serial({}), bound, cohort), total(on_ray[workers], bound, cohort)
+    assert found.num_failed == expected.num_failed == 0
+    assert relative_error(found.real(), expected.real()) < 1e-6
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("bound", ["clip", "normalise", "preconditioned"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_on_a_grid_ray_gives_the_very_sum(on_ray, workers, bound):
+    """Exact, whoever trains whom: 8 users dealt to 1, 2 and 4 workers."""
+    exact, cohort = Rounded(bound=BOUNDS[bound]), TASK.roster[1:9]
+    expected = tree.to_dense(total(serial({}), exact, cohort).real())
+    found = tree.to_dense(total(on_ray[workers], exact, cohort).real())
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert tree.l2_norm(expected) > 0
 
 
 @pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
 def test_an_empty_cohort_is_a_sum_of_zeros(make):
     found = total(make({}), BOUNDS["clip"], ())
-    assert tree.l2_norm(found.total) == 0.0
-    assert {name: t.shape for name, t in found.total.items()} == {"bias": (4,), "kernel": (30, 4)}
+    assert tree.l2_norm(found.real()) == 0.0
+    assert {name: t.shape for name, t in found.real().items()} == {"bias": (4,), "kernel": (30, 4)}
     assert found.num_failed == 0
 
 
@@ -99,8 +169,8 @@ def test_a_carrier_follows_the_key_and_leaves_the_params_alone(make):
     first = carrier.partial_sum(**ask, key=KEY, round_num=1)
     again = carrier.partial_sum(**ask, key=KEY, round_num=1)
     other = carrier.partial_sum(**ask, key=KEY.fold("other"), round_num=2)
-    assert relative_error(again.total, first.total) < 1e-12
-    assert relative_error(other.total, first.total) > 1e-6
+    assert relative_error(again.real(), first.real()) < 1e-12
+    assert relative_error(other.real(), first.real()) > 1e-6
     assert all(np.array_equal(before[name], params[name]) for name in before)
 
 
@@ -113,10 +183,10 @@ def test_a_poisoned_user_changes_only_its_own_contribution(make, monkeypatch):
     monkeypatch.setitem(TASK.data.users, poisoned, _with_counts(bad, np.nan))
     broken = total(make({}), bound, cohort)
     assert broken.num_failed == 1
-    assert relative_error(broken.total, clean.total) < 1e-6
+    assert relative_error(broken.real(), clean.real()) < 1e-6
     monkeypatch.setitem(TASK.data.users, poisoned, _with_counts(bad, 1e30))
     huge = total(make({}), bound, cohort)
-    moved = tree.subtract(tree.to_dense(huge.total), tree.to_dense(clean.total))
+    moved = tree.subtract(tree.to_dense(huge.real()), tree.to_dense(clean.real()))
     assert tree.l2_norm(moved) <= bound.l2_bound * (1 + 1e-6)
 
 

@@ -109,7 +109,8 @@ class TestScale:
         params = {n: np.zeros(s, np.float32) for n, s in SPLITS["matrix"].items()}
         server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity())
         nothing = PartialSum(total=tree.zeros(params), num_users=0)
-        sample = flat(server.next(server.init(params), nothing, key()).params)
+        state = server.init(params)
+        sample = flat(server.next(state, nothing, server.noise(params, key())).params)
         assert has_variance(sample, c * sigma / cohort)
         assert not has_variance(sample, c * sigma / cohort * 1.01)
         assert not has_variance(sample, c * sigma / cohort * 0.99)

@@ -166,6 +166,42 @@ def test_edges():
                 sampler.cohort(key, roster)
 
 
+class Counted(str):
+    """An id that counts how often it is hashed."""
+
+    hashed = 0
+
+    def __hash__(self):
+        Counted.hashed += 1
+        return super().__hash__()
+
+
+def test_a_frozen_roster_is_looked_through_once_and_a_list_every_time():
+    sampler = PoissonSampler(sampling_prob=0.5)
+    roster = tuple(Counted(f"u{number}") for number in range(50))
+    Counted.hashed = 0
+    cohorts = [sampler.cohort(Key.simulation(seed), roster) for seed in range(5)]
+    assert Counted.hashed == 50
+    growing = list(roster)
+    assert [sampler.cohort(Key.simulation(seed), growing) for seed in range(5)] == cohorts
+    growing[-1] = growing[0]
+    with pytest.raises(ValueError, match="49 distinct"):
+        sampler.cohort(Key.simulation(0), growing)
+
+
+def test_a_roster_with_a_user_twice_is_refused_wherever_it_lies_in_memory():
+    key = Key.simulation(0)
+    for sampler in (PoissonSampler(sampling_prob=0.5), FixedSizeSampler(size=1)):
+        for size in (2, 3, 40):
+            for _ in range(20):  # an address that is free again is soon given to the next tuple
+                sampler.cohort(key, tuple(str(number) for number in range(size)))
+                twice = tuple(str(number % (size - 1)) for number in range(size))
+                for _ in range(2):
+                    with pytest.raises(ValueError, match="distinct"):
+                        sampler.cohort(key, twice)
+                del twice
+
+
 @pytest.mark.parametrize("bad", [0, -0.1, 1.1, float("nan"), float("inf"), "0.1", None, True])
 def test_bad_rates_are_refused(bad):
     with pytest.raises(ValueError, match="sampling_prob"):

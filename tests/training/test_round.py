@@ -27,7 +27,7 @@ def experiment(**options):
 
 def final_params(made, corpus, number=3, key=0):
     parts = build(made, corpus)
-    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
     run = rounds(parts, carrier, Key.simulation(key))
     for _ in range(number):
         record, state = next(run)
@@ -187,7 +187,7 @@ class TestSampledRounds:
                 cohorts.append(arguments["cohort"])
                 return super().partial_sum(**arguments)
 
-        carrier = Spy(trainer=parts.trainer, data=parts.task.data)
+        carrier = Spy(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
         _, state = next(rounds(parts, carrier, Key.simulation(5)))
         view = tiny_corpus.view()
         zero = np.zeros((len(view.words), len(view.tags))), np.zeros(len(view.tags))
@@ -210,7 +210,7 @@ class TestSampledRounds:
                     seen.append((arguments["cohort"], arguments["key"].to_bytes()))
                     return super().partial_sum(**arguments)
 
-            carrier = Spy(trainer=parts.trainer, data=parts.task.data)
+            carrier = Spy(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
             list(rounds(parts, carrier, Key.simulation(seed)))
             return seen
 

@@ -1,0 +1,190 @@
+"""fedpriv beside its peers, in one run of alternating blocks.
+
+    python benchmarks/compare.py same            the dense torch client, unchanged, in every tool
+    python benchmarks/compare.py best            what each tool's user would best write
+    python benchmarks/compare.py plumbing        a client that returns its params, three sizes
+    python benchmarks/compare.py plumbing-dp     the same with clipping and noise
+    python benchmarks/compare.py cifar           pfl's own CIFAR-10 job
+
+Every tool's worker is started once, runs one first round and its warm-up, and then sleeps while
+others run. Blocks of steady rounds alternate, their order drawn anew (fixed seed) for each block;
+fedpriv syncs its ledger in every round; nobody evaluates. Memory is measured in a block of its
+own, because looking costs time. Results go to `benchmarks/results/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from fnmatch import fnmatch
+from pathlib import Path
+
+import contestants
+import figures
+from contestants import Contestant
+from figures import Entry
+from worker_process import WorkerError, WorkerProcess
+
+HERE = Path(__file__).resolve().parent
+PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar")
+
+
+def tell(text: str) -> None:
+    """Say something to whoever waits."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def measure(
+    people: list[Contestant], *, blocks: int, block_seconds: float, warm_up: int, logs: Path
+) -> list[Entry]:
+    """Start everyone, alternate blocks of steady rounds, weigh everyone, end everyone."""
+    entries = [Entry(contestant=person) for person in people]
+    order = random.Random(0)
+    with ExitStack() as stack:
+        running: list[tuple[Entry, WorkerProcess, int]] = []
+        for entry in entries:
+            worker = _start(entry, stack, logs)
+            if worker is not None:
+                warm = worker.rounds(warm_up).seconds
+                number = max(2, min(20, round(block_seconds / min(warm))))
+                running.append((entry, worker, number))
+        for block in range(blocks):
+            order.shuffle(running)
+            for entry, worker, number in running:
+                entry.blocks.append(worker.rounds(number))
+            tell(f"block {block + 1} of {blocks}: {_standing(entries)}")
+        for entry, worker, _ in running:
+            entry.pss_mib = worker.peak_mib(2)
+    return entries
+
+
+def _start(entry: Entry, stack: ExitStack, logs: Path) -> WorkerProcess | None:
+    """Start a worker up to its first round; None, with a note, if it cannot take part."""
+    person = entry.contestant
+    file = "".join(c if c.isalnum() else "-" for c in person.name.lower())
+    began = time.perf_counter()
+    worker = WorkerProcess(person.name, person.command, person.environment, logs / f"{file}.log")
+    stack.callback(worker.stop)
+    try:
+        answer = worker.ready()
+        if "skip" in answer:
+            entry.note = answer["skip"]
+            tell(f"{person.name}: skipped, {entry.note}")
+            return None
+        entry.ready = answer["ready"]
+        entry.setup_seconds = time.perf_counter() - began
+        entry.first_seconds = worker.rounds(1).seconds[0]
+    except WorkerError as error:
+        entry.note = "did not run"
+        tell(str(error))
+        return None
+    tell(f"{person.name}: ready in {entry.setup_seconds:.1f} s, first {entry.first_seconds:.2f} s")
+    return worker
+
+
+def _standing(entries: list[Entry]) -> str:
+    return "; ".join(
+        f"{e.contestant.name} {e.medians[-1]:.4g} s" for e in entries if e.blocks and e.medians
+    )
+
+
+def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Callable]]:
+    """Return the titles of a part's comparisons and what names their contestants."""
+    if part == "same":
+        return [
+            (
+                "Same client code: the dense torch client in every tool",
+                lambda: contestants.same(arguments.corpus),
+            )
+        ]
+    if part == "best":
+        return [("Best client code of each tool", lambda: contestants.best(arguments.corpus))]
+    if part == "cifar":
+        title = "pfl's own benchmark: CIFAR-10, 1,000 users, 50 a round, 5 steps of 10 images each"
+        return [(title, lambda: contestants.cifar(arguments.cifar))]
+    private = part == "plumbing-dp"
+    manner = "with clipping and noise" if private else "no clipping, no noise"
+    return [
+        (
+            f"Plumbing only, {size:,} parameters, {manner}",
+            lambda size=size: contestants.plumbing(size, private=private),
+        )
+        for size in arguments.size or contestants.PLUMBING_SIZES
+    ]
+
+
+def about_data(part: str, corpus: str | None) -> list[str]:
+    """Return what the part's data are; made-up text is called SYNTHETIC."""
+    if part == "cifar":
+        return ["Data: " + (contestants.DATA / "cifar" / "about.txt").read_text("utf-8").strip()]
+    if part.startswith("plumbing"):
+        return ["20 of 400 users a round; the client returns the params it got."]
+    told = json.loads((contestants.tag_folder(corpus) / "about.json").read_text("utf-8"))
+    label = "SYNTHETIC corpus" if told["synthetic"] else "Corpus"
+    size = (told["num_words"] + 1) * told["num_tags"]
+    return [
+        f"{label} {told['corpus']}, roster {told['roster']}: 20 of {told['num_users']} users a "
+        f"round, {size:,} float32 parameters, batches of 100, one local epoch, at most "
+        f"{told['max_examples']} examples a user, clipping and Gaussian noise."
+    ]
+
+
+def run(part: str, arguments: argparse.Namespace) -> None:
+    """Run one part and write its files."""
+    lines = [f"# {part}", "", *figures.machine()]
+    sections, texts = [], []
+    users = 50 if part == "cifar" else 20
+    for title, people in comparisons(part, arguments):
+        tell(title)
+        chosen = [
+            person
+            for person in people()
+            if not arguments.only
+            or any(fnmatch(person.name, pattern) for pattern in arguments.only)
+        ]
+        entries = measure(
+            chosen,
+            blocks=arguments.blocks,
+            block_seconds=arguments.block_seconds,
+            warm_up=arguments.warm_up,
+            logs=contestants.DATA / "logs" / part,
+        )
+        sections.append((title, entries))
+        texts.append(figures.markdown(title, entries, users, about_data(part, arguments.corpus)))
+    every = [entry for _, entries in sections for entry in entries]
+    text = "\n".join([*lines, figures.versions(every), "", *texts])
+    figures.write(part, text, sections, arguments.results)
+    print(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="fedpriv beside its peers.")
+    parser.add_argument("parts", nargs="+", choices=(*PARTS, "full"))
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--block-seconds", type=float, default=6.0, help="aimed at, for each tool")
+    parser.add_argument("--warm-up", type=int, default=6, help="rounds after the first")
+    parser.add_argument("--corpus", default=None, help="as for `fedpriv run`")
+    parser.add_argument("--cifar", type=Path, default=None, help="records in the canonical layout")
+    parser.add_argument("--only", action="append", help="pattern of contestants' names")
+    parser.add_argument("--size", type=int, action="append", help="of plumbing, instead of all")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    arguments = parser.parse_args()
+    # A stop from outside ends the workers too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    parts = [p for name in arguments.parts for p in (PARTS if name == "full" else (name,))]
+    try:
+        for part in parts:
+            run(part, arguments)
+    except KeyboardInterrupt:
+        tell("interrupted: every worker was ended")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

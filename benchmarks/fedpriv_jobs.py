@@ -1,0 +1,124 @@
+"""fedpriv's worker: its own run loop, with every charge and release synced to the ledger.
+
+The run folder keeps the ledger and the round records. Checkpoints, which no peer writes, are kept
+too with `--checkpoints`. Extra options go to the experiment by name: `--set precondition=local`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from fedpriv_tasks import make_experiment, open_workplace
+from ledger_only import LedgerOnly
+from protocol import Gate, Job
+
+from fedpriv.data.corpus import Corpus
+from fedpriv.data.locate import resolve_corpus
+from fedpriv.engine import Carrier, SerialCarrier
+from fedpriv.experiment import Experiment, Parts, build
+from fedpriv.rng import Key
+from fedpriv.run import rounds
+from fedpriv.run_folder import RunFolder
+
+GATE = Gate()
+
+
+@contextmanager
+def carried(
+    engine: str, job: Job, experiment: Experiment, parts: Parts, corpus: str | None
+) -> Iterator[Carrier]:
+    """Yield the carrier of a name, and stop what it needed.
+
+    Raises:
+        ImportError: If this fedpriv has no such engine.
+    """
+    if engine == "serial":
+        yield SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+        return
+    from fedpriv.engine.ray_carrier import RayCarrier
+    from fedpriv.engine.ray_cluster import Cluster
+    from fedpriv.engine.resources import Request
+
+    num_bytes = sum(array.nbytes for array in parts.task.init_params(Key.simulation(0)).values())
+    told: Any = partial(print, file=sys.stderr)
+    with Cluster(Request(workers=job.workers), tell=told) as cluster:
+        cluster.start(num_bytes)
+        carrier = RayCarrier(
+            share=cluster.share,
+            make_workplace=partial(open_workplace, job, experiment.options(), corpus),
+            data=parts.task.data,
+            max_examples=experiment.max_examples_per_user,
+        )
+        try:
+            yield carrier
+        finally:
+            carrier.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A worker of the comparison.")
+    parser.add_argument("job")
+    parser.add_argument("--engine", default="serial")
+    parser.add_argument("--corpus", default=None)
+    parser.add_argument("--roster", default=None)
+    parser.add_argument("--checkpoints", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    arguments = parser.parse_args()
+    job = Job.from_json(arguments.job)
+    options: dict[str, Any] = dict(item.split("=", 1) for item in arguments.set)
+    corpus = None
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if job.client == "sparse":
+        corpus = resolve_corpus(arguments.corpus, allow_synthetic=True)
+        options["roster"] = arguments.roster
+    experiment = make_experiment(job, **options)
+    parts = build(experiment, corpus)
+    root = Key.simulation(experiment.seed)
+    path = None if corpus is None else str(corpus.directory.resolve())
+    try:
+        with (
+            carried(arguments.engine, job, experiment, parts, path) as carrier,
+            tempfile.TemporaryDirectory() as out,
+        ):
+            folder = RunFolder.create(
+                Path(out) / "run",
+                experiment=experiment,
+                reference=experiment.name,
+                parts=parts,
+                corpus_path=path,
+                engine=arguments.engine,
+                mode=root.mode,
+                keep_last=2,
+            )
+            GATE.ready(**about(corpus))
+            kept: Any = folder if arguments.checkpoints else LedgerOnly(folder)
+            running = rounds(parts, carrier, root, folder=kept, eval_every=experiment.eval_every)
+            with closing(folder), closing(running):
+                while GATE.passes():
+                    next(running)
+    except ImportError as error:
+        GATE.skip(f"this fedpriv cannot run the engine {arguments.engine!r}: {error}")
+
+
+def about(corpus: Corpus | None) -> dict[str, Any]:
+    """Return the versions that run, and whether the corpus is made up."""
+    names = ("fedpriv", "torch", "numpy", "ray")
+    return {
+        **{name: version(name) for name in names},
+        "python": sys.version.split()[0],
+        "synthetic": corpus is not None and corpus.synthetic,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""How near a round comes to the work that nobody can avoid.
+
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/floor.py --corpus onstartups
+
+The unavoidable work of one round of the sparse job, as bare loops over arrays that lie ready, in the
+same process and on one core: sparse products, exponentials, the traffic of the touched rows (clear,
+norm, add to the sum), one Gaussian a parameter, and one pass of the server over all parameters.
+Whole rounds (cohort, keys, guards, bounds, ledger synced to disk) alternate with it, and the ratio
+is that of the medians. Evaluation is timed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+from ledger_only import LedgerOnly
+from numba import njit
+
+from fedpriv.catalogue import load_experiment
+from fedpriv.data.locate import resolve_corpus
+from fedpriv.experiment import Parts, build
+from fedpriv.job import serial
+from fedpriv.rng import Key
+from fedpriv.run import rounds
+
+F = np.float32
+
+
+@njit(nogil=True, fastmath={"contract"})
+def products(indptr, indices, values, kernel, out):
+    for row in range(indptr.size - 1):
+        sums = out[row]
+        sums[:] = F(0)
+        for j in range(indptr[row], indptr[row + 1]):
+            value, column = values[j], kernel[indices[j]]
+            for c in range(sums.size):
+                sums[c] += value * column[c]
+
+
+@njit(nogil=True, fastmath={"contract"})
+def transposed_products(indptr, places, values, residuals, out):
+    for row in range(indptr.size - 1):
+        residual = residuals[row]
+        for j in range(indptr[row], indptr[row + 1]):
+            value, sums = values[j], out[places[j]]
+            for c in range(residual.size):
+                sums[c] += value * residual[c]
+
+
+@njit(nogil=True, fastmath={"reassoc", "contract"})
+def norm_and_add(rows, change, total):
+    squared = 0.0
+    for r in range(rows.size):
+        row = change[r]
+        for c in range(row.size):
+            squared += np.float64(row[c]) * np.float64(row[c])
+    factor = 1e6 / squared
+    for r in range(rows.size):
+        row, sums = change[r], total[rows[r]]
+        for c in range(row.size):
+            sums[c] += np.int32(np.rint(np.float64(row[c]) * factor))
+
+
+@njit(nogil=True)
+def server_step(total, noise, params, out):
+    for i in range(total.size):
+        out[i] = params[i] + F((total[i] + noise[i]) * 0.05)
+
+
+class Floor:
+    """The bare work of rounds, piece by piece."""
+
+    def __init__(self, parts: Parts, experiment) -> None:
+        schedule, inputs = parts.trainer.schedule, experiment.inputs
+        self.kernel = parts.task.init_params(Key.simulation(0))["kernel"]
+        self.total = np.zeros(self.kernel.shape, np.int32)
+        self.params = np.zeros(self.kernel.size, np.float32)
+        self.users = {}
+        for user in parts.task.roster:
+            examples = parts.task.data.examples(user)
+            rng = np.random.default_rng(0)
+            order = schedule.choose(len(examples), rng)
+            chosen = examples.take(order)
+            rows, places = np.unique(chosen.indices, return_inverse=True)
+            values = chosen.values(inputs)
+            starts = [*range(0, len(chosen), schedule.batch_size), len(chosen)]
+            steps = []
+            for a, b in zip(starts, starts[1:], strict=False):
+                first, last = chosen.indptr[a], chosen.indptr[b]
+                indptr = chosen.indptr[a : b + 1] - first
+                cut = slice(first, last)
+                steps.append((indptr, chosen.indices[cut], places[cut], values[cut]))
+            self.users[user] = (rows, steps)
+        width = self.kernel.shape[1]
+        largest = max(len(rows) for rows, _ in self.users.values())
+        self.change = np.zeros((largest, width), np.float32)
+        self.logits = np.zeros((schedule.batch_size, width), np.float32)
+        self.more = np.zeros_like(self.logits)
+
+    def round(self, cohort) -> dict[str, float]:
+        from fedpriv.kernels.normals import box_muller
+
+        spent = dict.fromkeys(("products", "exponentials", "rows", "normals", "server"), 0.0)
+        clock = time.perf_counter
+        for user in cohort:
+            rows, steps = self.users[user]
+            change = self.change[: len(rows)]
+            at = clock()
+            change.fill(0)
+            spent["rows"] += clock() - at
+            for number, (indptr, indices, places, values) in enumerate(steps):
+                at = clock()
+                logits = self.logits[: len(indptr) - 1]
+                products(indptr, indices, values, self.kernel, logits)
+                if number:  # the user's own change counts from its second step on
+                    products(indptr, places, values, change, self.more)
+                then = clock()
+                np.exp(logits, out=logits)
+                logits /= logits.sum(axis=1, keepdims=True)
+                spent["exponentials"] += clock() - then
+                spent["products"] += then - at
+                at = clock()
+                transposed_products(indptr, places, values, logits, change)
+                spent["products"] += clock() - at
+            at = clock()
+            norm_and_add(rows, change, self.total)
+            spent["rows"] += clock() - at
+        at = clock()
+        noise = np.empty(self.params.size, np.float32)
+        for start in range(0, noise.size, 1 << 16):
+            block = noise[start : start + (1 << 16)]
+            bits = np.random.Philox(1).random_raw(block.size // 2).view(np.uint32)
+            box_muller(bits, block)
+        then = clock()
+        self.params = _stepped(self.total.reshape(-1), noise, self.params)
+        self.total.fill(0)
+        spent["normals"] += then - at
+        spent["server"] += clock() - then
+        return spent
+
+
+def _stepped(total, noise, params):
+    out = np.empty_like(params)
+    server_step(total, noise, params, out)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The round beside its unavoidable work.")
+    parser.add_argument("--corpus", default=None)
+    parser.add_argument("--roster", default="onstartups-400")
+    parser.add_argument("--cohort", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=60)
+    arguments = parser.parse_args()
+    experiment = load_experiment("adadps-tags").with_options(
+        {
+            "roster": arguments.roster,
+            "cohort": arguments.cohort,
+            "rounds": arguments.rounds + 5,
+            "eval-every": 10**6,
+        }
+    )
+    corpus = resolve_corpus(arguments.corpus, allow_synthetic=True)
+    parts = build(experiment, corpus)
+    floor = Floor(parts, experiment)
+    root = Key.simulation(0)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = LedgerOnly.create(Path(folder) / "run", experiment, parts)
+        running = rounds(parts, serial(experiment, parts), root, folder=kept, eval_every=10**6)
+        seconds, bare, pieces = [], [], []
+        for number in range(1, arguments.rounds + 5):
+            started = time.perf_counter()
+            next(running)
+            seconds.append(time.perf_counter() - started)
+            cohort = parts.plan.sampler.cohort(
+                root.fold("cohort").fold(number).fold(1), parts.task.roster
+            )
+            started = time.perf_counter()
+            pieces.append(floor.round(cohort))
+            bare.append(time.perf_counter() - started)
+        seconds, bare, pieces = seconds[4:], bare[4:], pieces[4:]
+        state = parts.round.init(parts.task.init_params(root))
+        timed = []
+        for public in (False, True):
+            started = time.perf_counter()
+            parts.task.evaluate(state.params, public=public)
+            timed.append(time.perf_counter() - started)
+    label = "SYNTHETIC corpus" if corpus.synthetic else "corpus"
+    cores = len(os.sched_getaffinity(0))
+    print(f"{label} {corpus.name}, {arguments.cohort:g} users a round, {cores} core(s)")
+    for name, values in (("round", seconds), ("floor", bare)):
+        low, _, high = quantiles(values, n=4)
+        print(f"  {name:<13}{median(values):.4f} s (quartiles {low:.4f} to {high:.4f})")
+    for name in pieces[0]:
+        print(f"    {name:<13}{median(piece[name] for piece in pieces):.4f} s")
+    print(f"  ratio        {median(seconds) / median(bare):.2f}")
+    print(f"  evaluation   {timed[0]:.2f} s on the roster, {timed[1]:.2f} s on public users, apart")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""How a round grows: with the cohort, the users, the params and the workers. All data SYNTHETIC.
+
+    OMP_NUM_THREADS=1 python benchmarks/growth.py               all of it, about 25 minutes
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --quick       small sizes, under 2 minutes
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --endurance   1,000 rounds of 342,477 users
+
+Every measurement is a process of its own: seconds of steady rounds with ledger and checkpoints,
+without evaluation, and memory of the process tree. The corpora are made once and kept in fedpriv's
+cache (`FEDPRIV_CACHE`), about 900 MB. Results go to `benchmarks/results/growth.*`; parts that are
+not measured again stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from growth_case import Case
+from growth_plot import plot
+from growth_report import describe_machine, write_markdown
+
+from fedpriv.data.locate import cached
+from fedpriv.data.synthetic import GENERATOR, Shape, synthesize
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ENGINES = (("serial", 1), ("ray", 1), ("ray", 2))
+SENTENCES = 6  # of every user where the number of users grows
+LONG = 100  # and where the params or the workers do
+
+PANELS = ("cohort", "users", "params", "workers", "equal")
+Panels = dict[str, list[tuple[str, Case]]]
+
+
+def corpus(shape: Shape, *, max_words: int = 10_000, max_tags: int = 500) -> str:
+    """Return the folder of a synthetic corpus, made on first use."""
+    sizes = {"max_words": max_words, "max_tags": max_tags}
+    name = f"synthetic-growth-{shape.num_users}"
+
+    def make(target: Path, progress: Any) -> Any:
+        say(f"making the SYNTHETIC corpus {name} of {shape.num_users:,} users")
+        return synthesize(target, shape=shape, name=name, progress=progress, **sizes)
+
+    options = {"generator": GENERATOR, "shape": asdict(shape), **sizes}
+    return str(cached(name, make, source=None, options=options).directory)
+
+
+def equal_users(users: int, public_users: int) -> str:
+    """Return a corpus of small equal users: the first of them are the same in all of these."""
+    return corpus(
+        Shape(
+            num_users=users,
+            num_sentences=SENTENCES * users,
+            public_users=public_users,
+            spread=0.0,
+        )
+    )
+
+
+def sized(words: int, tags: int, *, public_users: int) -> str:
+    """Return a corpus of 400 longer equal users whose model has about words x tags params."""
+    shape = Shape(
+        num_users=400,
+        num_sentences=LONG * 400,
+        public_users=public_users,
+        num_words=24_000,
+        num_tags=1_200,
+        spread=0.0,
+    )
+    return corpus(shape, max_words=words, max_tags=tags)
+
+
+def full_panels() -> Panels:
+    """Return the cases of the full benchmark."""
+    most = equal_users(342_477, 34_247)
+    return {
+        "cohort": [
+            (engine, Case(corpus=most, cohort=cohort, rounds=15, engine=engine, workers=workers))
+            for engine, workers in (("serial", 1), ("ray", 2))
+            for cohort in (20, 50, 100, 200, 500, 1_000)
+        ],
+        "users": [
+            ("serial", Case(corpus=equal_users(users, 34_247), cohort=100, rounds=15))
+            for users in (400, 4_000, 40_000, 342_477)
+        ],
+        "params": [
+            ("serial", Case(corpus=sized(*size, public_users=2_000), cohort=20, rounds=15))
+            for size in ((100, 500), (1_000, 500), (10_000, 500), (20_000, 1_000))
+        ],
+        "workers": [
+            (said, Case(corpus=path, cohort=cohort, rounds=15, engine=engine, workers=workers))
+            for said, path, cohort in (
+                ("1,000 users of 6 sentences", most, 1_000),
+                ("200 users of 100 sentences", sized(10_000, 500, public_users=2_000), 200),
+            )
+            for engine, workers in ENGINES
+        ],
+        "equal": _equal(most, equal_users(400, 34_247), repeats=3, rounds=20),
+    }
+
+
+def quick_panels() -> Panels:
+    """Return small cases that show that everything runs."""
+    many, few = equal_users(4_000, 2_000), equal_users(400, 2_000)
+    return {
+        "cohort": [("serial", Case(corpus=many, cohort=c, rounds=5)) for c in (20, 200)],
+        "users": [("serial", Case(corpus=path, cohort=100, rounds=5)) for path in (few, many)],
+        "params": [
+            ("serial", Case(corpus=sized(*size, public_users=200), cohort=20, rounds=5))
+            for size in ((100, 500), (5_000, 500))
+        ],
+        "workers": [
+            (
+                "200 users of 6 sentences",
+                Case(corpus=many, cohort=200, rounds=5, engine=engine, workers=workers),
+            )
+            for engine, workers in ENGINES
+        ],
+        "equal": _equal(many, few, repeats=1, rounds=10),
+    }
+
+
+def _equal(many: str, few: str, *, repeats: int, rounds: int) -> list[tuple[str, Case]]:
+    """Return cases that compare a user's cost among many users and among few, alternating."""
+    return [
+        (said, Case(corpus=path, cohort=cohort, rounds=rounds, warm_up=5))
+        for _ in range(repeats)
+        for said, path, cohort in (
+            ("few", few, 200),
+            ("many", many, 200),
+            ("many, large cohort", many, 1_000),
+        )
+    ]
+
+
+def endurance_case(quick: bool) -> Case:
+    """Return many rounds of the large corpus; memory is read and the model evaluated in between."""
+    if quick:
+        return Case(
+            corpus=equal_users(4_000, 2_000), cohort=200, rounds=40, warm_up=10, look_every=10
+        )
+    return Case(
+        corpus=equal_users(342_477, 34_247), cohort=1_000, rounds=1_000, warm_up=50, look_every=50
+    )
+
+
+def measured(panels: Panels) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run every case and yield (panel, figures)."""
+    total, done = sum(map(len, panels.values())), 0
+    for panel, cases in panels.items():
+        for said, case in cases:
+            done += 1
+            figures = run_case(case)
+            outcome = figures.get("skipped") or (
+                f"{figures['median'] * 1000:.1f} ms a round, "
+                f"{figures['peak_pss_mib']:.0f} MiB at most"
+            )
+            size = f"cohort {case.cohort}, {case.engine} x {case.workers}"
+            say(f"[{done}/{total}] {panel}: {said}, {size}: {outcome}")
+            yield panel, {"said": said, **figures}
+
+
+def run_case(case: Case) -> dict[str, Any]:
+    """Measure one case in a fresh process."""
+    script = str(Path(__file__).with_name("growth_case.py"))
+    done = subprocess.run(
+        [sys.executable, script, json.dumps(asdict(case))], stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"{case} ended with status {done.returncode}; its error is above")
+    figures = json.loads(done.stdout.splitlines()[-1])
+    # Where the cache lies is this machine's own affair: only the corpus's name is kept.
+    return {**asdict(case), "corpus": Path(case.corpus).name, **figures}
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return a user's CPU cost among many users over that among few, medians of the repeats."""
+
+    def cost(said: str, figure: str) -> float:
+        return median(row[figure] for row in rows if row["said"] == said)
+
+    return {
+        "work": cost("many", "cpu_per_user") / cost("few", "cpu_per_user"),
+        "work_large_cohort": cost("many, large cohort", "cpu_per_user")
+        / cost("few", "cpu_per_user"),
+        "round": cost("many", "round_cpu_per_user") / cost("few", "round_cpu_per_user"),
+    }
+
+
+def say(text: str) -> None:
+    """Tell progress on standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, printed and not kept")
+    parser.add_argument("--endurance", action="store_true", help="only the 1,000 rounds")
+    parser.add_argument("--only", nargs="+", choices=PANELS, help="measure these panels only")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing")
+    arguments = parser.parse_args()
+    out = arguments.out or (None if arguments.quick else RESULTS)
+    kept = out and out / "growth.json"
+    results = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    if not arguments.redraw:
+        machine = describe_machine()
+        if arguments.endurance:
+            case = endurance_case(arguments.quick)
+            results["endurance"] = {**run_case(case), "machine": machine}
+        else:
+            panels = quick_panels() if arguments.quick else full_panels()
+            if arguments.only:
+                panels = {panel: panels[panel] for panel in arguments.only}
+            fresh: dict[str, list[dict[str, Any]]] = {panel: [] for panel in panels}
+            for panel, row in measured(panels):
+                fresh[panel].append(row)
+            results |= fresh
+            results["machine"] = machine
+            if "equal" in fresh:
+                results["equal_ratios"] = summarise(fresh["equal"])
+    text = write_markdown(results)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "growth.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+        (out / "growth.md").write_text(text, "utf-8")
+        if results.get("cohort"):
+            plot(results, out / "growth.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A run folder that keeps the ledger and the round records, and no checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedpriv.experiment import Experiment, Parts
+from fedpriv.run_folder import RunFolder
+
+
+class LedgerOnly:
+    """What a comparison wants: charges and releases synced, and no files that no peer writes.
+
+    Args:
+        folder: The whole run folder.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.ledger, self._folder = folder.ledger, folder
+
+    @classmethod
+    def create(cls, out: Path, experiment: Experiment, parts: Parts) -> LedgerOnly:
+        """Return a new one in a folder that does not exist yet."""
+        return cls(
+            RunFolder.create(
+                out,
+                experiment=experiment,
+                reference=experiment.name,
+                parts=parts,
+                corpus_path=None,
+                engine="serial",
+                mode="simulation",
+                keep_last=2,
+            )
+        )
+
+    def keep(self, state: Any, attempt: int) -> None:
+        """Sync the release; there is no checkpoint file that it could be the digest of."""
+        self.ledger.release(state.round_num, attempt, "0" * 64)
+
+    def record(self, released: Any, diagnostics: Any) -> None:
+        """Append the round's records."""
+        self._folder.record(released, diagnostics)

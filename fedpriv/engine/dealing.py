@@ -1,0 +1,32 @@
+"""Dealing users to workers: longest first, each to whoever has the least to do.
+
+>>> deal({"a": 5, "b": 1, "c": 4, "d": 3}, 2)
+[('a', 'b'), ('c', 'd')]
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+
+def deal(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
+    """Return each worker's users, longest first.
+
+    The longest worker has at most 4/3 of the work of the best possible deal (Graham 1969). Ties go
+    to the earlier user and the earlier worker, so the same sizes are always dealt the same way.
+
+    Args:
+        sizes: How much work each user is, in any unit; a user without any still costs one.
+        num_workers: How many share it.
+
+    Returns:
+        `num_workers` tuples, some of them empty when there are fewer users.
+    """
+    hands: list[list[str]] = [[] for _ in range(num_workers)]
+    loads = [(0, worker) for worker in range(num_workers)]
+    for user_id in sorted(sizes, key=lambda user: -sizes[user]):
+        load, worker = loads[0]
+        hands[worker].append(user_id)
+        heapq.heapreplace(loads, (load + max(sizes[user_id], 1), worker))
+    return [tuple(hand) for hand in hands]

@@ -1,0 +1,203 @@
+"""Local SGD of one user for softmax regression on bags of words, fused.
+
+One call trains one user: rows of the global kernel are read where they lie, and only the user's
+own change of its own rows is kept, so nothing dense is made and no batch is gathered. Everything
+depends on the user's examples, its order and the params alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import boolean, float64, njit
+
+from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT16, as_float32
+
+_F, _I = np.float32, np.int32
+# Below this float32's exponential is under 1e-37, and the bit pattern made here would wrap.
+_LOWEST = np.float32(-86.0)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "nnan", "nsz"})
+def _largest(values: np.ndarray) -> float:
+    largest = values[0]
+    for c in range(values.size):
+        largest = max(largest, values[c])
+    return largest
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def softmax_residual(logits: np.ndarray, label: int, scale: float) -> float:
+    """Turn one example's logits into `scale * (softmax(logits) - onehot(label))`, in place.
+
+    Args:
+        logits: float32 `(num_classes,)`.
+        label: The true class.
+        scale: float32, minus the learning rate over the batch's size.
+
+    Returns:
+        The sum of `0 * logit`: not zero, but NaN, if any logit was not finite.
+    """
+    peak = _largest(logits)
+    total = sound = _F(0.0)
+    for c in range(logits.size):
+        sound += logits[c] * _F(0.0)
+        x = max(logits[c] - peak, _LOWEST)
+        # exp(x) = 2^k exp(r) with |r| <= log(2)/2, and a polynomial accurate to single precision.
+        k = _I(x * _F(1.44269504) - _F(0.5))
+        power = _F(k)
+        r = (x - power * _F(0.693359375)) - power * _F(-2.12194440e-4)
+        y = _F(1.9875691500e-4)
+        y = y * r + _F(1.3981999507e-3)
+        y = y * r + _F(8.3334519073e-3)
+        y = y * r + _F(4.1665795894e-2)
+        y = y * r + _F(1.6666665459e-1)
+        y = y * r + _F(5.0000001201e-1)
+        y = y * (r * r) + r + _F(1.0)
+        value = as_float32(_I((k + _I(127)) << _I(23))) * y
+        logits[c] = value
+        total += value
+    factor = scale / total
+    for c in range(logits.size):
+        logits[c] *= factor
+    logits[label] -= scale
+    return sound
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def row_scales(
+    indptr: np.ndarray, counts: np.ndarray, order: np.ndarray, unit_norm: bool
+) -> np.ndarray:
+    """Return what word counts are multiplied by to be inputs, float32, one for each of `order`."""
+    scales = np.zeros(order.size, np.float32)
+    for k in range(order.size):
+        total = 0.0
+        for j in range(indptr[order[k]], indptr[order[k] + 1]):
+            count = np.float64(counts[j])
+            total += count * count if unit_norm else count
+        if total != 0.0:
+            scales[k] = _F(1.0 / (math.sqrt(total) if unit_norm else total))
+    return scales
+
+
+@njit(nogil=True, cache=True)
+def own_rows(
+    indptr: np.ndarray, indices: np.ndarray, order: np.ndarray, num_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted distinct rows of some examples, int64, and every row's place among them.
+
+    Raises:
+        ValueError: If a word is beyond the kernel: compiled loops would write beyond it.
+    """
+    position = np.full(num_rows, -1, np.int32)
+    for k in range(order.size):
+        for j in range(indptr[order[k]], indptr[order[k] + 1]):
+            if j < 0 or j >= indices.size or indices[j] < 0 or indices[j] >= num_rows:
+                raise ValueError(
+                    "a word lies outside the vocabulary or an example outside the user"
+                )
+            position[indices[j]] = 0
+    number = 0
+    for row in range(num_rows):
+        if position[row] == 0:
+            position[row] = number
+            number += 1
+    rows = np.empty(number, np.int64)
+    for row in range(num_rows):
+        if position[row] >= 0:
+            rows[position[row]] = row
+    return rows, position
+
+
+@njit(
+    [
+        (INT64, INT32, c, INT32, INT64, boolean, INT64, MATRIX32, FLOAT32, FLOAT32, float64)
+        for c in (FLOAT32, UINT16)
+    ],
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+    fastmath={"contract"},
+)
+def train(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    order: np.ndarray,
+    unit_norm: bool,
+    starts: np.ndarray,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    learning_rate: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Train one user.
+
+    Args:
+        indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
+        indices: int32, words.
+        counts: float32 or uint16, occurrences.
+        labels: int32 `(n,)`.
+        order: int64, the examples in the order of the steps, all epochs.
+        unit_norm: Whether rows of inputs have l2 norm 1; else they sum to 1.
+        starts: int64 `(steps + 1,)`, where each step starts in `order`.
+        kernel: float32 `(num_words, num_classes)`.
+        bias: float32 `(num_classes,)`.
+        multiplier: float32, 1/A for each word at every step; empty for none.
+        learning_rate: Local step size.
+
+    Returns:
+        The user's rows (int64, increasing), the kernel's change on them and the bias's change
+        (float32), and a number that is not 0 if any logit was not finite.
+
+    Raises:
+        ValueError: If a word or a label is outside the kernel, or arrays do not fit together.
+    """
+    num_classes = kernel.shape[1]
+    if counts.size != indices.size or indptr.size != labels.size + 1 or bias.size != num_classes:
+        raise ValueError("arrays of one user, or of the params, differ in length")
+    if multiplier.size != 0 and multiplier.size != kernel.shape[0]:
+        raise ValueError("the multiplier has not one number for each word")
+    rows, position = own_rows(indptr, indices, order, kernel.shape[0])
+    scales = row_scales(indptr, counts, order, unit_norm)
+    change = np.zeros((rows.size, num_classes), np.float32)
+    moved = np.zeros(num_classes, np.float32)
+    widest = 0
+    for step in range(starts.size - 1):
+        widest = max(widest, starts[step + 1] - starts[step])
+    residuals = np.empty((widest, num_classes), np.float32)
+    unsound = _F(0.0)
+    for step in range(starts.size - 1):
+        first, last = starts[step], starts[step + 1]
+        scale = _F(-learning_rate / (last - first))
+        for k in range(first, last):
+            example, logits = order[k], residuals[k - first]
+            if labels[example] < 0 or labels[example] >= num_classes:
+                raise ValueError("a label lies outside the classes")
+            for c in range(num_classes):
+                logits[c] = bias[c] + moved[c]
+            for j in range(indptr[example], indptr[example + 1]):
+                value = _F(counts[j]) * scales[k]
+                whole = kernel[indices[j]]
+                if step == 0:
+                    for c in range(num_classes):
+                        logits[c] += value * whole[c]
+                else:
+                    own = change[position[indices[j]]]
+                    for c in range(num_classes):
+                        logits[c] += value * (whole[c] + own[c])
+            unsound += softmax_residual(logits, labels[example], scale)
+        for k in range(first, last):
+            example, residual = order[k], residuals[k - first]
+            for c in range(num_classes):
+                moved[c] += residual[c]
+            for j in range(indptr[example], indptr[example + 1]):
+                value = _F(counts[j]) * scales[k]
+                if multiplier.size:
+                    value *= multiplier[indices[j]]
+                own = change[position[indices[j]]]
+                for c in range(num_classes):
+                    own[c] += value * residual[c]
+    return rows, change, moved, unsound

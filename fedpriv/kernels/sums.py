@@ -1,0 +1,125 @@
+"""Adding updates into a running sum: scaled, rounded and added in one pass over memory.
+
+Rows of a row-sparse tensor arrive as their numbers and a matrix of values; a dense tensor is a
+matrix of one row. `factor * value` is taken in float64 and rounded to the nearest whole number
+(ties to even) where the sum is of whole numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import float32, float64, int32, int64, njit, types
+
+from fedpriv.kernels.bits import INT64
+
+
+def _matrix(kind: types.Type, *, readonly: bool = False) -> types.Array:
+    return types.Array(kind, 2, "C", readonly=readonly)
+
+
+def _flat(kind: types.Type, *, readonly: bool = False) -> types.Array:
+    return types.Array(kind, 1, "C", readonly=readonly)
+
+
+_VALUES = [_matrix(kind, readonly=True) for kind in (float32, float64)]
+_KINDS = (int32, int64, float64)
+
+
+@njit([(_matrix(int32), INT64, v, float64) for v in _VALUES], nogil=True, cache=True)
+def add_whole(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> None:
+    """Add `rint(factor * values)` to some rows of an int32 matrix, in place."""
+    for i in range(rows.size):
+        out, row = total[rows[i]], values[i]
+        for c in range(row.size):
+            out[c] += np.int32(np.rint(np.float64(row[c]) * factor))
+
+
+@njit([(_matrix(float64), INT64, v, float64) for v in _VALUES], nogil=True, cache=True)
+def add_real(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> None:
+    """Add `factor * values` to some rows of a float64 matrix, in place."""
+    for i in range(rows.size):
+        out, row = total[rows[i]], values[i]
+        for c in range(row.size):
+            out[c] += np.float64(row[c]) * factor
+
+
+@njit(
+    [(_matrix(a), INT64, _matrix(b, readonly=True)) for a in _KINDS for b in _KINDS if a == b]
+    + [(_matrix(int64), INT64, _matrix(int32, readonly=True))],
+    nogil=True,
+    cache=True,
+)
+def add_rows(total: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+    """Add values to some rows of a matrix of the same kind (or int32 to int64), in place."""
+    for i in range(rows.size):
+        out, row = total[rows[i]], values[i]
+        for c in range(row.size):
+            out[c] += row[c]
+
+
+@njit(
+    [(_flat(kind, readonly=True),) for kind in (float32, float64)],
+    nogil=True,
+    cache=True,
+    fastmath={"reassoc", "contract"},
+)
+def squares(values: np.ndarray) -> float:
+    """Return the sum of squares of a flat float array, in float64."""
+    total = 0.0
+    for i in range(values.size):
+        value = np.float64(values[i])
+        total += value * value
+    return total
+
+
+@njit(
+    [(_flat(kind, readonly=True), _flat(float32), float64, float64) for kind in (int32, int64)],
+    nogil=True,
+    cache=True,
+    fastmath={"reassoc"},
+)
+def release_whole(total: np.ndarray, noise: np.ndarray, unit: float, share: float) -> float:
+    """Turn noise into the mean of a sum on a grid, in place; return its sum of squares.
+
+    Args:
+        total: int32 or int64 `(n,)`, multiples of `unit`.
+        noise: float32 `(n,)`; becomes `(total + rint(noise / unit)) * unit * share`.
+        unit: The grid's spacing.
+        share: One over the expected cohort size.
+    """
+    squared = 0.0
+    for i in range(total.size):
+        whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / unit)
+        mean = np.float32(whole * unit * share)
+        noise[i] = mean
+        squared += np.float64(mean) * np.float64(mean)
+    return squared
+
+
+@njit(
+    [(_flat(float64, readonly=True), _flat(float32), float64)],
+    nogil=True,
+    cache=True,
+    fastmath={"reassoc"},
+)
+def release_real(total: np.ndarray, noise: np.ndarray, share: float) -> float:
+    """Turn noise into `(total + noise) * share`, in place; return its sum of squares."""
+    squared = 0.0
+    for i in range(total.size):
+        mean = np.float32((total[i] + np.float64(noise[i])) * share)
+        noise[i] = mean
+        squared += np.float64(mean) * np.float64(mean)
+    return squared
+
+
+@njit([(_matrix(kind, readonly=True),) for kind in _KINDS], nogil=True, cache=True)
+def touched(matrix: np.ndarray) -> np.ndarray:
+    """Return which rows of a matrix hold anything but zeros, bool `(rows,)`."""
+    found = np.zeros(len(matrix), np.bool_)
+    for i in range(len(matrix)):
+        row = matrix[i]
+        for c in range(row.size):
+            if row[c] != 0:
+                found[i] = True
+                break
+    return found

@@ -1,0 +1,99 @@
+"""Measuring softmax regression on bags of words: one pass, one row of logits at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import boolean, njit
+
+from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT16
+from fedpriv.kernels.sparse_softmax import row_scales, softmax_residual
+
+_F = np.float32
+
+
+@njit(
+    [
+        (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
+        for c in (FLOAT32, UINT16)
+    ],
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+    fastmath={"contract"},
+)
+def measure(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    tag_indptr: np.ndarray,
+    tag_indices: np.ndarray,
+    chosen: np.ndarray,
+    unit_norm: bool,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> tuple[int, int, int, float]:
+    """Score some examples.
+
+    Args:
+        indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
+        indices: int32, words.
+        counts: float32 or uint16, occurrences.
+        labels: int32 `(n,)`.
+        tag_indptr: int64 `(n + 1,)`, where each example starts in `tag_indices`.
+        tag_indices: int32, true tags.
+        chosen: int64, which examples.
+        unit_norm: Whether rows of inputs have l2 norm 1; else they sum to 1.
+        kernel: float32 `(num_words, num_classes)`.
+        bias: float32 `(num_classes,)`.
+
+    Returns:
+        How many labels scored highest, how many true tags are among their example's five highest
+        (ties go to the lower number), how many true tags there are, and the sum of cross-entropies
+        in nats.
+
+    Raises:
+        ValueError: If a word or a label is outside the kernel.
+    """
+    num_classes = bias.size
+    scales = row_scales(indptr, counts, chosen, unit_norm)
+    logits = np.empty(num_classes, np.float32)
+    shares = np.empty(num_classes, np.float32)
+    right = found = pairs = 0
+    loss = 0.0
+    for k in range(chosen.size):
+        example = chosen[k]
+        for c in range(num_classes):
+            logits[c] = bias[c]
+        for j in range(indptr[example], indptr[example + 1]):
+            if indices[j] < 0 or indices[j] >= len(kernel):
+                raise ValueError("a word lies outside the vocabulary")
+            value, row = _F(counts[j]) * scales[k], kernel[indices[j]]
+            for c in range(num_classes):
+                logits[c] += value * row[c]
+        label = labels[example]
+        if label < 0 or label >= num_classes:
+            raise ValueError("a label lies outside the classes")
+        peak, best = logits[0], 0
+        for c in range(num_classes):
+            shares[c] = logits[c]
+            if logits[c] > peak:
+                peak, best = logits[c], c
+        right += best == label
+        for t in range(tag_indptr[example], tag_indptr[example + 1]):
+            tag = tag_indices[t]
+            if tag < 0 or tag >= num_classes:
+                raise ValueError("a tag lies outside the classes")
+            own, ahead = logits[tag], 0
+            for c in range(num_classes):
+                ahead += (logits[c] > own) | ((logits[c] == own) & (c < tag))
+            found += ahead < 5
+            pairs += 1
+        # softmax(x) - onehot, at the label, is the probability less one.
+        unsound = softmax_residual(shares, label, _F(1.0))
+        total = np.float64(shares[best]) + (1.0 if best == label else 0.0)
+        # log p(label) = logit - peak + log p(peak), and p(peak) is at least one in num_classes.
+        loss -= np.float64(logits[label]) - np.float64(peak) + math.log(total) - unsound
+    return right, found, pairs, loss

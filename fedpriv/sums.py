@@ -1,0 +1,221 @@
+"""The running sum of bounded updates: exact where the bound puts them on a grid.
+
+With a `unit`, every coordinate of an update is rounded to a whole multiple of it and the sum is of
+integers: it does not depend on the order of the users, on who adds which of them, or on how many
+processes do. Without one the sum is of float64 numbers, equal to rounding.
+
+A bounded update never exceeds `2**BITS` units in any coordinate, so an int32 holds the sum of
+`2**(31 - BITS) - 1` users; after as many the sum is carried over into int64, which holds that of
+2^39 users.
+
+>>> import numpy as np
+>>> running = RunningSum({"w": np.zeros(3, np.float32)}, unit=0.5)
+>>> running.add({"w": np.array([1.0, 0.7, -3.0], np.float32)}, 1.0)
+>>> running.result()["w"]
+array([ 2,  1, -6], dtype=int32)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.tree import Params, RowSparse, Tensor, Tree
+
+BITS = 24
+_ONE_ROW = np.zeros(1, np.int64)
+_PLAIN = ("A", "C")  # aligned and contiguous, as compiled code wants its arrays
+_USERS_IN_INT32 = 2 ** (31 - BITS) - 1
+_USERS_IN_INT64 = 2 ** (63 - BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialSum:
+    """The sum of some users' bounded updates. Private: it leaves a round only through noise.
+
+    Attributes:
+        total: Tensors, dense or row-sparse, of the params' shapes: int32 or int64 multiples of
+            `unit`, or float64.
+        num_users: How many users were asked.
+        num_failed: How many of them contributed zero because they failed (a diagnostic).
+        unit: The grid's spacing; None for a sum of floats.
+    """
+
+    total: Mapping[str, Tensor] = field(repr=False)
+    num_users: int
+    num_failed: int = 0
+    unit: float | None = None
+
+    def compact(self) -> PartialSum:
+        """Return the same sum with every tensor in the smaller of its two forms."""
+        return replace(self, total={name: _smaller(t) for name, t in self.total.items()})
+
+    def real(self) -> dict[str, Tensor]:
+        """Return the sum itself, float64 (multiples of the unit are exact below 2^53 units)."""
+        factor = 1.0 if self.unit is None else self.unit
+        return {name: _real(tensor, factor) for name, tensor in self.total.items()}
+
+
+def _real(tensor: Tensor, factor: float) -> Tensor:
+    if isinstance(tensor, RowSparse):
+        values = np.multiply(tensor.values, factor, dtype=np.float64)
+        return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
+    return np.multiply(tensor, factor, dtype=np.float64)
+
+
+def _smaller(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, RowSparse) or tensor.size == 0 or tensor.ndim == 0:
+        return tensor
+    from fedpriv.kernels.sums import touched
+
+    matrix = np.ascontiguousarray(tensor).reshape(len(tensor), -1)
+    rows = np.flatnonzero(touched(matrix))
+    if len(rows) * (rows.itemsize + matrix[0].nbytes) >= tensor.nbytes:
+        return tensor
+    return RowSparse(rows=rows, values=tensor[rows], num_rows=len(tensor))
+
+
+class RunningSum:
+    """Adds bounded updates one by one, in place.
+
+    Guarantees:
+        * With a unit: the sum of `rint(factor * update / unit)`, exactly, whatever the order.
+        * What an update touches is all that adding it costs: rows of a row-sparse tensor, and no
+          copy of any.
+
+    Args:
+        template: Names and shapes.
+        unit: The grid's spacing; None sums float64 numbers.
+    """
+
+    def __init__(self, template: Params, unit: float | None) -> None:
+        self._unit = unit
+        kind = np.float64 if unit is None else np.int32
+        self._total: dict[str, np.ndarray] = tree.zeros(template, kind)
+        self._carried: dict[str, np.ndarray] | None = None
+        self._since_carry = self._num_added = 0
+
+    def add(self, update: Tree, factor: float) -> None:
+        """Add `factor * update`, which a bound has already been applied to.
+
+        Args:
+            update: Finite float tensors of the template's names and shapes.
+            factor: What the bound multiplies it by. With a unit, no coordinate of the product may
+                exceed `2**BITS` units.
+        """
+        from fedpriv.kernels.sums import add_real, add_whole
+
+        if self._unit is not None and self._since_carry == _USERS_IN_INT32:
+            self._carry()
+        for name, tensor in update.items():
+            rows, values = _rows_and_values(tensor)
+            if values.size == 0:
+                continue
+            total = self._total[name].reshape(-1, values.shape[1])
+            if self._unit is None:
+                add_real(total, rows, values, factor)
+            else:
+                add_whole(total, rows, values, factor / self._unit)
+        self._since_carry += 1
+        self._num_added += 1
+        assert self._num_added < _USERS_IN_INT64, "more users than the integers can hold"
+
+    def _carry(self) -> None:
+        if self._carried is None:
+            self._carried = tree.zeros(self._total, np.int64)
+        for name, total in self._total.items():
+            self._carried[name] += total
+            total.fill(0)
+        self._since_carry = 0
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Return the sum, dense; nothing may be added afterwards."""
+        if self._carried is None:
+            return self._total
+        self._carry()
+        return self._carried
+
+
+def _rows_and_values(tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return a tensor as rows of a matrix; a dense one is a matrix of a single row."""
+    if isinstance(tensor, RowSparse):
+        width = math.prod(tensor.shape[1:])
+        values = _float32_or_64(tensor.values.reshape(len(tensor.rows), width))
+        return np.require(tensor.rows, requirements=_PLAIN), values
+    return _ONE_ROW, _float32_or_64(tensor.reshape(1, -1))
+
+
+def _float32_or_64(values: np.ndarray) -> np.ndarray:
+    wanted = values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
+    return np.require(wanted, requirements=_PLAIN)
+
+
+def add_sum(total: Mapping[str, np.ndarray], part: Mapping[str, Tensor]) -> None:
+    """Add a partial sum's tensors into a dense sum of the same kind (or wider), in place."""
+    from fedpriv.kernels.sums import add_rows
+
+    for name, tensor in part.items():
+        out = total[name]
+        if not isinstance(tensor, RowSparse):
+            out += tensor
+        elif tensor.values.size:
+            # What comes from a message may lie anywhere in it; compiled code wants it aligned.
+            values = np.require(tensor.values, requirements=_PLAIN)
+            matrix = values.reshape(len(tensor.rows), -1)
+            rows = np.require(tensor.rows, np.int64, _PLAIN)
+            add_rows(out.reshape(-1, matrix.shape[1]), rows, _as_wide(matrix, out.dtype))
+
+
+def _as_wide(values: np.ndarray, kind: np.dtype) -> np.ndarray:
+    known = values.dtype == kind or (values.dtype, kind) == (np.int32, np.int64)
+    return values if known else values.astype(kind)
+
+
+def merged(template: Params, parts: Sequence[PartialSum]) -> PartialSum:
+    """Return the sum of partial sums.
+
+    Args:
+        template: Names and shapes.
+        parts: Of disjoint users, all on one grid or all without; may be none.
+
+    Raises:
+        ValueError: If their grids differ.
+    """
+    units = {part.unit for part in parts}
+    if len(units) > 1:
+        raise ValueError(f"partial sums on different grids {sorted(map(str, units))} do not add up")
+    unit = units.pop() if units else None
+    num_users = sum(part.num_users for part in parts)
+    kind: type[np.generic] = np.float64
+    if unit is not None:
+        kind = np.int32 if num_users <= _USERS_IN_INT32 else np.int64
+    total: dict[str, np.ndarray] = {}
+    for name, expected in template.items():
+        tensors = sorted((part.total[name] for part in parts), key=_is_sparse)
+        # The first becomes the sum to add to; a dense one, if there is any.
+        total[name] = _copied(tensors[0], kind) if tensors else np.zeros(expected.shape, kind)
+        for tensor in tensors[1:]:
+            add_sum(total, {name: tensor})
+    return PartialSum(
+        total=total,
+        num_users=num_users,
+        num_failed=sum(part.num_failed for part in parts),
+        unit=unit,
+    )
+
+
+def _is_sparse(tensor: Tensor) -> bool:
+    return isinstance(tensor, RowSparse)
+
+
+def _copied(tensor: Tensor, kind: type[np.generic]) -> np.ndarray:
+    """Return a dense copy: a partial sum is a value, and may be a read-only view."""
+    if isinstance(tensor, RowSparse):
+        dense = np.zeros(tensor.shape, kind)
+        dense[tensor.rows] = tensor.values
+        return dense
+    return tensor.astype(kind)

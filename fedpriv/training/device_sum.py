@@ -1,0 +1,112 @@
+"""The running sum of many users' bounded updates, on the device where they were made.
+
+Only the sum leaves the device. It is float64 in either case: with a `unit` every term is a whole
+number of at most 2^24 units, and float64 adds whole numbers below 2^53 exactly, in any order; so
+the sum is the integers that `fedpriv.sums.RunningSum` adds up, and handed out as such.
+
+>>> import torch
+>>> running = DeviceSum({"w": torch.zeros(3)}, unit=0.5)
+>>> running.add({"w": torch.tensor([[1.0, 0.7, -3.0], [9.0, 9.0, 9.0]])}, [1.0, 0.0])
+>>> running.result()["w"]
+array([ 2,  1, -6], dtype=int32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from fedpriv import tree
+from fedpriv.sums import BITS
+
+# float64 copies of updates that are made at a time.
+_BYTES_AT_A_TIME = 1 << 26
+_USERS_IN_INT32 = 2 ** (31 - BITS) - 1
+_USERS_IN_FLOAT64 = 2 ** (53 - BITS)
+
+
+def l2_norms(updates: Mapping[str, torch.Tensor]) -> list[float]:
+    """Return every user's l2 norm over all its tensors, taken in float64 on the device.
+
+    On the CPU each is the very number that `tree.l2_norm` gives; on a GPU it is that to float64's
+    rounding. NaN and infinities propagate.
+
+    Args:
+        updates: float32 tensors `(users, *shape)`.
+    """
+    first = next(iter(updates.values()))
+    if first.device.type == "cpu":
+        arrays = {name: tensor.numpy() for name, tensor in updates.items()}
+        return [tree.l2_norm({n: a[user] for n, a in arrays.items()}) for user in range(len(first))]
+    return _norms_on_device(updates)
+
+
+def _norms_on_device(updates: Mapping[str, torch.Tensor]) -> list[float]:
+    first = next(iter(updates.values()))
+    squares = torch.zeros(len(first), dtype=torch.float64, device=first.device)
+    for tensor in updates.values():
+        for users in _blocks(tensor):
+            values = tensor[users].reshape(len(tensor[users]), -1).double()
+            squares[users] += (values * values).sum(dim=1)
+    # No square of a float32 overflows float64 or vanishes in it.
+    return squares.sqrt().tolist()
+
+
+class DeviceSum:
+    """Adds many bounded updates at once, in place, on one device.
+
+    Guarantees:
+        * With a unit: the sum of `rint(factor * update / unit)`, exactly, whatever the order and
+          however the users are put together.
+        * Beside the sum itself it takes no more than 64 MiB, or two updates where one is larger.
+
+    Args:
+        template: Names, shapes and device.
+        unit: The grid's spacing; None sums float64 numbers.
+    """
+
+    def __init__(self, template: Mapping[str, torch.Tensor], unit: float | None) -> None:
+        self._unit = unit
+        self._total = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in template.items()}
+        self._num_added = 0
+
+    def add(self, updates: Mapping[str, torch.Tensor], factors: Sequence[float]) -> None:
+        """Add `factors[u] * updates[u]` for every user u.
+
+        Args:
+            updates: float32 tensors `(users, *shape)`, finite where the factor is not 0. With a
+                unit, no coordinate of a product may exceed `2**BITS` units.
+            factors: What the bound multiplies each update by; 0 leaves a user out, whatever its
+                update holds.
+        """
+        self._num_added += len(factors)
+        assert self._num_added < _USERS_IN_FLOAT64, "more users than whole float64 numbers hold"
+        divisor = 1.0 if self._unit is None else self._unit
+        scales = np.asarray(factors, np.float64) / divisor
+        taken = np.flatnonzero(scales)
+        for name, tensor in updates.items():
+            kept = tensor if len(taken) == len(scales) else tensor[torch.from_numpy(taken)]
+            factor = torch.from_numpy(scales[taken]).to(tensor.device)
+            factor = factor.reshape(-1, *(1,) * (tensor.ndim - 1))
+            for users in _blocks(kept):
+                terms = kept[users].double().mul_(factor[users])
+                if self._unit is not None:
+                    terms.round_()  # to even, as np.rint
+                self._total[name] += terms.sum(dim=0)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Return the sum off the device: float64, or int32 or int64 multiples of the unit."""
+        kind = torch.float64
+        if self._unit is not None:
+            kind = torch.int32 if self._num_added <= _USERS_IN_INT32 else torch.int64
+        return {name: total.to(kind).cpu().numpy() for name, total in self._total.items()}
+
+
+def _blocks(tensor: torch.Tensor) -> list[slice]:
+    """Return slices of users whose float64 copies together stay small."""
+    if not len(tensor):
+        return []
+    size = max(1, _BYTES_AT_A_TIME // max(1, 8 * tensor[0].numel()))
+    return [slice(start, start + size) for start in range(0, len(tensor), size)]

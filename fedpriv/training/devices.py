@@ -1,0 +1,39 @@
+"""Devices by name: the same path for the CPU, for one GPU and for the n-th of several."""
+
+from __future__ import annotations
+
+import torch
+
+
+def usable_device(name: str) -> torch.device:
+    """Return the device of a name such as "cpu", "cuda" (the first) or "cuda:1".
+
+    Raises:
+        ValueError: If there is no such kind of device, or not here; says what is missing.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise ValueError(f"device {name!r} is not one to train on; use 'cpu' or 'cuda:0'")
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"device {name!r}: torch {torch.__version__} sees no GPU here; install a build of "
+            "torch for your GPU and its driver, or train on the CPU (--gpus-per-worker 0)"
+        )
+    number = 0 if device.index is None else device.index
+    if number >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {name!r}: there are {torch.cuda.device_count()} GPUs here, numbered from 0"
+        )
+    return torch.device("cuda", number)
+
+
+def device_description(device: torch.device) -> str:
+    """Return what a run's record says of a device: "cpu", or "cuda:0 NVIDIA ..."."""
+    if device.type == "cpu":
+        return "cpu"
+    return f"{device} {torch.cuda.get_device_name(device)}"

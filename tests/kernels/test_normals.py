@@ -1,0 +1,232 @@
+"""Gaussians from bits: against a float64 oracle, in distribution, and on any number of threads.
+
+Keys are fixed, so nothing flakes; each statistical test says its sample size and how often a fresh
+key would fail it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from scipy import stats
+
+from fedpriv.kernels.normals import box_muller
+from fedpriv.rng import Key
+
+BLOCK = 1 << 16
+ALPHA = 1e-6
+LIMIT = stats.norm.isf(ALPHA / 2)
+MODES = ("simulation", "secure")
+TOP = 2**32 - 1
+HALF_ROOT = math.isqrt(2**63)  # where the logarithm is taken another way
+RADII = [0, 1, 2, 3, 255, 256, 2**16, 2**24, 2**30, HALF_ROOT - 1, HALF_ROOT, HALF_ROOT + 1]
+RADII += [2**31 - 1, 2**31, 2**31 + 1, TOP - 2**24, TOP - 256, TOP - 2, TOP - 1, TOP]
+RADII += [2**k + off for k in range(2, 32) for off in (-1, 0, 1)]
+# Eighths of a turn are where sine and cosine change places or sign.
+TURNS = [(eighth * 2**29 + off) % 2**32 for eighth in range(8) for off in range(-3, 4)]
+TURNS += [2**k for k in range(3, 29)]
+
+
+def transformed(bits):
+    out = np.full(bits.size, np.nan, np.float32)
+    box_muller(np.ascontiguousarray(bits, np.uint32), out)
+    return out
+
+
+def oracle(bits):
+    """The definition, in float64: u = (bits + 1/2) / 2^32 for radius and angle alike."""
+    radius, angle = (bits.astype(np.float64).reshape(2, -1) + 0.5) * 2.0**-32
+    length = np.sqrt(-2.0 * np.where(radius > 0.5, np.log1p(radius - 1.0), np.log(radius)))
+    turn = 2.0 * np.pi * angle
+    return np.concatenate([length * np.cos(turn), length * np.sin(turn)])
+
+
+def is_normal(sample):
+    """Kolmogorov-Smirnov against N(0, 1), with a false alarm for one key in 1e6."""
+    heights = stats.norm.cdf(np.sort(sample.astype(np.float64)))
+    steps = np.arange(sample.size + 1) / sample.size
+    distance = max((steps[1:] - heights).max(), (heights - steps[:-1]).max())
+    return distance < math.sqrt(math.log(2 / ALPHA) / (2 * sample.size))
+
+
+def fixed(mode, number=0):
+    return Key.from_bytes(Key.simulation(number).to_bytes(), mode).fold("noise")
+
+
+@pytest.fixture(scope="module")
+def sample():
+    """2^24 Gaussians of one key: 256 blocks."""
+    return fixed("simulation").normal((256 * BLOCK,), np.float32)
+
+
+class TestTransform:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_random_bits_equal_the_oracle(self, seed):
+        bits = np.random.default_rng(seed).integers(0, 2**32, 1 << 18, dtype=np.uint32)
+        np.testing.assert_allclose(transformed(bits), oracle(bits), rtol=0, atol=1e-6)
+
+    def test_extreme_bits_equal_the_oracle(self):
+        radii, turns = np.meshgrid(RADII, TURNS)
+        bits = np.concatenate([radii.reshape(-1), turns.reshape(-1)]).astype(np.uint32)
+        found, expected = transformed(bits), oracle(bits)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        # Where uniforms are near 1 the radii are tiny, and still right to a part in a million.
+        length, true = (np.hypot(*x.reshape(2, -1).astype(np.float64)) for x in (found, expected))
+        np.testing.assert_allclose(length, true, rtol=1e-6)
+        assert true.min() < 2e-5 and 6.76 < true.max() < 6.77
+
+    def test_none_is_zero_and_all_are_finite(self):
+        radii, turns = np.meshgrid(RADII, TURNS)
+        bits = np.concatenate([radii.reshape(-1), turns.reshape(-1)]).astype(np.uint32)
+        found = transformed(bits)
+        assert np.isfinite(found).all() and (found != 0).all()
+        quadrants = np.sign(found.reshape(2, -1))
+        assert len(np.unique(quadrants, axis=1).T) == 4
+
+    def test_signs_are_balanced_exactly(self):
+        """Turning any angle by half a turn turns the sign of both Gaussians, and nothing else."""
+        bits = np.random.default_rng(9).integers(0, 2**32, 1 << 16, dtype=np.uint32)
+        turned = bits.copy()
+        turned[bits.size // 2 :] += np.uint32(2**31)
+        np.testing.assert_array_equal(transformed(turned), -transformed(bits))
+
+    def test_nothing_is_nothing(self):
+        assert transformed(np.zeros(0, np.uint32)).size == 0
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_shape(self, mode, dtype):
+        """n = 1e6: 2/3 and 3/2 of the stddev are rejected, and three per cent more or less."""
+        drawn = fixed(mode, 1).normal((1_000_000,), dtype).astype(np.float64)
+        assert is_normal(drawn)
+        for wrong in (2 / 3, 3 / 2, 1.03, 0.97):
+            assert not is_normal(drawn * wrong)
+        assert not is_normal(np.abs(drawn)) and not is_normal(drawn + 0.01)
+        assert (drawn != 0).all() and np.isfinite(drawn).all()
+
+    @pytest.mark.parametrize("half", [0, 1])
+    def test_cosines_and_sines_alike(self, sample, half):
+        """n = 1e6 of each, α = 1e-6."""
+        drawn = sample.reshape(-1, 2, BLOCK // 2)[:, half].reshape(-1)[:1_000_000]
+        assert is_normal(drawn)
+
+    @pytest.mark.parametrize("bound", [2.0, 3.0, 4.0, 5.0])
+    def test_tails(self, sample, bound):
+        """n = 2^24: counts beyond ± a bound are binomial; a side fails once in 1e6 keys.
+
+        Beyond 5 there should be 4.8 on either side, so that none at all would pass; both sides
+        together are held to α = 1e-3, under which none would not.
+        """
+        share = stats.norm.sf(bound)
+        for found in ((sample > bound).sum(), (sample < -bound).sum()):
+            low, high = stats.binom.interval(1 - ALPHA, sample.size, share)
+            assert low <= found <= high
+        both = stats.binom.interval(1 - 1e-3, sample.size, 2 * share)
+        assert both[0] <= (np.abs(sample) > bound).sum() <= both[1]
+        assert both[0] > 0
+
+    @pytest.mark.parametrize("wrong", [2 / 3, 3 / 2])
+    def test_another_stddev_has_other_tails(self, sample, wrong):
+        low, high = stats.binom.interval(1 - ALPHA, sample.size, 2 * stats.norm.sf(4.0))
+        assert not low <= (np.abs(sample * np.float32(wrong)) > 4.0).sum() <= high
+
+    def test_nothing_lies_beyond_what_is_said(self, sample):
+        assert np.abs(sample).max() < 6.77
+
+
+class TestIndependence:
+    @pytest.mark.parametrize("shape", [lambda x: x, np.abs, np.square, np.sign], ids="xasg")
+    def test_the_two_of_a_pair(self, sample, shape):
+        """n = 2^23 pairs that share a radius and an angle; each |r| fails once in 1e6 keys."""
+        halves = shape(sample.astype(np.float64).reshape(-1, 2, BLOCK // 2))
+        r = np.corrcoef(halves[:, 0].reshape(-1), halves[:, 1].reshape(-1))[0, 1]
+        assert abs(r) < LIMIT / math.sqrt(sample.size / 2)
+
+    @pytest.mark.parametrize("lag", [1, 2, 3, BLOCK // 2, BLOCK])
+    def test_neighbours(self, sample, lag):
+        """n = 2^24, values and squares; each |r| fails once in 1e6 keys."""
+        for values in (sample.astype(np.float64), sample.astype(np.float64) ** 2 - 1):
+            r = (values[:-lag] @ values[lag:]) / (values @ values)
+            assert abs(r) < LIMIT / math.sqrt(sample.size - lag)
+
+    def test_blocks(self, sample):
+        """256 blocks, 32,640 pairs of 65,536: any |r| above 7 / sqrt(n) once in 1e7 keys."""
+        correlation = np.corrcoef(sample.reshape(256, BLOCK))
+        np.fill_diagonal(correlation, 0)
+        assert np.abs(correlation).max() < 7 / math.sqrt(BLOCK)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_no_block_is_another(self, mode):
+        drawn = fixed(mode).normal((32 * BLOCK,), np.float32).reshape(32, BLOCK)
+        assert len({row.tobytes() for row in drawn}) == 32
+        # Chance makes some of 2 million float32 values equal; streams that overlap, most of them.
+        assert len(np.unique(drawn)) > 0.75 * drawn.size
+
+
+SIZES = [0, 1, 2, 3, 1001, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 5 * BLOCK + 17]
+
+
+class TestStream:
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("size", SIZES)
+    def test_threads_change_nothing(self, mode, size):
+        drawn = [fixed(mode).normal((size,), np.float32, threads=t) for t in (1, 2, 4, 7, None)]
+        assert all(item.tobytes() == drawn[0].tobytes() for item in drawn)
+        assert drawn[0].shape == (size,) and np.isfinite(drawn[0]).all()
+        assert (drawn[0] != 0).all()
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_threads_change_nothing_in_float64_either(self, mode):
+        one, many = (fixed(mode).normal((3 * BLOCK + 5,), np.float64, threads=t) for t in (1, 4))
+        assert one.tobytes() == many.tobytes()
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_shape_only_arranges(self, mode):
+        flat, table = (fixed(mode).normal(s, np.float32) for s in ((70_000,), (700, 100)))
+        np.testing.assert_array_equal(flat, table.reshape(-1))
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("size", [BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 3])
+    def test_whole_blocks_do_not_depend_on_what_follows(self, mode, size):
+        longer = fixed(mode).normal((4 * BLOCK,), np.float32)
+        whole = size - size % BLOCK
+        found = fixed(mode).normal((size,), np.float32)
+        np.testing.assert_array_equal(found[:whole], longer[:whole])
+
+    @pytest.mark.parametrize("size", [1, 2, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+    def test_simulation_is_philox_by_blocks(self, size):
+        """Key: the first 16 bytes; counter: 2^64 times the block's number."""
+        key = fixed("simulation", 3)
+        expected = []
+        for number, start in enumerate(range(0, size, BLOCK)):
+            length = min(BLOCK, size - start)
+            secret = int.from_bytes(key.to_bytes()[:16], "little")
+            bits = np.random.Philox(key=secret, counter=number << 64)
+            words = bits.random_raw((length + 1) // 2).view(np.uint32)
+            expected.append(oracle(words)[:length])
+        found = key.normal((size,), np.float32)
+        np.testing.assert_allclose(found, np.concatenate(expected), rtol=0, atol=1e-6)
+
+    @pytest.mark.parametrize("size", [1, 2, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+    def test_secure_is_chacha20_by_blocks(self, size):
+        """Nonce: the block's number in its second half; 53 bits a uniform."""
+        key = fixed("secure", 3)
+        expected = []
+        for number, start in enumerate(range(0, size, BLOCK)):
+            length = min(BLOCK, size - start)
+            half = (length + 1) // 2
+            nonce = bytes(8) + number.to_bytes(8, "little")
+            stream = Cipher(ChaCha20(key.to_bytes(), nonce), mode=None).encryptor()
+            words = np.frombuffer(stream.update(bytes(16 * half)), np.uint64)
+            radius, angle = (((words >> np.uint64(11)) + 0.5) * 2.0**-53).reshape(2, -1)
+            length_of = np.sqrt(-2 * np.log(radius))
+            pair = [length_of * np.cos(2 * np.pi * angle), length_of * np.sin(2 * np.pi * angle)]
+            expected.append(np.concatenate(pair)[:length])
+        found = key.normal((size,), np.float64)
+        np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-12, atol=1e-15)

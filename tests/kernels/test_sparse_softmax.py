@@ -1,0 +1,357 @@
+"""The fused training of one user, against the same SGD written with dense NumPy arrays."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv import tree
+from fedpriv.data.examples import TagExamples
+from fedpriv.kernels.sparse_softmax import softmax_residual, train
+from fedpriv.rng import Key
+from fedpriv.training.local import Schedule, SparseSoftmaxTrainer
+
+WORDS, CLASSES = 40, 6
+_rng = np.random.default_rng(0)
+KERNEL = _rng.normal(size=(WORDS, CLASSES)).astype(np.float32)
+BIAS = _rng.normal(size=CLASSES).astype(np.float32)
+MULTIPLIER = (10.0 ** _rng.uniform(-1, 1.3, WORDS)).astype(np.float32)
+NONE = np.empty(0, np.float32)
+
+
+def arrays(number, seed=0, widest=5, dtype=np.uint16):
+    """The arrays of a random user; about a fifth of its examples have no word."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, widest, number)
+    words = [np.sort(rng.choice(WORDS // 2, size, replace=False)) for size in sizes]
+    return {
+        "indptr": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        "indices": np.concatenate([*words, []]).astype(np.int32),
+        "counts": rng.integers(1, 5, int(sizes.sum())).astype(dtype),
+        "labels": rng.integers(0, CLASSES, number).astype(np.int32),
+    }
+
+
+def trained(user, order, starts, **changes):
+    """Call the kernel by names."""
+    arguments = {
+        **user,
+        "order": np.asarray(order, np.int64),
+        "unit_norm": False,
+        "starts": np.asarray(starts, np.int64),
+        "kernel": KERNEL,
+        "bias": BIAS,
+        "multiplier": NONE,
+        "learning_rate": 0.7,
+    } | changes
+    names = ("indptr", "indices", "counts", "labels", "order", "unit_norm", "starts")
+    names += ("kernel", "bias", "multiplier", "learning_rate")
+    return train(*(arguments[name] for name in names))
+
+
+def dense(found, num_words=WORDS):
+    rows, change, moved, _ = found
+    kernel = np.zeros((num_words, change.shape[1]), np.float32)
+    kernel[rows] = change
+    return kernel, moved
+
+
+def oracle(user, order, starts, *, unit_norm=False, multiplier=None, rate=0.7):
+    """Plain SGD in float64 on dense arrays: the definition."""
+    x = np.zeros((len(user["labels"]), WORDS))
+    for row in range(len(x)):
+        for at in range(user["indptr"][row], user["indptr"][row + 1]):
+            x[row, user["indices"][at]] = user["counts"][at]
+        length = np.sqrt((x[row] ** 2).sum()) if unit_norm else x[row].sum()
+        x[row] /= length or 1.0
+    kernel, bias = KERNEL.astype(np.float64), BIAS.astype(np.float64)
+    factor = np.ones(WORDS) if multiplier is None else multiplier.astype(np.float64)
+    for first, last in itertools.pairwise(starts):
+        batch = np.asarray(order)[first:last]
+        logits = x[batch] @ kernel + bias
+        probs = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probs /= probs.sum(axis=1, keepdims=True)
+        probs[np.arange(len(batch)), user["labels"][batch]] -= 1.0
+        kernel = kernel - rate * factor[:, None] * (x[batch].T @ probs) / len(batch)
+        bias = bias - rate * probs.mean(axis=0)
+    return kernel - KERNEL, bias - BIAS
+
+
+def assert_close(found, expected, tolerance=2e-6):
+    for left, right in zip(found, expected, strict=True):
+        scale = max(1.0, np.abs(right).max(initial=0.0))
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=tolerance * scale)
+
+
+def tag_examples(user):
+    number = len(user["labels"])
+    return TagExamples(
+        **user,
+        num_tokens=np.ones(number, np.int32),
+        tag_indptr=np.arange(number + 1, dtype=np.int64),
+        tag_indices=user["labels"],
+        num_words=WORDS,
+        num_tags=CLASSES,
+    )
+
+
+class TestOracle:
+    @given(
+        number=st.integers(1, 25),
+        seed=st.integers(0, 9999),
+        batch=st.integers(1, 30),
+        epochs=st.integers(1, 3),
+        unit_norm=st.booleans(),
+        preconditioned=st.booleans(),
+        dtype=st.sampled_from([np.uint16, np.float32]),
+    )
+    def test_fused_is_dense(self, number, seed, batch, epochs, unit_norm, preconditioned, dtype):
+        user = arrays(number, seed, dtype=dtype)
+        rng = np.random.default_rng(seed)
+        order = np.concatenate([rng.permutation(number) for _ in range(epochs)])
+        starts = [e * number + at for e in range(epochs) for at in range(0, number, batch)]
+        starts.append(epochs * number)
+        multiplier = MULTIPLIER if preconditioned else None
+        found = trained(
+            user, order, starts, unit_norm=unit_norm,
+            multiplier=NONE if multiplier is None else multiplier,
+        )  # fmt: skip
+        expected = oracle(user, order, starts, unit_norm=unit_norm, multiplier=multiplier)
+        assert_close(dense(found), expected)
+        rows, change, moved, unsound = found
+        assert unsound == 0 and np.abs(moved).max() > 0
+        assert rows.tolist() == sorted(set(user["indices"].tolist()))
+        assert (rows.dtype, change.dtype, moved.dtype) == (np.int64, np.float32, np.float32)
+
+    def test_some_examples_only(self):
+        user, order = arrays(20, 3), [4, 4, 9, 17]
+        found = trained(user, order, [0, 2, 4])
+        assert_close(dense(found), oracle(user, order, [0, 2, 4]))
+        words = {int(w) for k in order for w in user["indices"][slice(*user["indptr"][k : k + 2])]}
+        assert set(found[0].tolist()) == words
+
+    def test_no_words_at_all_teach_the_bias(self):
+        user = arrays(5, widest=1)
+        found = trained(user, range(5), [0, 2, 5])
+        assert found[0].size == 0 and found[1].shape == (0, CLASSES)
+        assert_close(dense(found), oracle(user, range(5), [0, 2, 5]))
+
+    def test_nobody_is_nothing(self):
+        user = arrays(0)
+        rows, change, moved, unsound = trained(user, [], [0])
+        assert rows.size == change.size == unsound == 0 and not moved.any()
+
+    def test_a_count_of_zero_is_no_division_by_zero(self):
+        user = arrays(4, 1) | {"counts": np.zeros(len(arrays(4, 1)["indices"]), np.uint16)}
+        _, change, moved, unsound = trained(user, range(4), [0, 4])
+        assert unsound == 0 and not change.any() and moved.any()
+
+    @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 80.0, 90.0, 1e4, 1e30])
+    def test_the_residual_is_softmax(self, spread):
+        logits = (np.random.default_rng(1).uniform(-1, 1, 11) * spread).astype(np.float32)
+        wanted = np.exp(logits.astype(np.float64) - logits.max())
+        wanted /= wanted.sum()
+        wanted[3] -= 1.0
+        found = logits.copy()
+        assert softmax_residual(found, 3, np.float32(-0.5)) == 0.0
+        np.testing.assert_allclose(found, -0.5 * wanted, rtol=3e-7, atol=1e-7)
+        assert abs(float(found.sum(dtype=np.float64))) < 1e-6
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("place", [0, 5, 10])
+    def test_a_logit_that_is_not_finite_is_told(self, bad, place):
+        logits = np.linspace(-1, 1, 11).astype(np.float32)
+        logits[place] = bad
+        assert softmax_residual(logits, 3, np.float32(-0.5)) != 0.0
+
+
+class TestPaths:
+    """The trainer reads some users in place and copies the chosen examples of others."""
+
+    @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
+    @pytest.mark.parametrize("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
+    @pytest.mark.parametrize("cap", [1, 7, 100])
+    def test_every_dtype_of_counts_gives_the_same_bits(self, inputs, multiplier, cap):
+        schedule = Schedule(learning_rate=0.9, batch_size=4, epochs=3, max_examples=cap)
+        trainer = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
+        params, user = {"kernel": KERNEL, "bias": BIAS}, arrays(30, 4)
+        updates = []
+        for dtype in (np.uint16, np.float32, np.uint8, np.int64, np.float64):
+            made = tag_examples(user | {"counts": user["counts"].astype(dtype)})
+            updates.append(trainer.train(params, made, Key.simulation(2)))
+        for update in updates:
+            np.testing.assert_array_equal(update["kernel"].rows, updates[0]["kernel"].rows)
+            assert update["kernel"].values.tobytes() == updates[0]["kernel"].values.tobytes()
+            assert update["bias"].tobytes() == updates[0]["bias"].tobytes()
+        assert np.abs(updates[0]["bias"]).max() > 0
+
+    def test_read_only_and_strided_arrays_are_read_where_they_lie(self):
+        user = arrays(12, 8)
+        plain = trained(user, range(12), [0, 6, 12])
+        frozen = {name: array.copy() for name, array in user.items()}
+        kernel, bias = KERNEL.copy(), BIAS.copy()
+        for array in (*frozen.values(), kernel, bias):
+            array.flags.writeable = False
+        found = trained(frozen, range(12), [0, 6, 12], kernel=kernel, bias=bias)
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(plain[:3], found[:3], strict=True))
+        apart = {name: np.repeat(array, 2)[::2] for name, array in user.items()}
+        schedule, key = Schedule(learning_rate=0.7, batch_size=5), Key.simulation(0)
+        params = {"kernel": KERNEL, "bias": BIAS}
+        one, other = (
+            SparseSoftmaxTrainer(schedule=schedule).train(params, tag_examples(u), key)
+            for u in (user, apart)
+        )
+        assert one["kernel"].values.tobytes() == other["kernel"].values.tobytes()
+
+    @given(seed=st.integers(0, 9999), epochs=st.integers(1, 3))
+    def test_only_chosen_examples_are_looked_at(self, seed, epochs):
+        """The others may hold anything at all, in place and in a copy: work follows the cap."""
+        schedule = Schedule(learning_rate=0.9, batch_size=3, epochs=epochs, max_examples=5)
+        trainer, params = SparseSoftmaxTrainer(schedule=schedule), {"kernel": KERNEL, "bias": BIAS}
+        key, user = Key.simulation(seed), arrays(60, seed, dtype=np.float32)
+        chosen = schedule.choose(60, key.generator())
+        poisoned = {name: array.copy() for name, array in user.items()}
+        for example in set(range(60)) - set(chosen.tolist()):
+            words = slice(*user["indptr"][example : example + 2])
+            poisoned["indices"][words] = -(10**9)
+            poisoned["counts"][words] = np.nan
+            poisoned["labels"][example] = 10**9
+        assert not np.array_equal(poisoned["labels"], user["labels"])
+        for dtype in (np.float32, np.float64):
+            clean, found = (
+                trainer.train(params, tag_examples(u | {"counts": u["counts"].astype(dtype)}), key)
+                for u in (user, poisoned)
+            )
+            for name in params:
+                left, right = (tree.to_dense(update)[name] for update in (clean, found))
+                assert left.tobytes() == right.tobytes()
+
+    def test_the_arrays_of_a_large_user_are_not_copied(self):
+        """A user of 50,000 examples in a file is opened, not read: the update allocates little."""
+        import tracemalloc
+
+        user = arrays(50_000, 2)
+        schedule = Schedule(learning_rate=0.9, max_examples=5)
+        trainer, params = SparseSoftmaxTrainer(schedule=schedule), {"kernel": KERNEL, "bias": BIAS}
+        made = tag_examples(user)
+        trainer.train(params, made, Key.simulation(0))
+        tracemalloc.start()
+        trainer.train(params, made, Key.simulation(0))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # One permutation of the positions (8 bytes each) is what drawing the subset takes.
+        assert peak < 50_000 * 8 * 1.3
+
+
+class TestAlone:
+    def test_neither_threads_nor_company_change_a_user(self):
+        users = [arrays(n, n) for n in range(1, 25)]
+
+        def alone(user):
+            number = len(user["labels"])
+            rows, change, moved, _ = trained(user, range(number), [0, number // 2, number])
+            return rows.tobytes() + change.tobytes() + moved.tobytes()
+
+        expected = [alone(user) for user in users]
+        assert [alone(user) for user in reversed(users)][::-1] == expected
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(5):
+                assert list(pool.map(alone, users)) == expected
+
+    def test_the_params_are_not_written(self):
+        kernel, bias = KERNEL.copy(), BIAS.copy()
+        trained(arrays(9, 1), [*range(9)] * 3, [0, 9, 18, 27], kernel=kernel, bias=bias)
+        assert kernel.tobytes() == KERNEL.tobytes() and bias.tobytes() == BIAS.tobytes()
+
+
+def changed(name, at, value):
+    def change(user):
+        user[name][at] = value
+        return {}
+
+    return change
+
+
+BEYOND = {
+    "a word too far": changed("indices", 3, WORDS),
+    "the largest word": changed("indices", -1, 2**31 - 1),
+    "a negative word": changed("indices", 0, -1),
+    "the smallest word": changed("indices", 2, -(2**31)),
+    "a label too far": changed("labels", 2, CLASSES),
+    "a negative label": changed("labels", 0, -1),
+    "an offset too far": changed("indptr", -1, 10**6),
+    "an offset far away": changed("indptr", 4, 2**62),
+    "a negative offset": changed("indptr", 0, -5),
+    "too few counts": lambda user: {"counts": user["counts"][:-1].copy()},
+    "too few labels": lambda user: {"labels": user["labels"][:-1].copy()},
+    "too few offsets": lambda user: {"indptr": user["indptr"][:-1].copy()},
+    "too few words": lambda user: {"indices": user["indices"][:-1].copy()},
+    "a short bias": lambda user: {"bias": BIAS[:-1].copy()},
+    "a long bias": lambda user: {"bias": np.append(BIAS, np.float32(0))},
+    "a short multiplier": lambda user: {"multiplier": MULTIPLIER[:-1].copy()},
+}
+
+
+class TestBeyond:
+    @pytest.mark.parametrize("spoil", BEYOND.values(), ids=BEYOND)
+    @pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+    def test_nothing_is_read_or_written_beyond_its_array(self, spoil, dtype):
+        user = arrays(8, 5, dtype=dtype)
+        assert len(user["indices"]) > 4
+        # The params lie within a larger block whose margins must stay as they are.
+        block = np.full((WORDS + 40, CLASSES), 7, np.float32)
+        block[20:-20] = KERNEL
+        before = block.copy()
+        changes = {"kernel": block[20:-20], **spoil(user)}
+        with pytest.raises(ValueError, match=r"outside|differ in length|one number for each"):
+            trained(user, range(8), [0, 8], **changes)
+        np.testing.assert_array_equal(block, before)
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("name", ["kernel", "bias"])
+    def test_params_that_are_not_finite_are_refused(self, bad, name):
+        params = {"kernel": KERNEL.copy(), "bias": BIAS.copy()}
+        user = arrays(8, 5)
+        at = (int(user["indices"][0]), 1) if name == "kernel" else (1,)
+        params[name][at] = bad
+        trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+        with pytest.raises(ValueError, match="not finite"):
+            trainer.train(params, tag_examples(user), Key.simulation(0))
+
+    def test_params_of_words_nobody_wrote_are_not_looked_at(self):
+        params = {"kernel": KERNEL.copy(), "bias": BIAS}
+        params["kernel"][WORDS - 1] = np.nan  # the users of these tests write the first half only
+        trainer, user = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5)), arrays(8, 5)
+        found = trainer.train(params, tag_examples(user), Key.simulation(0))
+        clean = trainer.train(
+            {"kernel": KERNEL, "bias": BIAS}, tag_examples(user), Key.simulation(0)
+        )
+        assert found["kernel"].values.tobytes() == clean["kernel"].values.tobytes()
+
+    def test_what_diverges_within_a_user_is_refused(self):
+        trainer = SparseSoftmaxTrainer(
+            schedule=Schedule(learning_rate=3e38, batch_size=1, epochs=4)
+        )
+        with pytest.raises(ValueError, match="not finite"):
+            trainer.train(
+                {"kernel": KERNEL, "bias": BIAS}, tag_examples(arrays(8, 5)), Key.simulation(0)
+            )
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_counts_that_are_not_finite_are_refused_in_either_path(self, value):
+        user = arrays(8, 5, dtype=np.float32)
+        for dtype in (np.float32, np.float64):
+            counts = np.full(len(user["indices"]), value, dtype)
+            trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+            with pytest.raises(ValueError, match="not finite"):
+                made = tag_examples(replace_counts(user, counts))
+                trainer.train({"kernel": KERNEL, "bias": BIAS}, made, Key.simulation(0))
+
+
+def replace_counts(user, counts):
+    return user | {"counts": counts}

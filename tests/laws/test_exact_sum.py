@@ -1,0 +1,374 @@
+"""Laws of the exact sum: whole numbers, whoever adds them up and in whatever order.
+
+Everything goes through the real `partial_sum`; the oracle is Python's integers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv import tree
+from fedpriv.catalogue import load_experiment
+from fedpriv.engine import SerialCarrier
+from fedpriv.experiment import build
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.bound import scaled
+from fedpriv.noise import gaussian
+from fedpriv.optimizers import sgd
+from fedpriv.privacy.plan import Plan
+from fedpriv.rng import Key
+from fedpriv.run import rounds
+from fedpriv.sums import BITS, PartialSum, RunningSum, merged
+from fedpriv.training.round import Round, partial_sum
+from fedpriv.transform import identity
+from fedpriv.tree import RowSparse
+
+ROWS, COLUMNS = 40, 3
+PARAMS = {"kernel": np.zeros((ROWS, COLUMNS), np.float32), "bias": np.zeros(COLUMNS, np.float32)}
+MULTIPLIER = {"kernel": np.geomspace(1e-3, 1e3, ROWS).astype(np.float32).reshape(-1, 1)}
+BOUNDS = {
+    "clip": lambda c: Rounded(bound=Clip(l2_clip_norm=c)),
+    "normalise": lambda c: Rounded(bound=Normalise(l2_clip_norm=c, regulariser=c / 7)),
+    "precondition": lambda c: Rounded(
+        bound=Preconditioned(multiplier=MULTIPLIER, bound=Clip(l2_clip_norm=c))
+    ),
+}
+every_bound = pytest.mark.parametrize("make", BOUNDS.values(), ids=BOUNDS)
+norms = st.floats(-6, 6).map(lambda exponent: 10.0**exponent)
+
+
+def update_of(number, scale=1.0):
+    """A user's made-up update, dense or row-sparse, float32 or float64."""
+    rng = np.random.default_rng(number)
+    size = scale * 10.0 ** rng.uniform(-3, 3)
+    dtype = (np.float32, np.float64)[int(rng.integers(2))]
+    index = np.sort(rng.choice(ROWS, int(rng.integers(0, ROWS // 3)), replace=False))
+    kernel = RowSparse(
+        rows=index, values=(size * rng.normal(size=(len(index), COLUMNS))).astype(dtype),
+        num_rows=ROWS,
+    )  # fmt: skip
+    if rng.integers(3) == 0:
+        kernel = (size * rng.normal(size=(ROWS, COLUMNS))).astype(dtype)
+    return {"kernel": kernel, "bias": (size * rng.normal(size=COLUMNS)).astype(np.float32)}
+
+
+class Written:
+    """Users whose updates are written down."""
+
+    def __init__(self, updates):
+        self.updates = updates
+
+    def examples(self, user_id):
+        return user_id
+
+    def train(self, params, examples, key):
+        return self.updates[examples]
+
+
+def summed(bound, updates, user_ids=None):
+    users = Written(updates)
+    return partial_sum(
+        params=PARAMS, bound=bound, trainer=users, data=users,
+        user_ids=list(updates) if user_ids is None else user_ids, key=Key.simulation(0),
+    )  # fmt: skip
+
+
+def integers(bound, updates):
+    """The oracle: Σ rint(float64(v) * factor / unit) in Python's integers."""
+    total = {name: [0] * t.size for name, t in PARAMS.items()}
+    for update in updates:
+        found, factor = scaled(bound, update)
+        for name, tensor in tree.to_dense(found).items():
+            whole = np.rint(tensor.astype(np.float64).reshape(-1) * (factor / bound.unit))
+            total[name] = [a + int(b) for a, b in zip(total[name], whole, strict=True)]
+    return total
+
+
+def as_ints(done):
+    assert all(tree.to_dense_tensor(t).dtype.kind == "i" for t in done.total.values())
+    return {n: tree.to_dense_tensor(t).reshape(-1).tolist() for n, t in done.total.items()}
+
+
+def squared(whole):
+    return sum(x * x for tensor in whole.values() for x in tensor)
+
+
+cohorts = st.lists(st.integers(0, 10**6), min_size=1, max_size=9, unique=True)
+
+
+class TestOrder:
+    @every_bound
+    @given(cohort=cohorts, c=norms, data=st.data())
+    def test_neither_order_nor_workers_change_a_bit(self, make, cohort, c, data):
+        bound = make(c)
+        updates = {f"u{number}": update_of(number, c) for number in cohort}
+        expected = integers(bound, updates.values())
+        assert as_ints(summed(bound, updates)) == expected
+        order = data.draw(st.permutations(list(updates)))
+        assert as_ints(summed(bound, updates, order)) == expected
+        worker_of = [data.draw(st.integers(0, 3)) for _ in order]
+        parts = [
+            summed(
+                bound, updates, [u for u, w in zip(order, worker_of, strict=True) if w == number]
+            )
+            for number in range(4)
+        ]
+        parts = [part.compact() if data.draw(st.booleans()) else part for part in parts]
+        found = merged(PARAMS, data.draw(st.permutations(parts)))
+        assert as_ints(found) == expected
+        assert (found.num_users, found.num_failed, found.unit) == (len(order), 0, bound.unit)
+
+    @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
+    def test_three_hundred_users(self, num_workers):
+        """Beyond what an int32 holds, dealt to any number of workers."""
+        bound = BOUNDS["clip"](0.25)
+        push = {
+            "kernel": np.zeros((ROWS, COLUMNS), np.float32),
+            "bias": np.full(3, -1e9, np.float32),
+        }
+        push["bias"][1] = 0
+        updates = {f"u{i}": push if i % 3 else update_of(i) for i in range(300)}
+        names = list(updates)
+        parts = [summed(bound, updates, names[w::num_workers]) for w in range(num_workers)]
+        expected = integers(bound, updates.values())
+        assert max(map(abs, expected["bias"])) > 2**31
+        assert as_ints(merged(PARAMS, parts)) == expected
+
+    def test_float_sums_do_depend_on_the_order(self):
+        """What the exact sum is for; if this fails, nothing above tells anything."""
+        updates = {f"u{i}": update_of(i) for i in range(40)}
+        bound = Clip(l2_clip_norm=1.0)
+        one = summed(bound, updates).total
+        other = summed(bound, updates, list(updates)[::-1]).total
+        assert any(not np.array_equal(one[name], other[name]) for name in one)
+
+
+class TestBound:
+    @every_bound
+    @given(number=st.integers(0, 10**6), c=norms, size=st.floats(-30, 30))
+    def test_a_user_is_at_most_two_to_the_24_units_long(self, make, number, c, size):
+        whole = as_ints(summed(make(c), {"u": update_of(number, c * 10.0**size)}))
+        assert squared(whole) <= 2 ** (2 * BITS)
+
+    @every_bound
+    @given(cohort=cohorts, c=norms)
+    def test_one_user_moves_the_sum_by_no_more(self, make, cohort, c):
+        bound, updates = make(c), {f"u{n}": update_of(n, 1e4 * c) for n in cohort}
+        everyone = as_ints(summed(bound, updates))
+        for left_out in updates:
+            others = as_ints(summed(bound, updates, [u for u in updates if u != left_out]))
+            moved = {
+                name: [a - b for a, b in zip(everyone[name], others[name], strict=True)]
+                for name in PARAMS
+            }
+            assert squared(moved) <= 2 ** (2 * BITS)
+            assert moved == as_ints(summed(bound, updates, [left_out]))
+
+    @pytest.mark.parametrize("c", [1e-9, 0.3, 1.0, 1e6])
+    @pytest.mark.parametrize("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
+    def test_equal_coordinates_all_round_the_same_way(self, num, c):
+        """The worst case: every one of d coordinates is rounded away from zero by half a unit."""
+        bound = Rounded(bound=Clip(l2_clip_norm=c))
+        for value in (1.0, 1e-3, 1e30, 7e-41):
+            self.assert_bounded(bound, np.full(num, value * c))
+
+    @staticmethod
+    def assert_bounded(bound, values):
+        running = RunningSum({"x": values}, bound.unit)
+        update, factor = scaled(bound, {"x": values})
+        running.add(update, factor)
+        whole = running.result()["x"].astype(np.int64)
+        # At most 2^48 by law, so that these squares fit; twice as long would too.
+        assert int((whole * whole).sum()) <= 2 ** (2 * BITS)
+        return whole
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_coordinates_that_lie_half_way(self, seed):
+        """Whole numbers and a half, as long as they may be: as much rounding as there can be."""
+        rng = np.random.default_rng(seed)
+        bound = Rounded(bound=Clip(l2_clip_norm=1.0))
+        num = int(rng.integers(100, 300_000))
+        largest = bound.length(math.inf, num)
+        size = int(largest / bound.unit / math.sqrt(num))
+        values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
+        values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.unit
+        norm = float(np.sqrt((values**2).sum()))
+        for stretch in (0.5, 1.0, 1.0 + 1e-12, 1.0 + 1e-7, 10.0):
+            self.assert_bounded(bound, values * stretch * min(1.0, largest / norm))
+
+    def test_the_longest_equal_coordinates_there_are(self):
+        """d and k with d k² just above 2^48: where k fits only if rounding is forgotten."""
+        bound, tried = Rounded(bound=Clip(l2_clip_norm=1.0)), 0
+        for k in range(9000, 60_000, 7):
+            num = -(-(2 ** (2 * BITS)) // (k * k))
+            over = num * k * k - 2 ** (2 * BITS)
+            if over * 2.0**-48 > 3e-8:
+                continue
+            whole = self.assert_bounded(bound, np.full(num, 1e9))
+            assert k - 1 <= whole[0] < k
+            tried += 1
+            if tried == 5:
+                break
+        assert tried == 5
+
+    def test_little_is_lost(self):
+        """At five million coordinates the bound is tightened by less than a part in 14,000."""
+        bound = Rounded(bound=Clip(l2_clip_norm=2.0))
+        assert 2.0 * (1 - 1 / 14_000) < bound.length(1e9, 5_000_500) < 2.0
+        assert bound.length(1.0, 5_000_500) == 1.0
+        assert bound.unit == 2.0**-23
+
+    def test_so_many_coordinates_that_rounding_fills_the_bound_are_refused(self):
+        bound = Rounded(bound=Clip(l2_clip_norm=2.0))
+        assert bound.length(9.0, 2**47) > 0
+        with pytest.raises(ValueError, match="too many for a grid"):
+            bound.length(9.0, 2**49)
+
+    @pytest.mark.parametrize(
+        "inner", [Unbounded(), Rounded(bound=Clip(l2_clip_norm=1.0))], ids=["none", "twice"]
+    )
+    def test_what_has_no_bound_or_a_grid_already_is_refused(self, inner):
+        with pytest.raises(ValueError, match="no finite bound to make a grid of"):
+            Rounded(bound=inner)
+
+    @every_bound
+    @given(number=st.integers(0, 10**6), c=norms)
+    def test_apply_is_what_the_sum_adds(self, make, number, c):
+        bound, update = make(c), update_of(number, c)
+        applied = tree.to_dense(bound.apply(update))
+        whole = as_ints(summed(bound, {"u": update}))
+        for name, tensor in applied.items():
+            np.testing.assert_array_equal(
+                tensor.reshape(-1), np.array(whole[name], np.float64) * bound.unit
+            )
+
+
+def make_plan(**changes):
+    arguments = {
+        "num_users": 100, "expected_cohort_size": 7, "num_rounds": 5, "bound": "clip",
+        "l2_bound": 0.37, "noise": "gaussian", "noise_multiplier": 1.3, "delta": 1e-3,
+    }  # fmt: skip
+    return Plan(**{**arguments, **changes})
+
+
+def released(plan, total, key, inverse=None):
+    server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity(), inverse=inverse)
+    state = server.init({n: t.copy() for n, t in PARAMS.items()})
+    return server.next(state, total, server.noise(state.params, key))
+
+
+class TestRelease:
+    KEY = Key.simulation(3).fold("noise").fold(1).fold(1)
+    UNIT = 0.37 * 2.0**-BITS
+
+    def total(self, num_users=20):
+        bound = Rounded(bound=Clip(l2_clip_norm=0.37))
+        assert bound.unit == self.UNIT
+        return summed(bound, {f"u{i}": update_of(i) for i in range(num_users)})
+
+    @pytest.mark.parametrize("share", [7, 2.5, 64])
+    @pytest.mark.parametrize("num_users", [0, 1, 20])
+    def test_sum_and_noise_are_whole_numbers_of_the_unit(self, num_users, share):
+        plan = make_plan(expected_cohort_size=share)
+        total = self.total(num_users)
+        found = released(plan, total, self.KEY).params
+        noise = gaussian(self.KEY, PARAMS, plan.stddev)
+        for name, tensor in tree.to_dense(total.total).items():
+            whole = tensor.astype(np.int64) + np.rint(noise[name].astype(np.float64) / self.UNIT)
+            expected = (whole * self.UNIT * (1.0 / share)).astype(np.float32)
+            np.testing.assert_array_equal(found[name], expected)
+
+    def test_what_is_released_lies_on_the_grid(self):
+        """From the released numbers alone: each is the float32 of a multiple of unit / cohort."""
+        step = self.UNIT / 7
+
+        def off_grid(total):
+            # Small noise, so that float32 tells neighbouring points of the grid apart.
+            params = released(make_plan(noise_multiplier=0.01), total, self.KEY).params
+            values = params["kernel"].astype(np.float64).reshape(-1)
+            gap = np.abs(values / step - np.rint(values / step))
+            return (gap > 2.0**-23 * np.abs(values / step) + 1e-6)[np.abs(values / step) < 2**21]
+
+        exact = off_grid(self.total(0))
+        assert exact.size > 100 and not exact.any()
+        zeros = {name: np.zeros(t.shape) for name, t in PARAMS.items()}
+        assert off_grid(PartialSum(total=zeros, num_users=0)).mean() > 0.9  # as floats it is not
+
+    def test_int64_and_row_sparse_totals_are_released_alike(self):
+        total = self.total()
+        wide = {n: tree.to_dense_tensor(t).astype(np.int64) for n, t in total.total.items()}
+        one = released(make_plan(), total, self.KEY)
+        for other in (
+            PartialSum(total=wide, num_users=20, unit=total.unit),
+            total.compact(),
+            PartialSum(total=wide, num_users=20, unit=total.unit).compact(),
+        ):
+            found = released(make_plan(), other, self.KEY)
+            for name in PARAMS:
+                assert found.params[name].tobytes() == one.params[name].tobytes()
+
+    def test_large_sums_keep_their_digits(self):
+        """300 users at the bound beside small noise: sums beyond int32 are released right."""
+        wide = {n: np.full(t.shape, 300 * 2**BITS, np.int64) for n, t in PARAMS.items()}
+        total = PartialSum(total=wide, num_users=300, unit=self.UNIT)
+        found = released(make_plan(noise_multiplier=0.01), total, self.KEY)
+        for tensor in found.params.values():
+            np.testing.assert_allclose(tensor, 300 * 0.37 / 7, rtol=1e-3)
+
+    def test_the_norm_is_that_of_the_mean(self):
+        for inverse in (None, {"kernel": np.full((ROWS, 1), 3.0, np.float32)}):
+            state = released(make_plan(), self.total(), self.KEY, inverse)
+            assert state.update_norm == pytest.approx(tree.l2_norm(state.params), rel=1e-6)
+
+    def test_rounding_the_noise_changes_it_by_half_a_unit_at_most(self):
+        plan, zeros = make_plan(), {n: np.zeros(t.shape, np.int32) for n, t in PARAMS.items()}
+        found = released(plan, PartialSum(total=zeros, num_users=0, unit=self.UNIT), self.KEY)
+        noise = gaussian(self.KEY, PARAMS, plan.stddev)
+        for name in PARAMS:
+            gap = np.abs(found.params[name].astype(np.float64) * 7 - noise[name])
+            assert gap.max() <= self.UNIT / 2 + 2.0**-22 * np.abs(noise[name]).max()
+
+
+class TestWholeRuns:
+    """Exact and float sums of the same experiment, three rounds of it."""
+
+    OPTIONS = {"rounds": 3, "cohort": 12, "noise-multiplier": 0.5, "eval-every": 3}  # noqa: RUF012
+
+    def params(self, corpus, **changes):
+        made = load_experiment("adadps-tags").with_options({**self.OPTIONS, **changes})
+        parts = build(made, corpus)
+        carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+        assert (parts.bound.unit is not None) == made.exact_sum
+        *_, (_, state) = rounds(parts, carrier, Key.simulation(1))
+        return state.params
+
+    @pytest.mark.parametrize("precondition", ["none", "local", "update", "scale-then-privatise"])
+    def test_the_switch_changes_bits_and_no_digits(self, tiny_corpus, precondition):
+        exact, real = (
+            self.params(tiny_corpus, **{"exact-sum": exact, "precondition": precondition})
+            for exact in (True, False)
+        )
+        off = tree.l2_norm(tree.subtract(exact, real)) / tree.l2_norm(real)
+        assert 0 < off < 1e-6
+
+    def test_it_is_the_default_with_noise_only(self, tiny_corpus):
+        for noise, wanted in (("gaussian", True), ("none", False)):
+            made = load_experiment("adadps-tags").with_options({"noise": noise})
+            options = {} if noise == "none" else self.OPTIONS
+            assert (build(made.with_options(options), tiny_corpus).bound.unit is not None) == wanted
+
+
+@pytest.mark.slow
+@every_bound
+@settings(max_examples=1000)
+@given(number=st.integers(0, 2**40), c=st.floats(-9, 9), size=st.floats(-40, 35))
+def test_a_user_is_at_most_two_to_the_24_units_long_at_length(make, number, c, size):
+    bound = make(10.0**c)
+    with np.errstate(over="ignore"):
+        update = update_of(number, 10.0 ** (c + size))
+    assert squared(as_ints(summed(bound, {"u": update}))) <= 2 ** (2 * BITS)

@@ -1,0 +1,104 @@
+"""Measuring in parts: the figures of the whole, whoever measured which part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.catalogue import load_experiment
+from fedpriv.experiment import build
+from fedpriv.training.evaluate import Metrics, chunks, combined
+from fedpriv.training.module import ArrayExamples
+from fedpriv.training.tasks import ModuleTask
+
+COUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=6))
+def test_shares_are_counted_again_exactly(parts):
+    metrics = [
+        Metrics(
+            accuracy=min(right, of) / of,
+            recall_at_5=min(found, 3 * of) / (3 * of),
+            num_examples=of,
+            num_tags=3 * of,
+        )
+        for right, found, of in parts
+    ]
+    together, total = combined(metrics), sum(of for _, _, of in parts)
+    assert together.accuracy == sum(min(right, of) for right, _, of in parts) / total
+    found = sum(min(found, 3 * of) for _, found, of in parts)
+    assert together.recall_at_5 == found / (3 * total)
+    assert (together.num_examples, together.num_tags) == (total, 3 * total)
+
+
+def test_parts_without_examples_count_for_nothing():
+    some = Metrics(accuracy=0.25, loss=2.0, num_examples=4)
+    assert combined([None, some, Metrics()]) == some
+    assert combined([None, Metrics()]) is None and combined([]) is None
+
+
+def test_a_figure_that_a_part_lacks_or_lost_is_not_made_up():
+    one, other = Metrics(accuracy=0.5, loss=1.0, num_examples=2), Metrics(num_examples=2)
+    assert combined([one, other]) == Metrics(num_examples=4)
+    lost = Metrics(accuracy=float("nan"), loss=float("nan"), num_examples=1)
+    assert np.isnan(combined([one, lost]).accuracy) and np.isnan(combined([one, lost]).loss)
+
+
+@given(st.integers(0, 5000), st.integers(1, 9))
+def test_every_example_is_in_one_chunk_and_the_chunks_are_always_the_same(number, of):
+    parts = [list(chunks(number, (part, of))) for part in range(of)]
+    assert sorted((c.start, c.stop) for part in parts for c in part) == [
+        (c.start, c.stop) for c in chunks(number)
+    ]
+    assert sum(c.stop - c.start for part in parts for c in part) == number
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize("of", [2, 3, 100])
+def test_tag_prediction_in_parts(tiny_corpus, public, of):
+    experiment = load_experiment("dp-fedavg-tags").with_options(
+        {"noise-multiplier": 1, "cohort": 8}
+    )
+    task = build(experiment, tiny_corpus).task
+    rng = np.random.default_rng(0)
+    params = {
+        name: rng.normal(size=array.shape).astype(np.float32)
+        for name, array in task.init_params(None).items()
+    }
+    whole = task.evaluate(params, public=public)
+    parts = [task.evaluate(params, public=public, part=(part, of)) for part in range(of)]
+    together = combined(parts)
+    assert together.loss == pytest.approx(whole.loss, rel=1e-9)
+    assert (together.accuracy, together.recall_at_5) == (whole.accuracy, whole.recall_at_5)
+    assert together.num_examples == whole.num_examples > of / 10
+    assert sum(part is not None for part in parts) > 1
+
+
+def test_a_module_in_parts():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2500, 7)).astype(np.float32), rng.integers(0, 3, 2500)
+    examples = ArrayExamples(x, y)
+    task = ModuleTask(
+        name="made up",
+        module=lambda: torch.nn.Linear(7, 3),
+        loss=torch.nn.functional.cross_entropy,
+        users={"a": examples},
+        public=examples,
+    )
+    params = {
+        n: rng.normal(size=p.shape).astype(np.float32)
+        for n, p in (("weight", np.zeros((3, 7))), ("bias", np.zeros(3)))
+    }
+    whole = task.evaluate(params, public=True)
+    scores = x @ params["weight"].T + params["bias"]
+    assert whole.accuracy == pytest.approx((scores.argmax(axis=1) == y).mean(), abs=1e-9)
+    for of in (2, 3, 5):
+        parts = [task.evaluate(params, public=True, part=(part, of)) for part in range(of)]
+        together = combined(parts)
+        assert together.accuracy == whole.accuracy and together.num_examples == 2500
+        assert together.loss == pytest.approx(whole.loss, rel=1e-9)
+    assert task.evaluate(params, public=False) is None
