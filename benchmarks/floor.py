@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/floor.py --corpus onstartups
 
-The unavoidable work of one round of the sparse job, as bare loops over arrays that lie ready, in the
-same process and on one core: sparse products, exponentials, the traffic of the touched rows (clear,
+The unavoidable work of one round of the sparse job, as bare loops over arrays that lie ready, on
+one core of the same process: sparse products, exponentials, the traffic of the touched rows (clear,
 norm, add to the sum), one Gaussian a parameter, and one pass of the server over all parameters.
 Whole rounds (cohort, keys, guards, bounds, ledger synced to disk) alternate with it, and the ratio
 is that of the medians. Evaluation is timed apart.
@@ -15,6 +15,7 @@ import argparse
 import os
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -91,7 +92,7 @@ class Floor:
             values = chosen.values(inputs)
             starts = [*range(0, len(chosen), schedule.batch_size), len(chosen)]
             steps = []
-            for a, b in zip(starts, starts[1:], strict=False):
+            for a, b in pairwise(starts):
                 first, last = chosen.indptr[a], chosen.indptr[b]
                 indptr = chosen.indptr[a : b + 1] - first
                 cut = slice(first, last)
@@ -104,6 +105,7 @@ class Floor:
         self.more = np.zeros_like(self.logits)
 
     def round(self, cohort) -> dict[str, float]:
+        """Do one round's work and return the seconds of its pieces."""
         from fedpriv.kernels.normals import box_muller
 
         spent = dict.fromkeys(("products", "exponentials", "rows", "normals", "server"), 0.0)
@@ -136,7 +138,7 @@ class Floor:
         for start in range(0, noise.size, 1 << 16):
             block = noise[start : start + (1 << 16)]
             bits = np.random.Philox(1).random_raw(block.size // 2).view(np.uint32)
-            box_muller(bits, block)
+            box_muller(bits, np.float32(1.0), block)
         then = clock()
         self.params = _stepped(self.total.reshape(-1), noise, self.params)
         self.total.fill(0)

@@ -35,7 +35,8 @@ def train(message: Message, context: Context) -> Message:
 
 def _host(context: Context) -> Host:
     corpus = {key: value for key, value in context.node_config.items() if key == "corpus"}
-    return read_host(_task(json.dumps(context.run_config), json.dumps(corpus)), context.node_config)
+    task = _task(json.dumps(context.run_config), json.dumps(corpus))
+    return read_host(task, context.run_config, context.node_config)
 
 
 @lru_cache(maxsize=2)

@@ -313,9 +313,18 @@ def local_multiplier(
     return side.multiplier
 
 
-def make_trainer(experiment: Experiment, task: Task, side: SideInformation | None) -> LocalTrainer:
-    """Return what a user does."""
-    return task.trainer(make_schedule(experiment), local_multiplier(experiment, side))
+def make_trainer(
+    experiment: Experiment, task: Task, side: SideInformation | None, device: str = "cpu"
+) -> LocalTrainer:
+    """Return what a user does, on a device.
+
+    Raises:
+        ValueError: If the task or this machine has no use for the device.
+    """
+    schedule, multiplier = make_schedule(experiment), local_multiplier(experiment, side)
+    if device == "cpu":  # a task of somebody's own need not know of devices
+        return task.trainer(schedule, multiplier)
+    return task.trainer(schedule, multiplier, device=device)
 
 
 def make_bound(experiment: Experiment, side: SideInformation | None) -> Bound:

@@ -15,6 +15,7 @@ from fedpriv.catalogue import load_experiment
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import Carrier, SerialCarrier
 from fedpriv.engine.ray_cluster import Cluster
+from fedpriv.engine.threads import ThreadCarrier
 from fedpriv.engine.worker import Workplace
 from fedpriv.experiment import (
     Experiment,
@@ -37,6 +38,21 @@ CarrierFactory = Callable[[Experiment, Parts], Carrier]
 def serial(experiment: Experiment, parts: Parts) -> Carrier:
     """Return the in-process carrier."""
     return SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+
+
+def on_threads(num_workers: int) -> CarrierFactory:
+    """Return what makes the carrier of so many threads."""
+
+    def make(experiment: Experiment, parts: Parts) -> Carrier:
+        return ThreadCarrier(
+            trainer=parts.trainer,
+            data=parts.task.data,
+            measure=parts.task.evaluate,
+            num_workers=num_workers,
+            max_examples=experiment.max_examples_per_user,
+        )
+
+    return make
 
 
 def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> CarrierFactory:
@@ -77,7 +93,9 @@ def open_workplace(
     task = experiment.task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return Workplace(
-        trainer=make_trainer(experiment, task, side), data=task.data, measure=task.evaluate
+        trainer=make_trainer(experiment, task, side, device),
+        data=task.data,
+        measure=task.evaluate,
     )
 
 

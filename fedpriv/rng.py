@@ -116,12 +116,17 @@ class Key:
         In secure mode the generator starts from entropy of the operating system but is not
         itself cryptographic; noise uses `normal`, which is.
         """
-        return np.random.Generator(np.random.Philox(_Given(self._value)))
+        return np.random.Generator(np.random.Philox(_Given(self._value)))  # type: ignore[arg-type]
 
     def normal(
-        self, shape: tuple[int, ...], dtype: Any = np.float32, *, threads: int | None = None
+        self,
+        shape: tuple[int, ...],
+        dtype: Any = np.float32,
+        *,
+        stddev: float = 1.0,
+        threads: int | None = None,
     ) -> np.ndarray:
-        """Return standard Gaussians of a shape.
+        """Return Gaussians of a shape.
 
         The stream is made of blocks that depend on the key and on their own number only, so that
         several threads fill them at once and the numbers are the same for any number of threads.
@@ -132,42 +137,45 @@ class Key:
             shape: Of the array.
             dtype: float32 or float64. Simulation mode in float64 draws by the ziggurat method, in
                 one thread: nothing large asks for it.
+            stddev: Their standard deviation; of a size that the dtype holds.
             threads: How many fill blocks at once; None for one a core this process may use.
         """
         if self.mode == "simulation" and dtype != np.float32:
-            return self.generator().standard_normal(shape, dtype=dtype)
+            drawn = np.asarray(self.generator().standard_normal(shape, dtype=dtype))
+            drawn *= stddev
+            return drawn
         out = np.empty(math.prod(shape), dtype)
         fill = self._simulated_block if self.mode == "simulation" else self._secure_block
         blocks = [(number, out[at : at + _BLOCK]) for number, at in _starts(out.size)]
         if threads is None:
             threads = len(os.sched_getaffinity(0))
         if threads == 1 or len(blocks) == 1:
-            for block in blocks:
-                fill(*block)
+            for number, block in blocks:
+                fill(number, block, stddev)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                deque(pool.map(lambda block: fill(*block), blocks), maxlen=0)
+                deque(pool.map(lambda item: fill(item[0], item[1], stddev), blocks), maxlen=0)
         return out.reshape(shape)
 
-    def _simulated_block(self, number: int, out: np.ndarray) -> None:
+    def _simulated_block(self, number: int, out: np.ndarray, stddev: float) -> None:
         from fedpriv.kernels.normals import box_muller
 
         # A block draws far fewer than the 2^64 numbers by which the counter is moved ahead.
-        bits = np.random.Philox(_Given(self._value), counter=number << 64)
+        bits = np.random.Philox(_Given(self._value), counter=number << 64)  # type: ignore[arg-type]
         pairs = (out.size + 1) // 2
         whole = out if out.size % 2 == 0 else np.empty(2 * pairs, np.float32)
-        box_muller(bits.random_raw(pairs).view(np.uint32), whole)
+        box_muller(bits.random_raw(pairs).view(np.uint32), np.float32(stddev), whole)  # type: ignore[arg-type]
         if whole is not out:
             out[:] = whole[: out.size]
 
-    def _secure_block(self, number: int, out: np.ndarray) -> None:
+    def _secure_block(self, number: int, out: np.ndarray, stddev: float) -> None:
         # The first half of the 16 bytes counts within a key stream, the second tells streams apart.
         nonce = bytes(8) + number.to_bytes(8, "little")
         stream = Cipher(ChaCha20(self._value, nonce), mode=None).encryptor()
         half = (out.size + 1) // 2
         bits = np.frombuffer(stream.update(bytes(16 * half)), np.uint64) >> np.uint64(11)
         uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53
-        radius = np.sqrt(-2.0 * np.log(uniform[:half]))
+        radius = np.sqrt(-2.0 * np.log(uniform[:half])) * stddev
         angle = 2.0 * np.pi * uniform[half:]
         out[:half] = radius * np.cos(angle)
         out[half:] = (radius * np.sin(angle))[: out.size - half]

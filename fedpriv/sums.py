@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -175,12 +176,13 @@ def _as_wide(values: np.ndarray, kind: np.dtype) -> np.ndarray:
     return values if known else values.astype(kind)
 
 
-def merged(template: Params, parts: Sequence[PartialSum]) -> PartialSum:
+def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False) -> PartialSum:
     """Return the sum of partial sums.
 
     Args:
         template: Names and shapes.
         parts: Of disjoint users, all on one grid or all without; may be none.
+        reuse: Whether the parts are given up, so that one of them may become the sum in place.
 
     Raises:
         ValueError: If their grids differ.
@@ -197,7 +199,12 @@ def merged(template: Params, parts: Sequence[PartialSum]) -> PartialSum:
     for name, expected in template.items():
         tensors = sorted((part.total[name] for part in parts), key=_is_sparse)
         # The first becomes the sum to add to; a dense one, if there is any.
-        total[name] = _copied(tensors[0], kind) if tensors else np.zeros(expected.shape, kind)
+        if not tensors:
+            total[name] = np.zeros(expected.shape, kind)
+        elif reuse and _is_own(tensors[0], kind):
+            total[name] = tensors[0]
+        else:
+            total[name] = _copied(tensors[0], kind)
         for tensor in tensors[1:]:
             add_sum(total, {name: tensor})
     return PartialSum(
@@ -210,6 +217,10 @@ def merged(template: Params, parts: Sequence[PartialSum]) -> PartialSum:
 
 def _is_sparse(tensor: Tensor) -> bool:
     return isinstance(tensor, RowSparse)
+
+
+def _is_own(tensor: Tensor, kind: type[np.generic]) -> TypeGuard[np.ndarray]:
+    return isinstance(tensor, np.ndarray) and tensor.dtype == kind and tensor.flags.writeable
 
 
 def _copied(tensor: Tensor, kind: type[np.generic]) -> np.ndarray:

@@ -297,7 +297,9 @@ class TestBuilding:
 
 
 def run_two(parts):
-    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+    carrier = SerialCarrier(
+        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    )
     run = rounds(parts, carrier, Key.simulation(0))
     return [next(run), next(run)]
 

@@ -44,7 +44,9 @@ def experiment(**options):
 
 def states(made, corpus, carrier=None, seed=0):
     parts = build(made, corpus)
-    carrier = carrier or SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+    carrier = carrier or SerialCarrier(
+        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    )
     found = [
         (record, {n: t.copy() for n, t in state.params.items()})
         for record, state in rounds(
@@ -285,7 +287,13 @@ class TestData7:
                 return super().partial_sum(cohort=["u00"], **arguments)
 
         parts = build(experiment(local_batch_size=3), tiny_corpus)
-        list(rounds(parts, One(trainer=parts.trainer, data=Data(), measure=parts.task.evaluate), Key.simulation(0)))
+        list(
+            rounds(
+                parts,
+                One(trainer=parts.trainer, data=Data(), measure=parts.task.evaluate),
+                Key.simulation(0),
+            )
+        )
         assert len(seen) == len(set(seen)) == 6
         assert all(sorted(order) == list(range(len(Examples.inner))) for order in seen)
 

@@ -79,7 +79,9 @@ def stopping(number, error=KeyboardInterrupt):
                 raise error
             return super().partial_sum(**arguments)
 
-    return lambda experiment, parts: Stopping(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+    return lambda experiment, parts: Stopping(
+        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    )
 
 
 def history(folder):
@@ -127,7 +129,9 @@ class TestReproducible:
         job = start(tiny_corpus, tmp_path / "a")
         job.run()
         parts = build(job.experiment, tiny_corpus)
-        carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+        carrier = SerialCarrier(
+            trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+        )
         *_, (record, state) = rounds(parts, carrier, Key.simulation(11))
         found = tensors(tmp_path / "a", 6)
         for name, array in state.params.items():

@@ -99,10 +99,14 @@ def run_command(
     aggregate: Annotated[str | None, typer.Option(help="none or ema.")] = None,
     inputs: Annotated[str | None, typer.Option(help="tff or unit-norm.")] = None,
     engine: Annotated[
-        str, typer.Option(help="serial: in this process; ray: in worker processes.")
+        str,
+        typer.Option(
+            help="serial: in this process; threads: on several threads of it, for the compiled "
+            "trainers; ray: in worker processes."
+        ),
     ] = "serial",
     workers: Annotated[
-        int | None, typer.Option(help="Worker processes of engine ray; by default one a core.")
+        int | None, typer.Option(help="Workers of engine threads or ray; by default one a core.")
     ] = None,
     gpus_per_worker: Annotated[
         float | None, typer.Option(help="Part of a GPU for each worker, such as 0.5 or 1.")
@@ -204,15 +208,25 @@ def _engines(
     What cannot be had is said here, before a run folder is made.
     """
     from fedpriv.engine.ray_cluster import Cluster
-    from fedpriv.engine.resources import Request
-    from fedpriv.job import on_ray, serial
+    from fedpriv.engine.resources import Request, usable_cores
+    from fedpriv.job import on_ray, on_threads, serial
 
     asked = {"workers": workers, "gpus-per-worker": gpus_per_worker, "ray-address": ray_address}
     given = {option: value for option, value in asked.items() if value is not None}
     if name == "serial":
         for option, value in given.items():
-            raise ValueError(f"--{option} {value} is for worker processes; add --engine ray")
+            raise ValueError(f"--{option} {value} is for several workers; add --engine ray")
         yield lambda reference, corpus_path: serial
+    elif name == "threads":
+        for option in ("gpus-per-worker", "ray-address"):
+            if option in given:
+                raise ValueError(
+                    f"--{option} {given[option]} is for worker processes; use --engine ray"
+                )
+        chosen = usable_cores() if workers is None else workers
+        if chosen < 1:
+            raise ValueError(f"--workers {chosen} must be at least 1")
+        yield lambda reference, corpus_path: on_threads(chosen)
     elif name == "ray":
         request = Request(
             workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
@@ -221,7 +235,7 @@ def _engines(
             yield partial(on_ray, cluster)
     else:
         raise ValueError(
-            f"engine {name!r} is not known; use 'serial' or 'ray', or run the Flower app"
+            f"engine {name!r} is not known; use 'serial', 'threads' or 'ray', or run the Flower app"
         )
 
 

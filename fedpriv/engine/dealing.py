@@ -9,6 +9,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from fedpriv.training.round import UserData
+
+
+def work_of(data: UserData, user_id: str, max_examples: int) -> int:
+    """Return how many examples a user will train on; it only decides who trains it."""
+    try:
+        return min(data.num_examples(user_id), max_examples)
+    except Exception:  # where training fails too, the user contributes zero
+        return 1
+
 
 def deal(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
     """Return each worker's users, longest first.

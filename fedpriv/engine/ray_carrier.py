@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from fedpriv.engine.dealing import deal
+from fedpriv.engine.dealing import deal, work_of
 from fedpriv.engine.ray_pool import LOST, Call, Pool
 from fedpriv.engine.resources import Share
 from fedpriv.engine.worker import Opened, Order, Worker, WorkplaceFactory
@@ -75,7 +75,7 @@ class RayCarrier:
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
         order = ray.put(Order(params=params, bound=bound, key=key))
-        sizes = {user: self._work(user) for user in cohort}
+        sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
         shards = [shard for shard in deal(sizes, self._share.num_workers) if shard]
         sums = self._sums(order, shards, _TRIES_OF_A_SHARE)
         found = [done for done in sums if done is not LOST]
@@ -90,13 +90,6 @@ class RayCarrier:
             _LOG.warning("%d drawn users contribute zero: each kills its worker", num_lost)
         total = merged(params, found or [_nothing(params, bound)])
         return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
-
-    def _work(self, user_id: str) -> int:
-        """Return how many examples a user will train on; it only decides who trains it."""
-        try:
-            return min(self._data.num_examples(user_id), self._max_examples)
-        except Exception:  # where the worker fails too, the user contributes zero
-            return 1
 
     def _sums(self, order: Any, shards: Sequence[Sequence[str]], tries: int) -> list[PartialSum]:
         calls = [Call("partial_sum", (order, shard)) for shard in shards]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
 import shutil
+import signal
+import socket
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from fedpriv.engine.resources import Request, Share, share_of, this_machine
 
 _MIB = 1 << 20
 _FREE_SECONDS = 10.0
+_KNOCK_SECONDS = 10.0
 #: One thread a worker: sums do not depend on the machine, and workers do not fight for cores.
 _WORKER_ENVIRONMENT = {
     name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -49,6 +54,7 @@ class Cluster:
         self.tell = tell
         self._folder: str | None = None
         self._connected = False
+        self._before_sigterm: Any = None
         if request.address is None:
             self._here = this_machine(request)
             self.share = share_of(request, [self._here])
@@ -94,16 +100,16 @@ class Cluster:
 
     def _join(self, address: str) -> None:
         try:
+            _knock(address)
             self._connect(address=address, runtime_env={"env_vars": _WORKER_ENVIRONMENT})
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise ValueError(
                 f"no Ray cluster answers at --ray-address {address} ({error}); start one with "
                 "`ray start --head`, or leave the option out to start Ray here"
             ) from error
 
     def _connect(self, **arguments: Any) -> None:
-        with _environment(_WORKER_ENVIRONMENT | _RAY_ENVIRONMENT), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's advice to those who write against it
+        with _environment(_WORKER_ENVIRONMENT | _RAY_ENVIRONMENT), _without_warnings():
             import ray
 
             if ray.is_initialized():
@@ -111,21 +117,26 @@ class Cluster:
                     "Ray is running in this process already; call ray.shutdown() first"
                 )
             _silence(ray)
+            self._before_sigterm = signal.getsignal(signal.SIGTERM)
             self._connected = True  # from here on, what there is of it is taken down again
             try:
                 ray.init(**arguments, log_to_driver=False, logging_level=logging.ERROR)
             except BaseException:
                 self.close()
                 raise
+        if threading.current_thread() is threading.main_thread():
+            # Ray's own answer to SIGTERM is to abort, and some of its processes outlive that.
+            signal.signal(signal.SIGTERM, _leave)
 
     def close(self) -> None:
         """Stop what was started, and leave what was joined."""
         if self._connected:
             import ray
 
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _without_warnings():
                 ray.shutdown()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, self._before_sigterm)
             self._connected = False
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -139,6 +150,16 @@ def store_bytes(num_bytes: int, num_workers: int) -> int:
     with as much again for objects that are not freed yet.
     """
     return 100 * _MIB + num_bytes * (2 + 4 * num_workers)
+
+
+def _knock(address: str) -> None:
+    """Raise an error if nobody listens at host:port; Ray itself would try for minutes."""
+    if address == "auto":
+        return
+    host, separator, port = address.rpartition(":")
+    if not (separator and port.isdigit()) or "/" in host:
+        raise ValueError("an address is host:port, or auto")
+    socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
 
 
 def _machines() -> list[Mapping[str, float]]:
@@ -184,6 +205,20 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Ignore Ray's advice to programmers, and what Python says of files it lets go of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+        gc.collect()  # now, and not where the warnings would be somebody else's
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """Unwind on SIGTERM as on Ctrl-C, so that everything is stopped in order."""
+    raise SystemExit(128 + number)
 
 
 def _silence(ray: Any) -> None:

@@ -58,6 +58,7 @@ class Exchange:
         *,
         seconds: float,
         on_error: Callable[[Message], None] | None = None,
+        enough: Callable[[], bool] | None = None,
     ) -> Iterator[Message]:
         """Yield the first valid answer to each request, in order of arrival.
 
@@ -66,6 +67,7 @@ class Exchange:
             seconds: From now on; who has not answered by then is missing.
             on_error: Shown the replies by which nodes say that they failed. What a node writes
                 there is its own words: do not log them where ids of users may not be seen.
+            enough: Asked while there is something to wait for; True ends it as the deadline does.
         """
         deadline = self.clock() + seconds
         waiting = iter(requests)
@@ -77,7 +79,7 @@ class Exchange:
             exhausted = exhausted or self._push(waiting, pending)
             if not pending and exhausted:
                 return
-            if self.clock() >= deadline:
+            if self.clock() >= deadline or (enough is not None and enough()):
                 break
             arrived = False
             for message_id in list(pending):
@@ -89,7 +91,7 @@ class Exchange:
                         elif on_error is not None:
                             on_error(message)
                     del message
-            wait = _MIN_WAIT if arrived else min(1.5 * wait, _MAX_WAIT)
+            wait = _MIN_WAIT if arrived else min(1.2 * wait, _MAX_WAIT)
             if not arrived:
                 self.sleep(max(0.0, min(wait, deadline - self.clock())))
         self._overdue.update(dict.fromkeys(pending, self.clock() + _OVERDUE_SECONDS))

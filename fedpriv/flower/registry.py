@@ -87,6 +87,9 @@ def register(
         allow_missing: Start without rostered users that nobody hosts; their coins are still
             tossed, and they contribute zero.
 
+    Nodes that have not answered a few seconds after everybody was found are not waited for: with
+    fewer shards than nodes, most host nobody.
+
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
         plan.
@@ -100,6 +103,13 @@ def register(
     asked: set[int] = set()
     failures: list[str] = []
     num_unlisted = 0
+    complete_since: float | None = None
+
+    def enough() -> bool:
+        nonlocal complete_since
+        if complete_since is None and len(node_of) == len(wanted):
+            complete_since = exchange.clock()
+        return complete_since is not None and exchange.clock() >= complete_since + _GRACE_SECONDS
 
     def note(reply: Message) -> None:
         failures.append(reply.error.reason or "no reason given")
@@ -109,7 +119,7 @@ def register(
         asked.update(new)
         questions = (_question(node_id, seconds) for node_id in new)
         left = max(0.0, deadline - exchange.clock())
-        for reply in exchange.answers(questions, seconds=left, on_error=note):
+        for reply in exchange.answers(questions, seconds=left, on_error=note, enough=enough):
             node_id = reply.metadata.src_node_id
             try:
                 claimed = read_registration(reply.content)

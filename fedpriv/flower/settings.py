@@ -31,6 +31,7 @@ OWN_KEYS: dict[str, Value] = {
     "round-deadline": 600.0,
     "register-seconds": 300.0,
     "allow-missing-users": False,
+    "shards": 0,
 }
 
 
@@ -127,20 +128,30 @@ def open_task(run_config: Config, node_config: Config) -> Task:
         ) from error
 
 
-def read_host(task: Task, node_config: Config) -> Host:
+def read_host(task: Task, run_config: Config, node_config: Config) -> Host:
     """Return the users of this node: one partition of the roster, or else the whole of it.
 
     Flower's simulation sets `partition-id` and `num-partitions` itself; a SuperNode gets them in
-    its --node-config, or leaves them out when its own corpus holds nobody else's users.
+    its --node-config, or leaves them out when its own corpus holds nobody else's users. With
+    `shards` in the run-config the first so many nodes host everybody, and the others nobody.
 
     Raises:
-        ValueError: If there is no such partition.
+        ValueError: If there is no such partition, or there are more shards than nodes.
     """
-    return Host.of(
-        task,
-        partition=_whole(node_config, "partition-id", 0),
-        num_partitions=_whole(node_config, "num-partitions", 1),
-    )
+    partition = _whole(node_config, "partition-id", 0)
+    num_nodes = _whole(node_config, "num-partitions", 1)
+    shards = _whole(run_config, "shards")
+    if not 0 <= shards <= num_nodes:
+        raise ValueError(
+            f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
+            "many, or shards=0, where every node hosts its own partition"
+        )
+    host = Host.of(task, partition=partition, num_partitions=num_nodes)
+    if shards == 0:
+        return host
+    if partition >= shards:
+        return Host(task=task, user_ids=frozenset())
+    return Host.of(task, partition=partition, num_partitions=shards)
 
 
 def _word(config: Config, key: str) -> str:

@@ -4,6 +4,9 @@ The transform is a fixed sequence of correctly rounded operations without contra
 same bits give the same Gaussians on any machine.
 """
 
+# Types within compiled code are the compiler's: those of the signatures above each function.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
+
 from __future__ import annotations
 
 import math
@@ -19,17 +22,18 @@ _SQRT_HALF = np.uint32(int(2**32 * math.sqrt(0.5)))
 _QUARTER = np.float32(math.pi / 2 * 2.0**-30)
 
 
-@njit([(UINT32, float32[::1])], nogil=True, cache=True, error_model="numpy")
-def box_muller(bits: np.ndarray, out: np.ndarray) -> None:
-    """Fill `out` with standard Gaussians.
+@njit([(UINT32, float32, float32[::1])], nogil=True, cache=True, error_model="numpy")
+def box_muller(bits: np.ndarray, stddev: float, out: np.ndarray) -> None:
+    """Fill `out` with Gaussians.
 
     The first half of the bits gives the radii, the second the angles; cosines fill the first half
     of `out` and sines the second.
 
     Args:
         bits: uint32 `(n,)`, uniform; n even.
-        out: float32 `(n,)`, overwritten. Magnitudes reach 6.76, beyond which a Gaussian lies with
-            probability 1.4e-11; none is zero.
+        stddev: Their standard deviation, float32.
+        out: float32 `(n,)`, overwritten. Magnitudes reach 6.76 stddev, beyond which a Gaussian
+            lies with probability 1.4e-11; none is zero.
     """
     half = bits.size // 2
     for i in range(half):
@@ -56,7 +60,7 @@ def box_muller(bits: np.ndarray, out: np.ndarray) -> None:
         y = y * r * z - _F(0.5) * z
         power = _F(exponent)
         logarithm = (r + (y + power * _F(-2.12194440e-4))) + power * _F(0.693359375)
-        radius = math.sqrt(_F(-2.0) * logarithm)
+        radius = math.sqrt(_F(-2.0) * logarithm) * stddev
         # The angle, 2π (bits + 1/2) / 2^32, as a quarter turn and what is left of it, within π/4
         # of 0 and never 0 itself: no Gaussian is exactly zero.
         turn = _I(bits[half + i])

@@ -5,6 +5,9 @@ own change of its own rows is kept, so nothing dense is made and no batch is gat
 depends on the user's examples, its order and the params alone.
 """
 
+# Types within compiled code are the compiler's: those of the signatures above each function.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
+
 from __future__ import annotations
 
 import math

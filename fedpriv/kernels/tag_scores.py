@@ -1,5 +1,8 @@
 """Measuring softmax regression on bags of words: one pass, one row of logits at a time."""
 
+# Types within compiled code are the compiler's: those of the signatures above each function.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
+
 from __future__ import annotations
 
 import math

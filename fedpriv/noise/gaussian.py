@@ -45,6 +45,5 @@ def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
         if stddev == 0:
             noise[name] = np.zeros(shape, np.float32)
             continue
-        noise[name] = key.fold(name).normal(shape, np.float32)
-        noise[name] *= np.float32(stddev)
+        noise[name] = key.fold(name).normal(shape, np.float32, stddev=stddev)
     return noise

@@ -31,15 +31,17 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging as absl_logging
-from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.numbers import positive_int, probability
+
+# Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
+if TYPE_CHECKING:
+    from dp_accounting.pld import privacy_loss_distribution as pld
 
 
 def rounded_up(value: float, digits: int) -> float:
@@ -250,6 +252,8 @@ def _one_loss(
     event: Event, relation: Relation, interval: float, count: int
 ) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
     theirs = relation._theirs
     if event.kind == "truncated-poisson-gaussian":
         assert event.num_users and event.sampling_prob and event.cap
@@ -293,6 +297,8 @@ def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
 def _rdp_epsilon(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation
 ) -> float | None:
+    from dp_accounting.rdp import RdpAccountant, compute_epsilon
+
     curves = [_rdp_curve(event, relation) for event, _ in groups]
     if any(curve is None for curve in curves):
         return None
@@ -307,6 +313,8 @@ def _rdp_epsilon(
 @functools.lru_cache(maxsize=64)
 def _rdp_curve(event: Event, relation: Relation) -> tuple[float, ...] | None:
     """Return the RDP of one charge at every default order, or None where RDP has no answer."""
+    from dp_accounting.rdp import RdpAccountant
+
     theirs = relation._theirs
     priced = event.to_dp_event(relation, accountant="RDP")
     accountant = RdpAccountant(neighboring_relation=theirs)

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, get_args
-
-import dp_accounting
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedpriv.privacy.numbers import finite_float, positive_float, positive_int
+
+# Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
+if TYPE_CHECKING:
+    import dp_accounting
 
 EventKind = Literal[
     "gaussian", "poisson-gaussian", "truncated-poisson-gaussian", "fixed-size-gaussian"
@@ -54,6 +56,8 @@ class Relation(Enum):
 
     @property
     def _theirs(self) -> dp_accounting.NeighboringRelation:
+        import dp_accounting
+
         return (
             dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
             if self is Relation.ADD_REMOVE
@@ -160,6 +164,8 @@ class Event:
             accountant: Who will price it. RDP under replace-one gets half the noise multiplier,
                 because that accountant leaves out the doubled sensitivity.
         """
+        import dp_accounting
+
         sigma = self.noise_multiplier
         if accountant == "RDP" and relation is Relation.REPLACE_ONE:
             sigma = sigma / 2.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -110,6 +110,9 @@ class SparseSoftmaxTrainer:
         multiplier: 1/A for each word, float32 `(num_words,)`, applied to the kernel's gradient at
             every local step and not to the bias (AdaDPS Algorithm 3, line 6); None for plain SGD.
     """
+
+    #: Nothing of it ever changes, so threads may share it.
+    thread_safe: ClassVar[bool] = True
 
     schedule: Schedule
     inputs: str = "tff"

@@ -21,6 +21,8 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.local import LocalTrainer
+from fedpriv.training.vectorised import VectorisedTrainer
+from fedpriv.training.vectorised_round import vectorised_partial_sum
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
@@ -48,7 +50,9 @@ def partial_sum(
     user_ids: Sequence[str],
     key: Key,
 ) -> PartialSum:
-    """Train users one by one, bound each update, and return one unweighted sum.
+    """Train users, bound each update, and return one unweighted sum.
+
+    One by one; or many at once on the trainer's device, where the trainer does that.
 
     Args:
         params: The global params, float32. Not changed.
@@ -63,6 +67,10 @@ def partial_sum(
         * A user whose training raises or whose update is not finite or not of the params' shapes
           contributes zero, alone: nobody can stop a round or change another's contribution.
     """
+    if isinstance(trainer, VectorisedTrainer):
+        return vectorised_partial_sum(
+            params=params, bound=bound, trainer=trainer, data=data, user_ids=user_ids, key=key
+        )
     running = RunningSum(params, bound.unit)
     failed = 0
     for user_id in user_ids:

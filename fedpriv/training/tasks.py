@@ -73,8 +73,16 @@ class Task(Protocol):
         """Return the params before the first round, float32."""
         ...
 
-    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
-        """Return what a user does; `multiplier` is 1/A for local steps, empty for none."""
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
+        """Return what a user does.
+
+        Args:
+            schedule: How much work.
+            multiplier: 1/A for local steps, by name; empty for none.
+            device: Where; given only where it is not the CPU.
+        """
         ...
 
     def side_information(
@@ -156,8 +164,19 @@ class TagPrediction:
         """Return zeros: the loss is convex, and zero is nobody's data."""
         return module_params(SoftmaxRegression(len(self._view.words), len(self._view.tags)))
 
-    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
-        """Return row-sparse local SGD."""
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
+        """Return row-sparse local SGD.
+
+        Raises:
+            ValueError: For any device but the CPU: its rows are short and many.
+        """
+        if device != "cpu":
+            raise ValueError(
+                f"tag prediction does not train on {device!r}: its work is scattered rows, which "
+                "a processor's caches serve best; leave --gpus-per-worker out"
+            )
         rows = multiplier.get("kernel")
         return SparseSoftmaxTrainer(
             schedule=schedule,

@@ -195,6 +195,18 @@ def workplace(device: str, schedule: Any) -> Workplace:
     )
 
 
+def nodes(task: Any, num_nodes: int, num_shards: int, first: int = 101) -> dict[int, Host]:
+    """Return the nodes of a simulation whose run-config asks for shards."""
+    from fedpriv.flower.settings import read_host
+
+    return {
+        first + number: read_host(
+            task, {"shards": num_shards}, {"partition-id": number, "num-partitions": num_nodes}
+        )
+        for number in range(num_nodes)
+    }
+
+
 def shards(task: Any, num_nodes: int, first: int = 101) -> dict[int, Host]:
     """Return nodes that share the task's roster out among them."""
     return {

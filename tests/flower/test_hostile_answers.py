@@ -363,6 +363,10 @@ TOO_LONG: dict[str, Callable[[], object]] = {
     "one unit too long": lambda: whole(one_coordinate(TOP + 1)),
     "just below its negative": lambda: whole(one_coordinate(-TOP - 1, np.int32)),
     "every coordinate at the bound": lambda: whole(np.full((WORDS, TAGS), TOP)),
+    # 2^24 / √6 is 6849169.6: were it rounded to the nearest, the six would be too long again.
+    "six equal coordinates": lambda: whole(
+        np.where(np.arange(WORDS * TAGS) < 6, HIGHEST, 0).reshape(WORDS, TAGS)
+    ),
     "a long bias only": lambda: whole(np.zeros((WORDS, TAGS), np.int32), np.full(TAGS, LOWEST)),
     "a long row": lambda: some_rows(in_order(3), np.full((1, TAGS), LOWEST)),
     "long rows of int32": lambda: some_rows(
@@ -452,6 +456,22 @@ def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nod
         assert total[7, 2] == sign * num_nodes * TOP  # what nodes that are honest could send
     else:
         assert length_squared(found) > (0.999 * 12 * TOP) ** 2
+
+
+@pytest.mark.parametrize("value", [LOWEST, HIGHEST, TOP, -TOP])
+@pytest.mark.parametrize("num_users", [1, 100])
+def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
+    """More than an int32 holds: 300 nodes at what their users may contribute at most."""
+    template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
+    adds = BoundedSum(params=template, l2_bound=0.3, unit=EXACT.unit, round_num=4, attempt=2)
+    sent = value if abs(value) > TOP else num_users * value
+    content = RecordDict({"total": whole(one_coordinate(sent)), "report": report()})
+    for _ in range(300):
+        adds.add(content, num_users=num_users)
+    found = int(adds.result(300 * num_users).total["kernel"][7, 2])
+    limit = 300 * num_users * TOP
+    assert 0.999 * limit < (found if value > 0 else -found) <= limit
+    assert (adds.dropped["rebounded"] == 0) == (abs(value) == TOP)
 
 
 BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}

@@ -44,17 +44,17 @@ def everything(run, experiment):
 
 
 def assert_equals_in_process(run, corpus, tmp_path, **options):
-    """The flower run's state is the in-process one's, to a relative 1e-5."""
+    """The flower run's state is the in-process one's, bit for bit: sums are exact."""
     experiment = load_experiment(NAME).with_options({**OPTIONS, **options})
     assert (experiment.precondition, experiment.noise) == ("local", "gaussian")
+    assert experiment.exact_sum
     assert (experiment.server_optimizer, experiment.aggregate) == ("ema-momentum", "ema")
     job = start_job(experiment, NAME, Corpus.open(corpus), tmp_path / "serial")
     expected = job.run()
     state, found = everything(tmp_path / "serial", experiment), everything(run, experiment)
     assert set(found) == set(state) and {"kernel", "ema/kernel"} <= set(state)
     for key, array in state.items():
-        off = tree.l2_norm({key: found[key].astype(np.float64) - array})
-        assert off <= 1e-5 * tree.l2_norm({key: array}), key
+        assert np.array_equal(found[key], array), key
     assert tree.l2_norm(state) > 0
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert summary["epsilon"] == expected["epsilon"]
@@ -108,6 +108,23 @@ def test_flwr_run_starts_a_superlink_of_its_own(processes, flower, tiny_corpus, 
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)
     assert (app / "pyproject.toml").read_bytes() == before  # nothing in it that Flower migrates
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.timeout(280)
+def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus, tmp_path):
+    """Two of three nodes host everybody; more shards than nodes are refused with the way out."""
+    app = processes.copy_app(tmp_path / "app")
+    flower.start_superlink(simulation=True)
+    run, federation = tmp_path / "run", "num-supernodes=3 client-resources-num-cpus=1"
+    log = flower.run(app, config(processes, tiny_corpus, run, shards=2), federation)
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, tiny_corpus, tmp_path)
+    assert json.loads((run / "summary.json").read_text("utf-8"))["engine"]["workers"] == 2
+    log = flower.run(app, config(processes, tiny_corpus, tmp_path / "no", shards=4), federation)
+    assert "shards 4 do not fit on 3 nodes; give num-supernodes" in " ".join(log.split())
 
 
 @pytest.mark.slow

@@ -81,6 +81,42 @@ def test_nodes_that_come_later_are_waited_for(stub, task):
     assert len(looks) > 3
 
 
+@pytest.mark.parametrize("silent", [set(), {103, 107, 109}])
+def test_nodes_that_host_nobody_are_asked_but_hardly_waited_for(stub, task, silent):
+    """Two shards of ten nodes; those that stay silent cost a few seconds, not the whole wait."""
+    hosts = stub.shards(task, 2)
+    nobody = Host(task=task, user_ids=frozenset())
+    grid = stub.StubGrid(hosts | {node: nobody for node in range(103, 111)}, silent=silent)
+    clock = Clock()
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    registry = register(exchange, task.roster, seconds=1000.0)
+    assert set(registry.node_of) == set(task.roster)
+    assert set(registry.node_of.values()) == {101, 102}
+    assert clock.now < 1.0 if not silent else 5.0 <= clock.now < 7.0
+    assert exchange.dropped["missing"] == len(silent)
+
+
+@pytest.mark.parametrize("speaks_at", [25.0, 99.0])
+def test_a_silent_node_that_may_host_somebody_is_waited_for(stub, task, speaks_at):
+    grid, clock = stub.StubGrid(stub.shards(task, 3), silent={102}), Clock()
+    pull = grid.pull_messages
+
+    def pull_messages(message_ids):
+        if clock.now >= speaks_at:
+            grid.silent.clear()
+        return pull(message_ids)
+
+    grid.pull_messages = pull_messages
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    if speaks_at < 30.0:
+        assert len(register(exchange, task.roster, seconds=30.0).node_of) == 12
+        assert 25.0 <= clock.now < 26.0
+    else:
+        with pytest.raises(ValueError, match="4 of 12 rostered users"):
+            register(exchange, task.roster, seconds=30.0)
+        assert clock.now >= 30.0
+
+
 def test_a_user_on_two_nodes_is_refused(stub, task):
     hosts = stub.shards(task, 3)
     twice = sorted(hosts[101].user_ids)[0]

@@ -104,10 +104,40 @@ def test_a_nodes_own_corpus_is_the_one_it_opens(tiny_corpus, tmp_path):
 
 def test_a_node_without_a_partition_hosts_its_whole_roster(stub):
     task = stub.TinyTags()
-    assert read_host(task, {}).user_ids == set(task.roster)
-    part = read_host(task, {"partition-id": 2, "num-partitions": 5})
+    assert read_host(task, {}, {}).user_ids == set(task.roster)
+    part = read_host(task, DECLARED, {"partition-id": 2, "num-partitions": 5})
     assert part.user_ids == {"user-02", "user-07"}
     with pytest.raises(ValueError, match="partition-id 5 of num-partitions 5 does not exist"):
-        read_host(task, {"partition-id": 5, "num-partitions": 5})
+        read_host(task, {}, {"partition-id": 5, "num-partitions": 5})
     with pytest.raises(ValueError, match="partition-id 'x' must be a number"):
-        read_host(task, {"partition-id": "x"})
+        read_host(task, {}, {"partition-id": "x"})
+
+
+@pytest.mark.parametrize(("shards", "num_nodes"), [(1, 1), (1, 4), (2, 4), (3, 400), (4, 4)])
+def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num_nodes):
+    task = stub.TinyTags()
+    hosts = [
+        read_host(task, {"shards": shards}, {"partition-id": p, "num-partitions": num_nodes})
+        for p in range(num_nodes)
+    ]
+    hosted = [user for host in hosts for user in host.user_ids]
+    assert sorted(hosted) == sorted(task.roster)
+    sizes = [len(host.user_ids) for host in hosts]
+    assert sizes[:shards] == [12 // shards] * shards and not any(sizes[shards:])
+
+
+@pytest.mark.parametrize(
+    ("shards", "nodes", "message"),
+    [
+        (5, {"partition-id": 0, "num-partitions": 4}, "shards 5 do not fit on 4 nodes; give num-s"),
+        (2, {}, "shards 2 do not fit on 1 nodes"),
+        (-1, {"partition-id": 0, "num-partitions": 4}, "shards -1 do not fit"),
+        (1.5, {}, "shards 1.5 must be a whole number"),
+        ("two", {}, "shards 'two' must be a number"),
+        (True, {}, "shards True must be a number"),
+        (2, {"partition-id": 4, "num-partitions": 4}, "partition-id 4 of num-partitions 4 does no"),
+    ],
+)
+def test_shards_that_cannot_be_are_refused(stub, shards, nodes, message):
+    with pytest.raises(ValueError, match=message):
+        read_host(stub.TinyTags(), {"shards": shards}, nodes)

@@ -33,7 +33,7 @@ TURNS += [2**k for k in range(3, 29)]
 
 def transformed(bits):
     out = np.full(bits.size, np.nan, np.float32)
-    box_muller(np.ascontiguousarray(bits, np.uint32), out)
+    box_muller(np.ascontiguousarray(bits, np.uint32), np.float32(1.0), out)
     return out
 
 

@@ -231,11 +231,12 @@ class TestPaths:
                 left, right = (tree.to_dense(update)[name] for update in (clean, found))
                 assert left.tobytes() == right.tobytes()
 
-    def test_the_arrays_of_a_large_user_are_not_copied(self):
+    @pytest.mark.parametrize("dtype", [np.uint16, np.float32, np.float64])
+    def test_the_arrays_of_a_large_user_are_not_copied(self, dtype):
         """A user of 50,000 examples in a file is opened, not read: the update allocates little."""
         import tracemalloc
 
-        user = arrays(50_000, 2)
+        user = arrays(50_000, 2, dtype=dtype)
         schedule = Schedule(learning_rate=0.9, max_examples=5)
         trainer, params = SparseSoftmaxTrainer(schedule=schedule), {"kernel": KERNEL, "bias": BIAS}
         made = tag_examples(user)
@@ -284,7 +285,9 @@ BEYOND = {
     "the smallest word": changed("indices", 2, -(2**31)),
     "a label too far": changed("labels", 2, CLASSES),
     "a negative label": changed("labels", 0, -1),
+    "an offset one too far": lambda user: changed("indptr", -1, len(user["indices"]) + 1)(user),
     "an offset too far": changed("indptr", -1, 10**6),
+    "an offset one too low": changed("indptr", 0, -1),
     "an offset far away": changed("indptr", 4, 2**62),
     "a negative offset": changed("indptr", 0, -5),
     "too few counts": lambda user: {"counts": user["counts"][:-1].copy()},
@@ -303,6 +306,9 @@ class TestBeyond:
     def test_nothing_is_read_or_written_beyond_its_array(self, spoil, dtype):
         user = arrays(8, 5, dtype=dtype)
         assert len(user["indices"]) > 4
+        # What lies before and after each array would be read without a complaint.
+        for name in ("indices", "counts", "labels"):
+            user[name] = np.tile(user[name], 3)[len(user[name]) : 2 * len(user[name])]
         # The params lie within a larger block whose margins must stay as they are.
         block = np.full((WORDS + 40, CLASSES), 7, np.float32)
         block[20:-20] = KERNEL

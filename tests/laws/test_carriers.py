@@ -44,8 +44,8 @@ def serial(multiplier):
     return SerialCarrier(trainer=TASK.trainer(SCHEDULE, multiplier), data=TASK.data)
 
 
-def on_grid(multiplier, num_nodes, **settings):
-    grid = stub.StubGrid(stub.shards(TASK, num_nodes))
+def on_grid(multiplier, num_nodes, num_shards=0, **settings):
+    grid = stub.StubGrid(stub.nodes(TASK, num_nodes, num_shards))
     strategy = UserLevelStrategy(
         roster=TASK.roster,
         schedule=SCHEDULE,
@@ -60,6 +60,7 @@ CARRIERS = {
     "flower, one at a time": lambda multiplier: on_grid(multiplier, 12, max_in_flight=1),
     "flower, several users a node": lambda multiplier: on_grid(multiplier, 5),
     "flower, one node": lambda multiplier: on_grid(multiplier, 1),
+    "flower, two shards on seven nodes": lambda multiplier: on_grid(multiplier, 7, 2),
 }
 
 
@@ -113,13 +114,14 @@ def test_every_carrier_gives_the_sum_of_the_oracle(make, bound, multiplier):
 
 
 @pytest.mark.parametrize("bound", ["clip", "normalise", "preconditioned"])
-@pytest.mark.parametrize("num_nodes", [1, 5, 12])
+@pytest.mark.parametrize(("num_nodes", "num_shards"), [(1, 0), (5, 0), (12, 0), (2, 2), (12, 3)])
 @pytest.mark.parametrize("order", ["as asked", "backwards", "one by one"])
-def test_on_a_grid_flower_gives_the_very_integers(num_nodes, order, bound):
+def test_on_a_grid_flower_gives_the_very_integers(num_nodes, num_shards, order, bound):
     """Exact, whoever hosts whom and in whatever order the answers come."""
     exact, cohort = Rounded(bound=BOUNDS[bound]), TASK.roster[1:11]
     expected = total(serial(STEPS), exact, cohort)
-    carrier = on_grid(STEPS, num_nodes, max_in_flight=1 if order == "one by one" else 16)
+    window = 1 if order == "one by one" else 16
+    carrier = on_grid(STEPS, num_nodes, num_shards, max_in_flight=window)
     if order == "backwards":
         grid = carrier.exchange.grid
         grid.slow.update({node: 2 * (120 - node) for node in grid.hosts})

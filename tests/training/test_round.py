@@ -27,7 +27,9 @@ def experiment(**options):
 
 def final_params(made, corpus, number=3, key=0):
     parts = build(made, corpus)
-    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+    carrier = SerialCarrier(
+        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    )
     run = rounds(parts, carrier, Key.simulation(key))
     for _ in range(number):
         record, state = next(run)
