@@ -327,6 +327,12 @@ BAD = {
     "set type": (["dp-fedavg-tags", "--set", "rounds=many"], "many"),
     "set no axis": (["dp-fedavg-tags", "--set", "local-batch-size=0"], "local_batch_size"),
     "engine": (["dp-fedavg-tags", "--engine", "spark"], "spark"),
+    "serial workers": (["dp-fedavg-tags", "--workers", "2"], "--workers 2 is for several workers"),
+    "no threads": (["dp-fedavg-tags", "--engine", "threads", "--workers", "0"], "--workers 0"),
+    "gpu threads": (
+        ["dp-fedavg-tags", "--engine", "threads", "--gpus-per-worker", "1"],
+        "use --engine ray",
+    ),
     "keep": (["dp-fedavg-tags", "--keep-checkpoints", "0"], "'0'"),
     "secure seed": (["dp-fedavg-tags", "--secure", "--seed", "1"], "--secure takes no seed"),
     "corpus": (["dp-fedavg-tags", "--corpus", "/no/such/place"], "/no/such/place"),

@@ -300,7 +300,7 @@ def run_two(parts):
     carrier = SerialCarrier(
         trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
     )
-    run = rounds(parts, carrier, Key.simulation(0))
+    run = rounds(parts, carrier, Key.simulation(0), eval_every=2)
     return [next(run), next(run)]
 
 

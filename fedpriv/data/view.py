@@ -138,7 +138,7 @@ class TagView:
         Raises:
             ValueError: unknown user or split, `size` below 1.
         """
-        for rows in self._rows(user_ids, split, size):
+        for rows in self.rows(user_ids, split, size=size):
             yield self._columns.take(rows)
 
     def label_counts(self, user_ids: Sequence[str], split: str = "test") -> np.ndarray:
@@ -150,12 +150,23 @@ class TagView:
             ValueError: unknown user or split.
         """
         counts = np.zeros(len(self.tags), dtype=np.int64)
-        for rows in self._rows(user_ids, split, BATCH_EXAMPLES):
+        for rows in self.rows(user_ids, split):
             counts += np.bincount(self._columns.labels[rows], minlength=len(counts))
         return counts
 
-    def _rows(self, user_ids: Sequence[str], split: str, size: int) -> Iterator[np.ndarray]:
-        """Yield the row numbers of users' examples, int64, at most `size` at a time."""
+    @property
+    def columns(self) -> TagExamples:
+        """All examples of the view as mapped from disk, which row numbers refer to."""
+        return self._columns
+
+    def rows(
+        self, user_ids: Sequence[str], split: str = "test", *, size: int = BATCH_EXAMPLES
+    ) -> Iterator[np.ndarray]:
+        """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
+
+        Raises:
+            ValueError: unknown user or split, `size` below 1.
+        """
         if size < 1:
             raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
         starts, ends = self._spans(user_ids, split)

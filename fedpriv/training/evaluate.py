@@ -11,8 +11,6 @@ import numpy as np
 from fedpriv.data.examples import TagExamples
 from fedpriv.tree import Params
 
-_CHUNK = 4096
-
 #: One of so many equal shares of what is measured: (number from 0, how many).
 Part = tuple[int, int]
 WHOLE: Part = (0, 1)
@@ -84,49 +82,57 @@ def chunks(num_examples: int, part: Part = WHOLE, size: int = 1024) -> Iterator[
         yield slice(start, min(start + size, num_examples))
 
 
-def evaluate_tags(params: Params, examples: TagExamples, inputs: str) -> Metrics | None:
+def evaluate_tags(
+    params: Params, examples: TagExamples, inputs: str, rows: np.ndarray | None = None
+) -> Metrics | None:
     """Return the metrics of softmax regression on tag examples, or None when there are none.
 
     Ties between classes go to the lower index. Recall is micro-averaged over (example, tag) pairs
     and counts every tag of a post, not only the label.
+
+    Args:
+        params: `kernel` and `bias`.
+        examples: Read where they lie; they may be mapped from a file larger than memory.
+        inputs: "tff" or "unit-norm".
+        rows: int64, which examples; None for all.
+
+    Raises:
+        ValueError: If a word or a tag is outside the model.
     """
-    if len(examples) == 0:
+    from fedpriv.kernels.tag_scores import measure
+
+    chosen = np.arange(len(examples)) if rows is None else rows
+    if len(chosen) == 0:
         return None
-    kernel, bias = params["kernel"], params["bias"]
-    features = examples.features(inputs)
-    pair_counts = np.diff(examples.tag_indptr)
-    classes = np.arange(len(bias))
-    right = found = 0
-    loss = 0.0
-    for start in range(0, len(examples), _CHUNK):
-        stop = min(start + _CHUNK, len(examples))
-        logits = features[start:stop] @ kernel
-        logits += bias
-        rows = np.arange(stop - start)
-        labels = examples.labels[start:stop]
-        right += int((logits.argmax(axis=1) == labels).sum())
-        tags = examples.tag_indices[examples.tag_indptr[start] : examples.tag_indptr[stop]]
-        owner = np.repeat(rows, pair_counts[start:stop])
-        scores = logits[owner]
-        own = scores[np.arange(len(tags)), tags][:, None]
-        ahead = (scores > own).sum(axis=1)
-        ahead += ((scores == own) & (classes < tags[:, None])).sum(axis=1)
-        found += int((ahead < 5).sum())
-        peak = logits.max(axis=1, keepdims=True)
-        logits -= peak
-        picked = logits[rows, labels].astype(np.float64)
-        loss += float((np.log(np.exp(logits).sum(axis=1, dtype=np.float64)) - picked).sum())
+    right, found, pairs, loss = measure(
+        np.ascontiguousarray(examples.indptr, np.int64),
+        np.ascontiguousarray(examples.indices, np.int32),
+        # Counts that are neither of the two are of a user's own making, and few.
+        examples.counts
+        if examples.counts.dtype in (np.uint16, np.float32)
+        else examples.counts.astype(np.float32),
+        np.ascontiguousarray(examples.labels, np.int32),
+        np.ascontiguousarray(examples.tag_indptr, np.int64),
+        np.ascontiguousarray(examples.tag_indices, np.int32),
+        chosen,
+        inputs == "unit-norm",
+        params["kernel"],
+        params["bias"],
+    )
     return Metrics(
-        accuracy=right / len(examples),
-        recall_at_5=found / max(int(pair_counts.sum()), 1),
-        loss=loss / len(examples),
-        num_examples=len(examples),
-        num_tags=int(pair_counts.sum()),
+        accuracy=right / len(chosen),
+        recall_at_5=found / max(pairs, 1),
+        loss=loss / len(chosen),
+        num_examples=len(chosen),
+        num_tags=pairs,
     )
 
 
-def majority_class_accuracy(examples: TagExamples) -> float | None:
-    """Return the accuracy of always naming the commonest label, or None without examples."""
-    if len(examples) == 0:
-        return None
-    return float(np.bincount(examples.labels).max() / len(examples))
+def majority_share(label_counts: np.ndarray) -> float | None:
+    """Return the accuracy of always naming the commonest label, or None without examples.
+
+    Args:
+        label_counts: int64, how often each label occurs.
+    """
+    total = int(label_counts.sum())
+    return float(label_counts.max() / total) if total else None

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -34,7 +33,7 @@ from fedpriv.training.evaluate import (
     chunks,
     combined,
     evaluate_tags,
-    majority_class_accuracy,
+    majority_share,
 )
 from fedpriv.training.local import LocalTrainer, Schedule, SparseSoftmaxTrainer
 from fedpriv.training.module import (
@@ -136,14 +135,6 @@ class TagPrediction:
             raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
         self._view, self._inputs = view, inputs
         self._data = _TrainingExamples(view)
-        # Evaluation sets are large and asked for every few rounds: gather each once.
-        self._gathered = lru_cache(maxsize=None)(self._gather)
-
-    def _gather(self, public: bool, part: Part = WHOLE) -> Any:
-        number, of = part
-        if public:
-            return self._view.gather(self._view.public_users[number::of], split="all")
-        return self._view.gather(self._view.roster[number::of], split="test")
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -221,7 +212,10 @@ class TagPrediction:
 
         Part i of n is every n-th user from the i-th on.
         """
-        return evaluate_tags(params, self._gathered(public, part), self._inputs)
+        view, (number, of) = self._view, part
+        users = (view.public_users if public else view.roster)[number::of]
+        blocks = view.rows(users, "all" if public else "test")
+        return combined(evaluate_tags(params, view.columns, self._inputs, rows) for rows in blocks)
 
     def describe(self) -> dict[str, Any]:
         """Return names, counts and provenance of the view."""
@@ -233,7 +227,7 @@ class TagPrediction:
             "num_words": len(view.words),
             "num_tags": len(view.tags),
             "provenance": dict(view.provenance),
-            "majority_class_accuracy": majority_class_accuracy(self._gathered(False, WHOLE)),
+            "majority_class_accuracy": majority_share(view.label_counts(view.roster, "test")),
         }
 
 

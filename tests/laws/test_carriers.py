@@ -14,6 +14,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.engine import SerialCarrier
+from fedpriv.engine.threads import ThreadCarrier
 from fedpriv.engine.ray_cluster import Cluster
 from fedpriv.engine.resources import Request
 from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
@@ -55,7 +56,20 @@ def on_grid(multiplier, num_nodes, num_shards=0, **settings):
     return strategy.start(grid, lambda carrier: carrier)
 
 
+def on_threads(multiplier, num_workers):
+    return ThreadCarrier(
+        trainer=TASK.trainer(SCHEDULE, multiplier),
+        data=TASK.data,
+        measure=lambda params, **_: None,
+        num_workers=num_workers,
+        max_examples=SCHEDULE.max_examples,
+    )
+
+
 CARRIERS = {
+    "threads, one": lambda multiplier: on_threads(multiplier, 1),
+    "threads, two": lambda multiplier: on_threads(multiplier, 2),
+    "threads, four": lambda multiplier: on_threads(multiplier, 4),
     "flower, one user a node": lambda multiplier: on_grid(multiplier, 12),
     "flower, one at a time": lambda multiplier: on_grid(multiplier, 12, max_in_flight=1),
     "flower, several users a node": lambda multiplier: on_grid(multiplier, 5),
