@@ -45,9 +45,11 @@ class Contestant:
 
 
 def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1) -> Contestant:
+    """Return fedpriv on an engine; `threads` are torch's within one operation."""
     name = "fedpriv" if engine == "serial" else f"fedpriv, {engine.capitalize()}"
     more = ["with checkpoints"] if "--checkpoints" in options else []
     workers = f", {job.workers} workers" if engine == "ray" else ""
+    workers = f", {job.workers} of them" if engine == "threads" else workers
     threaded = f", {threads} threads" if threads > 1 else ""
     command = [sys.executable, str(HERE / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
     return Contestant(
@@ -58,23 +60,23 @@ def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1) -> Contesta
     )
 
 
-def _flower(job: Job) -> Contestant:
+def _flower(job: Job, client: str = "") -> Contestant:
     return Contestant(
-        name="Flower",
+        name=f"Flower{client}",
         tool="flower",
         command=[str(peers.environment("flower")), str(HERE / "flower_jobs.py"), job.to_json()],
         environment={**_QUIET, **_FLOWER, "OMP_NUM_THREADS": "1"},
     )
 
 
-def _pfl(job: Job, processes: int = 1, threads: int = 1) -> Contestant:
+def _pfl(job: Job, processes: int = 1, threads: int = 1, client: str = "") -> Contestant:
     python = str(peers.environment("pfl"))
     start = [python]
     if processes > 1:
         start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     setting = f"{processes} processes" if processes > 1 else f"1 process, {threads} thread"
     return Contestant(
-        name=f"pfl, {setting}{'s' if processes == 1 and threads > 1 else ''}",
+        name=f"pfl, {setting}{'s' if processes == 1 and threads > 1 else ''}{client}",
         tool="pfl",
         command=[*start, str(HERE / "pfl_jobs.py"), job.to_json()],
         environment={**_QUIET, "OMP_NUM_THREADS": str(threads), "PFL_PYTORCH_DEVICE": "cpu"},
@@ -100,20 +102,24 @@ def best(corpus: str | None) -> list[Contestant]:
     """Return who trains what its user would best write.
 
     For the peers that is the sparse torch client, at whose price their own work shows; fedpriv
-    reads its own corpus, through the same roster.
+    reads its own corpus, through the same roster. The peers with the dense client stand beside
+    them: it is what their own examples for such a model look like.
     """
     folder = tag_folder(corpus)
     job = Job(client="sparse", data=str(folder), workers=_cores())
+    dense = Job(client="dense", data=str(folder), workers=_cores())
     told = json.loads((folder / "about.json").read_text("utf-8"))
     own = [f"--corpus={told['corpus']}", f"--roster={told['roster']}"]
     return [
         _fedpriv(job, "serial", *own),
         _fedpriv(job, "serial", *own, "--checkpoints"),
+        _fedpriv(job, "threads", *own),
         _fedpriv(job, "ray", *own),
         _flower(job),
         _pfl(job),
-        _pfl(job, threads=_cores()),
         _pfl(job, processes=_cores()),
+        _flower(dense, ", dense client"),
+        _pfl(dense, processes=_cores(), client=", dense client"),
     ]
 
 

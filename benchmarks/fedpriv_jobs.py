@@ -26,6 +26,7 @@ from fedpriv.data.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.engine import Carrier, SerialCarrier
 from fedpriv.experiment import Experiment, Parts, build
+from fedpriv.job import on_threads
 from fedpriv.rng import Key
 from fedpriv.run import rounds
 from fedpriv.run_folder import RunFolder
@@ -44,6 +45,11 @@ def carried(
     """
     if engine == "serial":
         yield SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+        return
+    if engine == "threads":
+        carrier = on_threads(job.workers)(experiment, parts)
+        yield carrier
+        carrier.close()
         return
     from fedpriv.engine.ray_carrier import RayCarrier
     from fedpriv.engine.ray_cluster import Cluster

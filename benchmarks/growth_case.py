@@ -32,7 +32,7 @@ class Case:
         cohort: Expected users a round, by Poisson sampling.
         rounds: How many are timed.
         warm_up: Rounds before them.
-        engine: "serial" or "ray".
+        engine: "serial", "threads" or "ray".
         workers: Of the engine.
         look_every: Endurance: memory is read after so many rounds, and evaluated there; 0 for a
             plain timing.
@@ -62,6 +62,9 @@ def engine(case: Case) -> Iterator[Any]:
 
     if case.engine == "serial":
         yield job.serial
+        return
+    if case.engine == "threads":
+        yield job.on_threads(case.workers)
         return
     try:
         from fedpriv.engine.ray_cluster import Cluster
@@ -109,7 +112,8 @@ def measure(case: Case) -> dict[str, Any]:
             "cohort": case.cohort,
             # One more than is run: the last round of a plan is always evaluated.
             "rounds": case.warm_up + case.rounds + sampled + 1,
-            "noise-multiplier": 1.0,
+            # Endurance is the experiment as it stands, its noise calibrated to ε = 8.
+            **({} if case.look_every else {"noise-multiplier": 1.0}),
             "eval-every": case.look_every or 10**9,
         }
     )

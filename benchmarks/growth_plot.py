@@ -8,7 +8,12 @@ from typing import Any
 
 from growth_report import Results, Rows, engine_of
 
-_COLOURS = {"serial x 1": "#1f5fa8", "ray x 1": "#ad4a10", "ray x 2": "#2a7548"}
+_COLOURS = {
+    "serial x 1": "#1f5fa8",
+    "threads x 2": "#7a47a3",
+    "ray x 1": "#ad4a10",
+    "ray x 2": "#2a7548",
+}
 
 
 def plot(results: Results, file: Path) -> None:
@@ -91,7 +96,7 @@ def _dots(column: Any, rows: Rows) -> None:
     jobs = list(dict.fromkeys(row["said"] for row in rows))
     for place, (name, colour) in enumerate(_COLOURS.items()):
         here = [row for row in rows if engine_of(row) == name]
-        across = [jobs.index(row["said"]) + (place - 1) * 0.15 for row in here]
+        across = [jobs.index(row["said"]) + (place - 1.5) * 0.12 for row in here]
         style = {"marker": "o", "markersize": 5, "linestyle": "", "color": colour, "label": name}
         column[0].plot(across, [row["median"] * 1000 for row in here], **style)
         column[1].plot(across, [row["peak_pss_mib"] for row in here], **style)

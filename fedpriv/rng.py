@@ -138,7 +138,8 @@ class Key:
             dtype: float32 or float64. Simulation mode in float64 draws by the ziggurat method, in
                 one thread: nothing large asks for it.
             stddev: Their standard deviation; of a size that the dtype holds.
-            threads: How many fill blocks at once; None for one a core this process may use.
+            threads: How many fill blocks at once; None for one a core this process may use, less
+                the one on which users are trained meanwhile.
         """
         if self.mode == "simulation" and dtype != np.float32:
             drawn = np.asarray(self.generator().standard_normal(shape, dtype=dtype))
@@ -148,7 +149,7 @@ class Key:
         fill = self._simulated_block if self.mode == "simulation" else self._secure_block
         blocks = [(number, out[at : at + _BLOCK]) for number, at in _starts(out.size)]
         if threads is None:
-            threads = len(os.sched_getaffinity(0))
+            threads = max(1, len(os.sched_getaffinity(0)) - 1)
         if threads == 1 or len(blocks) == 1:
             for number, block in blocks:
                 fill(number, block, stddev)

@@ -143,12 +143,10 @@ def _rounds(
         attempt = ledger.attempts(round_num) + 1
         ledger.charge(round_num, attempt)
         due = round_num % eval_every == 0 or not plan.affords(ledger.charges)
-        # The attempt is paid for: its noise, and what it cost, are worked out while users train.
+        # The attempt is paid for: its noise may be drawn while users train.
         drawing = beside.submit(
             parts.round.noise, state.params, _key(root, "noise", round_num, attempt)
         )
-        priced = due and plan.is_private
-        spending = beside.submit(plan.epsilon, ledger.charges) if priced else None
         cohort = plan.sampler.cohort(_key(root, "cohort", round_num, attempt), parts.task.roster)
         total = carrier.partial_sum(
             params=state.params,
@@ -169,7 +167,7 @@ def _rounds(
             public = carrier.evaluate(released_params(state), public=True)
             if simulated:
                 roster = carrier.evaluate(released_params(state), public=False)
-        spent = spending and spending.result()
+        spent = plan.epsilon(ledger.charges) if due and plan.is_private else None
         record = RoundRecord(
             released=_released(state, attempt, plan, spent, public),
             diagnostics=Diagnostics(
