@@ -20,6 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	# The first run need not wait for compilers.
+	$(BIN)/python -c "import fedpriv.kernels.sums, fedpriv.kernels.normals, fedpriv.kernels.tag_scores"
 	touch $(STAMP)
 
 install: $(STAMP)

@@ -117,6 +117,7 @@ def best(corpus: str | None) -> list[Contestant]:
         _fedpriv(job, "ray", *own),
         _flower(job),
         _pfl(job),
+        _pfl(job, threads=_cores()),
         _pfl(job, processes=_cores()),
         _flower(dense, ", dense client"),
         _pfl(dense, processes=_cores(), client=", dense client"),

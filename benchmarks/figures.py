@@ -119,7 +119,9 @@ def markdown(title: str, entries: list[Entry], users: int, about: list[str]) -> 
 def _headlines(entries: list[Entry], base: Entry) -> list[str]:
     rows = []
     for tool, name in (("flower", "Flower"), ("pfl", "pfl")):
-        peer = quickest(entries, tool)
+        ran = [e for e in entries if e.contestant.tool == tool and e.blocks]
+        # The setting that comes nearest, by the very ratio that is stated.
+        peer = min(ran, key=lambda entry: ratio(entry, base), default=None)
         if peer is not None:
             rows.append(
                 f"- {base.contestant.name} against {peer.contestant.name}: "

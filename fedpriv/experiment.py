@@ -108,7 +108,7 @@ class Experiment:
     name: str
     description: str
     task: TaskFactory = field(default=tag_prediction, repr=False)
-    carriers: tuple[str, ...] = ("serial", "ray", "flower")
+    carriers: tuple[str, ...] = ("serial", "threads", "ray", "flower")
 
     roster: str | None = None
     users: int | None = None

@@ -39,6 +39,12 @@ Mode = Literal["simulation", "secure"]
 _BLOCK = 1 << 16
 
 
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # where the system does not say what this process may use
+
+
 def _starts(size: int) -> Iterator[tuple[int, int]]:
     return enumerate(range(0, size, _BLOCK))
 
@@ -149,7 +155,7 @@ class Key:
         fill = self._simulated_block if self.mode == "simulation" else self._secure_block
         blocks = [(number, out[at : at + _BLOCK]) for number, at in _starts(out.size)]
         if threads is None:
-            threads = max(1, len(os.sched_getaffinity(0)) - 1)
+            threads = max(1, _usable_cores() - 1)
         if threads == 1 or len(blocks) == 1:
             for number, block in blocks:
                 fill(number, block, stddev)

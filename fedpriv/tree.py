@@ -59,7 +59,10 @@ class RowSparse:
                 f"rows {rows.dtype}{rows.shape} do not index values {values.shape}; "
                 "give int64 rows, one for each stored row"
             )
-        if len(rows) and (rows[0] < 0 or rows[-1] >= self.num_rows or np.any(np.diff(rows) <= 0)):
+        # Compared, not subtracted: the difference of two int64 can overflow and look increasing.
+        if len(rows) and (
+            rows[0] < 0 or rows[-1] >= self.num_rows or np.any(rows[1:] <= rows[:-1])
+        ):
             raise ValueError(
                 f"rows must increase strictly within 0..{self.num_rows - 1}; sort and merge them"
             )

@@ -20,6 +20,7 @@ from fedpriv.engine import SerialCarrier
 from fedpriv.experiment import Experiment, build
 from fedpriv.job import resume_job, start_job
 from fedpriv.privacy.ledger import BudgetSpentError, Ledger, read_ledger
+from fedpriv.privacy.verification import verify_run
 from fedpriv.rng import Key
 from fedpriv.run import rounds
 from fedpriv.run_folder import RunFolder, read_lines
@@ -124,6 +125,17 @@ class TestReproducible:
         other = start(tiny_corpus, tmp_path / "c", seed=12)
         other.run()
         assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
+
+    def test_a_run_verifies_though_not_every_round_is_priced(self, tiny_corpus, tmp_path):
+        start(tiny_corpus, tmp_path / "run").run()
+        told = [line["epsilon"] for line in read_lines(tmp_path / "run", "rounds")]
+        assert None in told and told[-1] is not None
+        assert verify_run(tmp_path / "run").ok
+        rounds_file = tmp_path / "run" / "rounds.jsonl"
+        lines = [json.loads(line) for line in rounds_file.read_text().splitlines()]
+        lines[1]["epsilon"] = None  # evaluated, so it has to say
+        rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert not verify_run(tmp_path / "run").ok
 
     def test_a_run_without_a_folder_is_the_same_run(self, tiny_corpus, tmp_path):
         job = start(tiny_corpus, tmp_path / "a")

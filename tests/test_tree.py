@@ -254,3 +254,11 @@ class TestWhatIsNotTrusted:
     def test_validate_returns_itself(self):
         good = sparse([0, 4], [[1, 2], [3, 4]], 5)
         assert good.validate() is good and good.shape == (5, 2) and good.dtype == np.float32
+
+
+def test_rows_whose_differences_overflow_do_not_pass_for_increasing():
+    """5 - (-2**63) wraps to a positive number; compiled loops would write outside the tensor."""
+    rows = np.array([5, -(2**63), -1, 7])
+    hostile = RowSparse(rows=rows, values=np.ones((4, 2), np.float32), num_rows=8)
+    with pytest.raises(ValueError, match="increase strictly"):
+        hostile.validate()

@@ -293,7 +293,11 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
     with Progress(*columns, console=errors, disable=quiet) as bar:
         label = job.experiment.name + (" (synthetic)" if job.synthetic else "")
         line = bar.add_task(
-            label, total=plan.num_rounds, completed=job.ledger.charges, accuracy="–", epsilon="–"
+            label,
+            total=plan.num_rounds,
+            completed=job.ledger.charges,
+            accuracy="–",
+            epsilon="–" if plan.is_private else "∞",
         )
 
         def show(record: RoundRecord) -> None:
@@ -301,8 +305,9 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
             accuracy = record.released.accuracy_public if seen is None else seen.accuracy
             if accuracy is not None:
                 bar.update(line, accuracy=f"{accuracy:.1%}")
-            shown = "∞" if spent is None else f"{spent:.2f}"
-            bar.update(line, completed=job.ledger.charges, epsilon=shown)
+            if spent is not None:  # priced where a round is evaluated
+                bar.update(line, epsilon=f"{spent:.2f}")
+            bar.update(line, completed=job.ledger.charges)
 
         return job.run(on_round=show)
 

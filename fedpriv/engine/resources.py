@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_MOST_A_CORE = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -78,6 +80,11 @@ def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share
     if request.address is None:
         if wanted is None:
             wanted = sum(_room(m, None, part) for m in machines) if part else int(cpus)
+        if wanted > _MOST_A_CORE * cpus:
+            raise ValueError(
+                f"--workers {wanted} on {cpus:g} cores: at most {_MOST_A_CORE} can share one, and "
+                "one a core is quickest; ask for fewer"
+            )
         num_cpus = min(1.0, math.floor(1e4 * cpus / wanted) / 1e4)  # Ray counts in such steps
     most = sum(_room(machine, num_cpus, part) for machine in machines)
     if most < (wanted or 1):

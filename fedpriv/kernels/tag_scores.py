@@ -61,6 +61,21 @@ def measure(
         ValueError: If a word or a label is outside the kernel.
     """
     num_classes = bias.size
+    if kernel.shape[1] != num_classes or indptr.size != labels.size + 1:
+        raise ValueError("kernel and bias, or offsets and labels, do not belong together")
+    if tag_indptr.size != indptr.size or counts.size != indices.size:
+        raise ValueError("the columns do not belong together")
+    for k in range(chosen.size):
+        example = chosen[k]
+        if (
+            example < 0
+            or example >= labels.size
+            or indptr[example] < 0
+            or indptr[example + 1] > indices.size
+            or tag_indptr[example] < 0
+            or tag_indptr[example + 1] > tag_indices.size
+        ):
+            raise ValueError("an example lies outside the columns")
     scales = row_scales(indptr, counts, chosen, unit_norm)
     logits = np.empty(num_classes, np.float32)
     shares = np.empty(num_classes, np.float32)

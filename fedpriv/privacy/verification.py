@@ -219,9 +219,11 @@ def _rounds(folder: Path, history: History) -> list[Check]:
             elif pair not in released:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
             else:
-                value = history.plan.epsilon(position[pair]).value
+                # A round that was not evaluated need not be priced; it must say so, as null.
+                unpriced = row.get("epsilon", 0) is None and row.get("accuracy_public") is None
+                value = 0.0 if unpriced else history.plan.epsilon(position[pair]).value
                 silent = history.plan.is_private and row.get("epsilon") is None
-                if silent or not _same(row.get("epsilon"), value):
+                if not unpriced and (silent or not _same(row.get("epsilon"), value)):
                     problems.append(
                         f"round {pair[0]} states ε {row.get('epsilon')}, the charges "
                         f"give {value:.6f}"

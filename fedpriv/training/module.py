@@ -185,7 +185,7 @@ class ModuleTrainer:
             for name, buffer in layer.named_buffers(recurse=False)
         ]
         try:
-            with _own_stream(key, self.device):
+            with _own_stream(key, self.device), _one_thread():
                 for batch in self.schedule.batches(len(chosen), rng):
                     index = torch.from_numpy(batch).to(self.device)
                     self._step(trained, self.loss(module(x[index]), y[index]))
@@ -219,3 +219,16 @@ def _own_stream(key: Key, device: str | torch.device) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: how an operation is split among several shows in its last bits."""
+    before = torch.get_num_threads()
+    if before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before != 1:
+            torch.set_num_threads(before)

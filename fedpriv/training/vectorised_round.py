@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -38,12 +39,17 @@ def vectorised_partial_sum(
     Arguments and guarantees are those of `fedpriv.training.round.partial_sum`: each user moves the
     sum by at most `bound.l2_bound`, and one that fails contributes zero, alone. The params are
     copied to the device once, the examples chunk by chunk, and an update never leaves it.
+
+    Under a bound every chunk is one user. What a user shares a chunk with changes the last bits of
+    what it learns, and steep local training can make of such bits more than the bound: then one
+    user would move the sum by what it contributes *and* by what it did to its company.
     """
+    at_once = trainer.users_at_once if math.isinf(bound.l2_bound) else 1
     start = trainer.alone.start(params)
     multiplier = {n: _float32(trainer, m) for n, m in bound.multiplier.items() if n in start}
     num_elements = tree.num_elements(params)
     running, failed = DeviceSum(start, bound.unit), 0
-    for chunk in _chunks(user_ids, trainer.users_at_once):
+    for chunk in _chunks(user_ids, at_once):
         examples, keys = [], []
         for user_id in chunk:
             try:

@@ -319,6 +319,23 @@ class Scaled(nn.Module):
 
 
 class TestModuleTrainer:
+    def test_the_bits_do_not_depend_on_torchs_threads(self):
+        module = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10))
+        params, rng = module_params(module), np.random.default_rng(0)
+        x = rng.normal(size=(256, 512)).astype(np.float32)
+        trainer = trainer_of(module, learning_rate=0.5, batch_size=128)
+        before, found = torch.get_num_threads(), []
+        try:
+            for threads in (1, 2, 4):
+                torch.set_num_threads(threads)
+                examples = ArrayExamples(x, np.arange(256) % 10)
+                found.append(trainer.train(params, examples, Key.simulation(3)))
+                assert torch.get_num_threads() == threads  # and are left as they were
+        finally:
+            torch.set_num_threads(before)
+        for other in found[1:]:
+            assert all(np.array_equal(other[name], found[0][name]) for name in params)
+
     @pytest.mark.parametrize("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
     @pytest.mark.parametrize(("batch_size", "epochs"), [(100, 1), (100, 3), (4, 1), (4, 3)])
     @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
