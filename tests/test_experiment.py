@@ -312,7 +312,7 @@ class TestEveryExperiment:
     def test_its_name_is_its_own(self, name):
         made = load_experiment(name)
         assert made.name == name and made.description and "serial" in made.carriers
-        assert set(made.carriers) <= {"serial", "ray", "flower"}
+        assert set(made.carriers) <= {"serial", "threads", "ray", "flower"}
 
     @pytest.mark.parametrize("name", sorted(find_experiments()))
     def test_every_experiment_runs_two_rounds_on_the_serial_carrier(self, tiny_corpus, name):
