@@ -178,25 +178,36 @@ class TagView:
 
     def _spans(self, user_ids: Sequence[str], split: str) -> tuple[np.ndarray, np.ndarray]:
         """Return where each user's examples start and end, int64 (users,) each."""
-        spans = np.array([self._span(user, split) for user in user_ids], dtype=np.int64)
-        starts, ends = spans.reshape(-1, 2).T
-        return starts, ends
+        # No objects a user: with hundreds of thousands of them, memory would follow.
+        positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
+        starts, middles = self._user_offsets[positions], self._train_ends[positions]
+        ends = self._user_offsets[positions + 1]
+        return _of_split(split, starts, middles, ends)
 
     def _span(self, user_id: str, split: str) -> tuple[int, int]:
+        position = self._position(user_id)
+        start, end = self._user_offsets[position], self._user_offsets[position + 1]
+        start, end = _of_split(split, start, self._train_ends[position], end)
+        return int(start), int(end)
+
+    def _position(self, user_id: str) -> int:
         position = self._positions.get(user_id)
         if position is None:
             raise ValueError(
                 f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
                 f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
             )
-        start, end = self._user_offsets[position], self._user_offsets[position + 1]
-        if split == "all":
-            return int(start), int(end)
-        if split == "train":
-            return int(start), int(self._train_ends[position])
-        if split == "test":
-            return int(self._train_ends[position]), int(end)
-        raise ValueError(f"split {split!r} is unknown; choose one of {SPLITS}")
+        return position
+
+
+def _of_split(split: str, start: Any, middle: Any, end: Any) -> tuple[Any, Any]:
+    if split == "all":
+        return start, end
+    if split == "train":
+        return start, middle
+    if split == "test":
+        return middle, end
+    raise ValueError(f"split {split!r} is unknown; choose one of {SPLITS}")
 
 
 def open_view(

@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 # Arguments that are only read may be views of a file or of shared memory.
 INT32 = types.Array(types.int32, 1, "C", readonly=True)
 INT64 = types.Array(types.int64, 1, "C", readonly=True)
+UINT8 = types.Array(types.uint8, 1, "C", readonly=True)
 UINT16 = types.Array(types.uint16, 1, "C", readonly=True)
 UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 FLOAT32 = types.Array(types.float32, 1, "C", readonly=True)

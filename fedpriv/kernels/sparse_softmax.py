@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numba import boolean, float64, njit
 
-from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT16, as_float32
+from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT8, UINT16, as_float32
 
 _F, _I = np.float32, np.int32
 # Below this float32's exponential is under 1e-37, and the bit pattern made here would wrap.
@@ -116,7 +116,7 @@ def own_rows(
 @njit(
     [
         (INT64, INT32, c, INT32, INT64, boolean, INT64, MATRIX32, FLOAT32, FLOAT32, float64)
-        for c in (FLOAT32, UINT16)
+        for c in (FLOAT32, UINT8, UINT16)
     ],
     nogil=True,
     cache=True,
@@ -141,7 +141,7 @@ def train(
     Args:
         indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
         indices: int32, words.
-        counts: float32 or uint16, occurrences.
+        counts: float32, uint8 or uint16, occurrences.
         labels: int32 `(n,)`.
         order: int64, the examples in the order of the steps, all epochs.
         unit_norm: Whether rows of inputs have l2 norm 1; else they sum to 1.

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numba import boolean, njit
 
-from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT16
+from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT8, UINT16
 from fedpriv.kernels.sparse_softmax import row_scales, softmax_residual
 
 _F = np.float32
@@ -19,7 +19,7 @@ _F = np.float32
 @njit(
     [
         (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
-        for c in (FLOAT32, UINT16)
+        for c in (FLOAT32, UINT8, UINT16)
     ],
     nogil=True,
     cache=True,
@@ -43,7 +43,7 @@ def measure(
     Args:
         indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
         indices: int32, words.
-        counts: float32 or uint16, occurrences.
+        counts: float32, uint8 or uint16, occurrences.
         labels: int32 `(n,)`.
         tag_indptr: int64 `(n + 1,)`, where each example starts in `tag_indices`.
         tag_indices: int32, true tags.

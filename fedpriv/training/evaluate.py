@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -104,13 +104,14 @@ def evaluate_tags(
     chosen = np.arange(len(examples)) if rows is None else rows
     if len(chosen) == 0:
         return None
+    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
+        # Only those that are measured are converted: the columns may be larger than memory.
+        examples, chosen = examples.take(chosen), np.arange(len(chosen))
+        examples = replace(examples, counts=examples.counts.astype(np.float32))
     right, found, pairs, loss = measure(
         np.ascontiguousarray(examples.indptr, np.int64),
         np.ascontiguousarray(examples.indices, np.int32),
-        # Counts that are neither of the two are of a user's own making, and few.
-        examples.counts
-        if examples.counts.dtype in (np.uint16, np.float32)
-        else examples.counts.astype(np.float32),
+        np.ascontiguousarray(examples.counts),
         np.ascontiguousarray(examples.labels, np.int32),
         np.ascontiguousarray(examples.tag_indptr, np.int64),
         np.ascontiguousarray(examples.tag_indices, np.int32),

@@ -22,7 +22,7 @@ from fedpriv.tree import Params, RowSparse, Tree
 _NOTHING = np.empty(0, np.float32)
 # Counts that the compiled loop reads in place; others are converted, those of the chosen examples
 # only, so that work never follows the size of a user.
-_COUNTS = (np.uint16, np.float32)
+_COUNTS = (np.uint8, np.uint16, np.float32)
 
 
 class LocalTrainer(Protocol):
