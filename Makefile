@@ -13,8 +13,8 @@ help:
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make check      lint and types only"
-	@echo "make bench      fedpriv beside Flower and pfl, briefly (ten minutes, and once their installation)"
-	@echo "make bench-full every comparison with 7 alternating blocks (an hour)"
+	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
+	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,7 @@ test: check
 test-full: check
 	$(BIN)/python -m pytest -n auto -m "slow or not slow"
 
+# Tables on stdout and in a scratch folder; benchmarks/results is left as it is.
 BENCH_SHORT := --blocks 3 --block-seconds 3 --results benchmarks/.data/short
 
 bench: $(STAMP)

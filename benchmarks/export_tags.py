@@ -14,8 +14,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from main_job import roster_of_400
 
-from fedpriv.data.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.rng import Key
 
@@ -25,7 +25,7 @@ MAX_EXAMPLES = 256
 def export(folder: Path, *, corpus_name: str | None, roster: str | None, inputs: str) -> None:
     """Write the users of a roster to a folder that does not exist yet, whole or not at all."""
     corpus = resolve_corpus(corpus_name, allow_synthetic=True)
-    view = corpus.view(roster=roster or _roster_of_400(corpus))
+    view = corpus.view(roster=roster or roster_of_400(corpus))
     key = Key.simulation(0).fold("export")
     starts, lengths = [0], [np.zeros(1, np.int64)]
     indices, values, labels = [], [], []
@@ -64,13 +64,6 @@ def export(folder: Path, *, corpus_name: str | None, roster: str | None, inputs:
     (part / "about.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
     part.rename(folder)
     print(f"{starts[-1]} examples of {len(view.roster)} users of {corpus.name} in {folder}")
-
-
-def _roster_of_400(corpus: Corpus) -> str:
-    """Return the roster of 400 users where the corpus has one; else its own default."""
-    rosters = corpus.manifest["rosters"]
-    found = [name for name, entry in rosters.items() if entry["num_users"] == 400]
-    return found[0] if found else corpus.default_roster
 
 
 def main() -> None:

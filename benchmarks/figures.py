@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import machine
 from contestants import Contestant
 from worker_process import Block
 
@@ -27,8 +25,8 @@ class Entry:
         setup_seconds: From its command to ready.
         first_seconds: The first round, with whatever the tool starts only then.
         blocks: Blocks of steady rounds, in the order of the harness's blocks.
-        pss_mib: Highest PSS of its process tree in a block of its own.
-        note: Why it has no figures, if it has none.
+        pss_mib: Highest PSS of its process tree in a block of its own; None if it died there.
+        note: Why it counts for nothing, if it does; its blocks up to then stay in the record.
     """
 
     contestant: Contestant
@@ -36,8 +34,13 @@ class Entry:
     setup_seconds: float = 0.0
     first_seconds: float = 0.0
     blocks: list[Block] = field(default_factory=list)
-    pss_mib: float = 0.0
+    pss_mib: float | None = None
     note: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it ran all blocks: only those are compared."""
+        return bool(self.blocks) and not self.note
 
     @property
     def medians(self) -> list[float]:
@@ -73,7 +76,7 @@ def ratio(entry: Entry, base: Entry) -> float:
 
 def quickest(entries: list[Entry], tool: str) -> Entry | None:
     """Return the quickest setting of a tool, if any ran."""
-    ran = [e for e in entries if e.contestant.tool == tool and e.blocks]
+    ran = [e for e in entries if e.contestant.tool == tool and e.counts]
     return min(ran, key=lambda e: e.seconds, default=None)
 
 
@@ -88,18 +91,20 @@ def markdown(title: str, entries: list[Entry], users: int, about: list[str]) -> 
     ]
     for entry in entries:
         name = entry.contestant.name
-        if not entry.blocks:
-            lines.append(f"| {name} | {entry.note} | | | | | | | |")
+        if not entry.counts:
+            note = entry.note.replace("|", r"\|")
+            lines.append(f"| {name} | {note} | | | | | | | |")
             continue
         low, high = entry.spread
         times = f"{ratio(entry, base):.2f}" if base is not None else ""
         bold = "**" if entry is base else ""
+        memory = "died" if entry.pss_mib is None else f"{entry.pss_mib:.0f}"
         lines.append(
             f"| {bold}{name}{bold} | {entry.seconds:.4g} | {low:.4g} to {high:.4g} | {times} "
             f"| {1000 * entry.seconds / users:.3g} | {entry.cpu_seconds:.3g} "
-            f"| {entry.pss_mib:.0f} | {entry.first_seconds:.2f} | {entry.setup_seconds:.1f} |"
+            f"| {memory} | {entry.first_seconds:.2f} | {entry.setup_seconds:.1f} |"
         )
-    ran = [e for e in entries if e.blocks]
+    ran = [e for e in entries if e.counts]
     if base is not None:
         lines += ["", *_headlines(entries, base)]
     if ran:
@@ -119,7 +124,7 @@ def markdown(title: str, entries: list[Entry], users: int, about: list[str]) -> 
 def _headlines(entries: list[Entry], base: Entry) -> list[str]:
     rows = []
     for tool, name in (("flower", "Flower"), ("pfl", "pfl")):
-        ran = [e for e in entries if e.contestant.tool == tool and e.blocks]
+        ran = [e for e in entries if e.contestant.tool == tool and e.counts]
         # The setting that comes nearest, by the very ratio that is stated.
         peer = min(ran, key=lambda entry: ratio(entry, base), default=None)
         if peer is not None:
@@ -162,7 +167,7 @@ def plot(sections: list[tuple[str, list[Entry]]], file: Path) -> None:
     from matplotlib import pyplot
     from matplotlib.ticker import LogLocator, NullLocator
 
-    ran = [(title, [e for e in entries if e.blocks]) for title, entries in sections]
+    ran = [(title, [e for e in entries if e.counts]) for title, entries in sections]
     ran = [(title, entries) for title, entries in ran if entries]
     if not ran:
         return
@@ -213,19 +218,12 @@ def plot(sections: list[tuple[str, list[Entry]]], file: Path) -> None:
     pyplot.close(figure)
 
 
-def machine() -> list[str]:
+def where() -> list[str]:
     """Return lines that describe the machine and this checkout."""
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
+    described = machine.describe()
     return [
-        f"- Machine: {model}, {len(os.sched_getaffinity(0))} cores, {pages / 2**30:.0f} GiB, "
-        f"{platform.system()} {platform.release()}; load at the start {load}. No GPU was used.",
-        f"- fedpriv at commit {_commit()}.",
+        f"- {machine.hardware(described)}. No GPU was used.",
+        f"- fedpriv at commit {described['commit']}.",
     ]
 
 
@@ -238,18 +236,6 @@ def versions(entries: list[Entry]) -> str:
             words = ", ".join(f"{name} {value}" for name, value in sorted(told.items()))
             tools.setdefault(entry.contestant.tool, words)
     return "- Versions: " + "; ".join(f"{tool}: {words}" for tool, words in tools.items()) + "."
-
-
-def _commit() -> str:
-    folder = Path(__file__).resolve().parent
-    git = ["git", "-C", str(folder)]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    if head.returncode:
-        return "unknown"
-    changed = subprocess.run(
-        [*git, "status", "--porcelain", "--", "../fedpriv"], capture_output=True, text=True
-    )
-    return head.stdout.strip() + (" with uncommitted changes" if changed.stdout.strip() else "")
 
 
 def write(name: str, text: str, sections: list[tuple[str, list[Entry]]], folder: Path) -> None:

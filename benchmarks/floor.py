@@ -11,7 +11,6 @@ is that of the medians. Evaluation is timed apart.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -21,10 +20,9 @@ from statistics import median, quantiles
 
 import numpy as np
 from ledger_only import LedgerOnly
+from main_job import about, open_job, parser
 from numba import njit
 
-from fedpriv.catalogue import load_experiment
-from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiment import Parts, build
 from fedpriv.job import serial
 from fedpriv.rng import Key
@@ -154,21 +152,8 @@ def _stepped(total, noise, params):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The round beside its unavoidable work.")
-    parser.add_argument("--corpus", default=None)
-    parser.add_argument("--roster", default="onstartups-400")
-    parser.add_argument("--cohort", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=60)
-    arguments = parser.parse_args()
-    experiment = load_experiment("adadps-tags").with_options(
-        {
-            "roster": arguments.roster,
-            "cohort": arguments.cohort,
-            "rounds": arguments.rounds + 5,
-            "eval-every": 10**6,
-        }
-    )
-    corpus = resolve_corpus(arguments.corpus, allow_synthetic=True)
+    arguments = parser("The round beside its unavoidable work.", rounds=60).parse_args()
+    experiment, corpus = open_job(arguments, rounds=arguments.rounds + 5, eval_every=10**6)
     parts = build(experiment, corpus)
     floor = Floor(parts, experiment)
     root = Key.simulation(0)
@@ -193,9 +178,7 @@ def main() -> None:
             started = time.perf_counter()
             parts.task.evaluate(state.params, public=public)
             timed.append(time.perf_counter() - started)
-    label = "SYNTHETIC corpus" if corpus.synthetic else "corpus"
-    cores = len(os.sched_getaffinity(0))
-    print(f"{label} {corpus.name}, {arguments.cohort:g} users a round, {cores} core(s)")
+    print(f"{about(arguments, corpus)}, {len(os.sched_getaffinity(0))} core(s)")
     for name, values in (("round", seconds), ("floor", bare)):
         low, _, high = quantiles(values, n=4)
         print(f"  {name:<13}{median(values):.4f} s (quartiles {low:.4f} to {high:.4f})")

@@ -25,7 +25,8 @@ from typing import Any
 
 from growth_case import Case
 from growth_plot import plot
-from growth_report import describe_machine, write_markdown
+from growth_report import growth, write_markdown
+from machine import describe
 
 from fedpriv.data.locate import cached
 from fedpriv.data.synthetic import GENERATOR, Shape, synthesize
@@ -144,7 +145,7 @@ def endurance_case(quick: bool) -> Case:
     """Return many rounds of the large corpus; memory is read and the model evaluated in between."""
     if quick:
         return Case(
-            corpus=equal_users(4_000, 2_000), cohort=200, rounds=40, warm_up=10, look_every=10
+            corpus=equal_users(4_000, 2_000), cohort=200, rounds=40, warm_up=20, look_every=10
         )
     return Case(
         corpus=equal_users(342_477, 34_247), cohort=1_000, rounds=1_000, warm_up=50, look_every=50
@@ -211,13 +212,14 @@ def main() -> None:
     kept = out and out / "growth.json"
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     if not arguments.redraw:
-        machine = describe_machine()
+        machine = describe()
         if arguments.endurance:
             case = endurance_case(arguments.quick)
             row = {"noise": "calibrated", **run_case(case), "machine": machine}
             # Runs of other settings stay on the page, whatever they showed.
             others = [r for r in results.get("endurance", ()) if r["noise"] != row["noise"]]
             results["endurance"] = [*others, row]
+            say(f"endurance: {growth(row)}")
         else:
             panels = quick_panels() if arguments.quick else full_panels()
             if arguments.only:

@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,8 +156,7 @@ def _figures(
 ) -> dict[str, Any]:
     first = next(loop)[0].diagnostics
     figures: dict[str, Any] = {"ready_seconds": time.perf_counter() - STARTED - first.seconds}
-    for _ in islice(loop, case.warm_up - 1):
-        pass
+    _go_on(loop, case.warm_up - 1)
     if case.look_every:
         return figures | _endure(case, loop)
     carrier.cpu, carrier.users = 0.0, 0
@@ -173,27 +173,42 @@ def _figures(
         "pss_mib": pss_mib(),
     }
     with Peak() as peak:
-        for _ in islice(loop, sampled):
-            pass
+        _go_on(loop, sampled)
     return figures | {"peak_pss_mib": peak.mib}
 
 
+def _go_on(loop: Iterator[Any], number: int) -> None:
+    """Run rounds and keep nothing of them: a state held here would count as memory of the run."""
+    deque(islice(loop, number), maxlen=0)
+
+
 def _endure(case: Case, loop: Iterator[Any]) -> dict[str, Any]:
-    """Go through many rounds in blocks; keep each block's speed and memory."""
-    looks = []
+    """Go through many rounds in blocks; keep each block's speed, and the memory between blocks.
+
+    The first look is before the first of these rounds, after those to warm up.
+    """
+    looks: list[dict[str, Any]] = [{"rounds": 0, "pss_mib": pss_mib()}]
     for _ in range(0, case.rounds, case.look_every):
         started = time.perf_counter()
         with Peak(seconds=0.25) as peak:
             block = [r.diagnostics.seconds for r, _ in islice(loop, case.look_every)]
-        looks.append({"pss_mib": pss_mib(), "peak_mib": peak.mib, "median": median(block)})
+        done = looks[-1]["rounds"] + len(block)
+        looks.append(
+            {
+                "rounds": done,
+                "pss_mib": pss_mib(),
+                "peak_mib": peak.mib,
+                "median": median(block),
+            }
+        )
         took = time.perf_counter() - started
         memory = f"{looks[-1]['pss_mib']['total']:.0f} MiB, at most {peak.mib:.0f}"
-        told = f"  {len(looks) * case.look_every} rounds, {memory}, {took:.0f} s"
+        told = f"  {done} rounds, {memory}, {took:.0f} s"
         print(told, file=sys.stderr, flush=True)
     return {
         "looks": looks,
-        "median": median(look["median"] for look in looks),
-        "peak_pss_mib": max(look["peak_mib"] for look in looks),
+        "median": median(look["median"] for look in looks[1:]),
+        "peak_pss_mib": max(look["peak_mib"] for look in looks[1:]),
     }
 
 

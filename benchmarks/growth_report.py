@@ -1,44 +1,13 @@
-"""The tables of `growth.py`, and the machine they were measured on."""
+"""The tables of `growth.py`."""
 
 from __future__ import annotations
 
-import os
-import platform
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from statistics import median
 from typing import Any
+
+from machine import sentence
 
 Results = dict[str, Any]
 Rows = list[dict[str, Any]]
-
-_PACKAGES = ("fedpriv", "numpy", "numba", "scipy", "torch", "ray")
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return processor, memory, load and versions."""
-    cpu = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    memory = Path("/proc/meminfo").read_text().split()[1]
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "cpu": cpu[0] if cpu else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(int(memory) / 2**20, 1),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "versions": versions,
-        "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
-        "load_at_start": round(os.getloadavg()[0], 1),
-    }
 
 
 def write_markdown(results: Results) -> str:
@@ -51,7 +20,7 @@ def write_markdown(results: Results) -> str:
         "is a process of its own. Memory is the PSS of its whole process tree.",
     ]
     if "machine" in results:
-        parts.append(_machine(results["machine"]))
+        parts.append(sentence(results["machine"]))
     titles = {
         "cohort": "Cohort",
         "users": "Users",
@@ -66,15 +35,6 @@ def write_markdown(results: Results) -> str:
     if results.get("endurance"):
         parts += ["## Endurance (synthetic)", *map(_endurance, results["endurance"])]
     return "\n\n".join(parts) + "\n"
-
-
-def _machine(machine: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    return (
-        f"Machine: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
-        f"{machine['system']}, Python {machine['python']}, OMP_NUM_THREADS {machine['threads']}, "
-        f"load {machine['load_at_start']} when it began. {versions}."
-    )
 
 
 def _table(rows: Rows) -> str:
@@ -124,40 +84,57 @@ def _equal(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _endurance(row: dict[str, Any]) -> str:
-    looks, every = row["looks"], row["look_every"]
-    some = max(len(looks) // 4, 1)
+def growth(row: dict[str, Any]) -> str:
+    """Return how total PSS and anonymous memory grew from the first look to the last."""
+    looks = _looks(row)
+    (began, first), (ended, last) = looks[0], looks[-1]
 
     def change(kind: str) -> str:
-        first, last = (
-            median(look["pss_mib"][kind] for look in part) for part in (looks[:some], looks[-some:])
-        )
-        return f"{first:,.0f} to {last:,.0f} MiB, {last / first - 1:+.1%}"
+        a, b = (look["pss_mib"][kind] for look in (first, last))
+        return f"{a:,.0f} to {b:,.0f} MiB, {b / a - 1:+.1%}"
 
+    return (
+        f"total PSS {change('total')}; anonymous {change('anonymous')} "
+        f"(from round {began:,} to round {ended:,} after the warm-up; asked: below 2 %)"
+    )
+
+
+def _looks(row: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Return (rounds since the warm-up, what was seen then); old looks do not tell their round."""
+    every = row["look_every"]
+    return [(look.get("rounds", n * every), look) for n, look in enumerate(row["looks"], start=1)]
+
+
+def _endurance(row: dict[str, Any]) -> str:
     lines = [
         f"**Noise {row['noise']}.** {row['rounds']:,} rounds after {row['warm_up']} to warm up, "
         f"cohort {row['cohort']:,} of {row['users']:,} synthetic users, {row['num_params']:,} "
-        f"parameters, {row['engine']} engine, evaluated every {every} rounds: median "
+        f"parameters, {row['engine']} engine, evaluated every {row['look_every']} rounds: median "
         f"{_ms(row['median'])} ms a round.",
         "",
-        "Growth between rounds, medians of the first and the last quarter of the table (asked: "
-        f"below 2 %): **anonymous {change('anonymous')}**; mapped files {change('files')}; "
-        f"together {change('total')}. Anonymous memory is what a leak would show in. The kernel "
-        "takes back pages of mapped files when it likes, so where those fall the total "
-        f"hides growth and is no verdict. Highest ever {row['peak_pss_mib']:,.0f} MiB, "
+        f"Growth from the first look to the last: **{growth(row)}**.",
+        "",
+        "What is counted: the PSS of the process and all it started, read between two rounds, "
+        "after one that was evaluated. *Anonymous* is memory of the program's own (arrays, heap, "
+        "stacks), in which a leak would show. The *total* adds the pages of mapped files (corpus, "
+        "libraries) and shared memory; the kernel takes pages of files back when it likes, so "
+        f"a total that falls proves nothing. Highest ever {row['peak_pss_mib']:,.0f} MiB, "
         "evaluation included (asked: below 4,096).",
         "",
-        _machine(row["machine"]),
+        sentence(row["machine"]),
         "",
         "| rounds | highest memory, MiB | between rounds, MiB | anonymous | mapped files "
         "| ms a round |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
-    for number, look in enumerate(looks, start=1):
+    for number, look in _looks(row):
         pss = look["pss_mib"]
+        # No rounds went before the look at 0.
+        peak = f"{look['peak_mib']:,.0f}" if "peak_mib" in look else "–"
+        speed = _ms(look["median"]) if "median" in look else "–"
         lines.append(
-            f"| {number * every:,} | {look['peak_mib']:,.0f} | {pss['total']:,.0f} | "
-            f"{pss['anonymous']:,.0f} | {pss['files']:,.0f} | {_ms(look['median'])} |"
+            f"| {number:,} | {peak} | {pss['total']:,.0f} | {pss['anonymous']:,.0f} "
+            f"| {pss['files']:,.0f} | {speed} |"
         )
     return "\n".join(lines)
 

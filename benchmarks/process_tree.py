@@ -62,14 +62,22 @@ class Peak:
     """Looks at the tree's memory every so often while a block runs, and keeps the highest.
 
     Reading takes the process's memory lock for some milliseconds: do not time what runs inside.
+
+    Args:
+        seconds: Between two looks.
+        root: The tree's process; None for this one.
+
+    Attributes:
+        mib: The highest PSS seen.
     """
 
-    def __init__(self, seconds: float = 0.02) -> None:
-        self.mib = 0.0
+    def __init__(self, seconds: float = 0.02, root: int | None = None) -> None:
+        self.mib, self._root = 0.0, root
         self._seconds, self._done = seconds, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Peak:
+        self._look()
         self._thread.start()
         return self
 
@@ -88,4 +96,4 @@ class Peak:
             self._look()
 
     def _look(self) -> None:
-        self.mib = max(self.mib, pss_mib()["total"])
+        self.mib = max(self.mib, pss_mib(self._root)["total"])

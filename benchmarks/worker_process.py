@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from process_tree import cpu_seconds, descendants, pss_mib
+from process_tree import Peak, cpu_seconds, descendants
+
+# What colours and moves the cursor of a terminal.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class WorkerError(RuntimeError):
-    """A worker died or said nothing in time; the message ends with its last words."""
+    """A worker died or said nothing in time; the message ends with its last words.
+
+    Attributes:
+        what: "died" or "hung for ... s".
+        last_line: The last line of its log, empty if it has none.
+    """
+
+    def __init__(self, what: str, last_line: str, message: str) -> None:
+        super().__init__(message)
+        self.what, self.last_line = what, last_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +71,9 @@ class WorkerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=error,
+                # Unbuffered: `select` sees every line, and nothing is left to be written when it
+                # has died.
+                bufsize=0,
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
@@ -81,23 +96,15 @@ class WorkerProcess:
 
     def peak_mib(self, number: int, seconds: float = 900.0) -> float:
         """Return the highest PSS of the whole tree while some rounds run; they are not timed."""
-        peak, done = [pss_mib(self._process.pid)["total"]], threading.Event()
-
-        def watch() -> None:
-            while not done.wait(0.05):
-                peak.append(pss_mib(self._process.pid)["total"])
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
+        with Peak(0.05, root=self._process.pid) as peak:
             self._ask(number, seconds)
-        finally:
-            done.set()
-            thread.join()
-        return max(peak)
+        return peak.mib
 
     def stop(self, seconds: float = 20.0) -> None:
-        """Let the worker end by itself, then end whatever of its tree still lives."""
+        """Let the worker end by itself, then end whatever of its tree still lives.
+
+        A second call does nothing more.
+        """
         self._remember()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -116,6 +123,8 @@ class WorkerProcess:
             if living:
                 time.sleep(1.0)
         self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _remember(self) -> None:
         if self._process.poll() is None:
@@ -127,9 +136,8 @@ class WorkerProcess:
         self._remember()
         try:
             self._process.stdin.write(json.dumps({"rounds": number}).encode() + b"\n")
-            self._process.stdin.flush()
         except BrokenPipeError:
-            raise WorkerError(self._last_words("died")) from None
+            raise self._error("died") from None
         return self._answer(seconds)
 
     def _answer(self, seconds: float) -> dict[str, Any]:
@@ -140,14 +148,15 @@ class WorkerProcess:
             readable, _, _ = select.select([self._process.stdout], [], [], left)
             line = self._process.stdout.readline() if readable else b""
             if not line:
-                what = "died" if readable else f"hung for {seconds:g} s"
-                raise WorkerError(self._last_words(what))
+                raise self._error("died" if readable else f"hung for {seconds:g} s")
             if line.startswith(b"{"):  # a library may have printed something while it was loaded
                 return json.loads(line)
 
-    def _last_words(self, what: str) -> str:
-        text = self._log.read_text("utf-8", errors="replace").splitlines()[-15:]
-        return "\n".join([f"{self.name} {what}; its log is {self._log} and ends:", *text])
+    def _error(self, what: str) -> WorkerError:
+        log = _CONTROL.sub("", self._log.read_text("utf-8", errors="replace"))
+        lines = [line.strip() for line in log.splitlines() if line.strip()]
+        message = [f"{self.name} {what}; its log is {self._log} and ends:", *lines[-15:]]
+        return WorkerError(what, lines[-1] if lines else "", "\n".join(message))
 
 
 def _born(pid: int) -> str | None:

@@ -15,9 +15,6 @@ ValueError: 'l2-clip-norms' is not an option of an experiment; did you mean 'l2-
 
 from __future__ import annotations
 
-import difflib
-import math
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -37,13 +34,13 @@ from fedpriv.mechanisms import (
     SideInformation,
     Unbounded,
 )
+from fedpriv.options import Option, as_fields, checked, kebab
 from fedpriv.privacy.plan import Plan
 from fedpriv.training.local import LocalTrainer, Schedule
 from fedpriv.training.round import Round
 from fedpriv.training.tasks import TagPrediction, Task
 from fedpriv.transform import Transform, identity
 
-Option = str | int | float | bool | None
 TaskFactory = Callable[["Experiment", Corpus | None], Task]
 
 
@@ -155,7 +152,7 @@ class Experiment:
         hints = typing.get_type_hints(type(self))
         for item in fields(self):
             if item.name not in _FIXED:
-                value = _checked(item.name, getattr(self, item.name), hints[item.name])
+                value = checked(item.name, getattr(self, item.name), hints[item.name])
                 object.__setattr__(self, item.name, value)
         if self.eval_every < 1:
             raise ValueError(f"eval-every {self.eval_every} must be at least 1")
@@ -168,7 +165,7 @@ class Experiment:
     def options(self) -> dict[str, Option]:
         """Return every option by its kebab-case name."""
         return {
-            _kebab(item.name): getattr(self, item.name)
+            kebab(item.name): getattr(self, item.name)
             for item in fields(self)
             if item.name not in _FIXED
         }
@@ -179,13 +176,7 @@ class Experiment:
         Raises:
             ValueError: For an unknown option (with the nearest known one) or an unfit value.
         """
-        known = self.options()
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise ValueError(f"{name!r} is not an option of an experiment; {hint}")
-        changes = {name.replace("-", "_"): value for name, value in options.items()}
+        changes = as_fields(options, self.options())
         # A given noise replaces a calibrated one and the other way round.
         if changes.get("target_epsilon") is not None and "noise_multiplier" not in changes:
             changes["noise_multiplier"] = None
@@ -195,43 +186,6 @@ class Experiment:
 
 
 _FIXED = frozenset({"name", "description", "task", "carriers"})
-
-
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _checked(name: str, value: Any, hint: Any) -> Option:
-    """Return the value in the option's type, or raise `ValueError` saying what it takes."""
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    # "none" is how the command line and TOML, which have no null, say that a number is absent.
-    absent = value is None or (value == "none" and str not in allowed)
-    if absent and type(None) in allowed:
-        return None
-    kind = next(a for a in allowed if a is not type(None))
-    label = _kebab(name)
-    if kind is bool:
-        value = (
-            {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-        )
-        if not isinstance(value, bool):
-            raise ValueError(f"{label} {value!r} must be true or false")
-        return value
-    if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
-        if value not in choices:
-            raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
-        return value
-    if kind is str:
-        if not isinstance(value, str):
-            raise ValueError(f"{label} {value!r} is not a word")
-        return value
-    number = (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
-        raise ValueError(f"{label} {value!r} is not a finite number")
-    if kind is int and int(value) != value:
-        raise ValueError(f"{label} {value!r} is not a whole number")
-    return int(value) if kind is int else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +199,10 @@ class Parts:
         round: The server's half of a round.
         trainer: What a user does.
         side_information: 1/A and where it came from; None without preconditioning.
+
+    Raises:
+        ValueError: If the plan was made for another number of users than the task's roster has:
+            cohorts would be drawn with another probability than its ε is of.
     """
 
     task: Task
@@ -253,6 +211,9 @@ class Parts:
     round: Round
     trainer: LocalTrainer
     side_information: SideInformation | None
+
+    def __post_init__(self) -> None:
+        self.plan.check_roster(self.task.roster)
 
 
 def build(experiment: Experiment, corpus: Corpus | None) -> Parts:

@@ -15,24 +15,48 @@ from fedpriv.catalogue import load_experiment
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import Carrier, SerialCarrier
 from fedpriv.engine.ray_cluster import Cluster
-from fedpriv.engine.threads import ThreadCarrier
+from fedpriv.engine.threads import ThreadCarrier, check_shareable
 from fedpriv.engine.worker import Workplace
 from fedpriv.experiment import (
     Experiment,
-    Option,
     Parts,
     build,
     make_side_information,
     make_trainer,
 )
+from fedpriv.options import Option
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.rng import Key
 from fedpriv.run import RoundRecord, first_state, released_params, rounds
 from fedpriv.run_folder import RunFolder, read_document, read_lines
 from fedpriv.training.round import ServerState
+from fedpriv.training.tasks import TagPrediction
 from fedpriv.tree import Params
 
 CarrierFactory = Callable[[Experiment, Parts], Carrier]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A carrier factory that says beforehand what it cannot carry.
+
+    Attributes:
+        make: The factory itself.
+        check: Raises `ValueError` where `make`, or a worker that it hires, would; it is asked
+            before a run folder is made or opened.
+    """
+
+    make: CarrierFactory
+    check: Callable[[Experiment, Parts], None]
+
+    def __call__(self, experiment: Experiment, parts: Parts) -> Carrier:
+        """Return the carrier."""
+        return self.make(experiment, parts)
+
+
+def _refuse_early(make_carrier: CarrierFactory, experiment: Experiment, parts: Parts) -> None:
+    if isinstance(make_carrier, Checked):
+        make_carrier.check(experiment, parts)
 
 
 def serial(experiment: Experiment, parts: Parts) -> Carrier:
@@ -41,7 +65,10 @@ def serial(experiment: Experiment, parts: Parts) -> Carrier:
 
 
 def on_threads(num_workers: int) -> CarrierFactory:
-    """Return what makes the carrier of so many threads."""
+    """Return what makes the carrier of so many threads, for trainers that they may share."""
+
+    def check(experiment: Experiment, parts: Parts) -> None:
+        check_shareable(parts.trainer)
 
     def make(experiment: Experiment, parts: Parts) -> Carrier:
         return ThreadCarrier(
@@ -52,7 +79,7 @@ def on_threads(num_workers: int) -> CarrierFactory:
             max_examples=experiment.max_examples_per_user,
         )
 
-    return make
+    return Checked(make=make, check=check)
 
 
 def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> CarrierFactory:
@@ -63,6 +90,13 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Carrier
         reference: The name under which a worker finds the experiment.
         corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
     """
+
+    def check(experiment: Experiment, parts: Parts) -> None:
+        # Logical GPUs are the CPU. What a task with a model thinks of a GPU only the worker that
+        # gets one can say: this machine may have none, or should not spend memory of it.
+        share = cluster.share
+        if share.num_gpus and not share.logical and isinstance(parts.task, TagPrediction):
+            make_trainer(experiment, parts.task, parts.side_information, "cuda:0")
 
     def make(experiment: Experiment, parts: Parts) -> Carrier:
         cluster.start(sum(array.nbytes for array in _template(parts).values()))
@@ -78,7 +112,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Carrier
         cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
         return carrier
 
-    return make
+    return Checked(make=make, check=check)
 
 
 def open_workplace(
@@ -229,9 +263,11 @@ def start_job(
         keep_last: Newest checkpoints to keep; None keeps all.
 
     Raises:
-        ValueError: If the options do not fit together, or the folder holds a run already.
+        ValueError: If the options do not fit together, the carrier cannot carry this task, or the
+            folder holds a run already. Nothing is written then.
     """
     parts = build(experiment, corpus)
+    _refuse_early(make_carrier, experiment, parts)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     folder = RunFolder.create(
         out,
@@ -263,12 +299,14 @@ def resume_job(
     attempt has streams of its own anyway.
 
     Raises:
-        ValueError: If there is no run, its files do not verify, or its corpus changed.
+        ValueError: If there is no run, its files do not verify, its corpus changed, or the carrier
+            cannot carry its task.
     """
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
     parts = build(experiment, _open_corpus(corpus_path))
+    _refuse_early(make_carrier, experiment, parts)
     folder = RunFolder.open(path, keep_last=keep_last)
     if parts.plan != folder.ledger.plan:
         folder.close()

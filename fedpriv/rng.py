@@ -136,8 +136,9 @@ class Key:
 
         The stream is made of blocks that depend on the key and on their own number only, so that
         several threads fill them at once and the numbers are the same for any number of threads.
-        Both modes use the Box-Muller transform: simulation mode of 32 bits a uniform from Philox,
-        in single precision; secure mode of 53 bits from a ChaCha20 key stream, in double.
+        Both modes use the Box-Muller transform: simulation mode of 32 bits a uniform from
+        Philox4x32-10, in single precision; secure mode of 53 bits from a ChaCha20 key stream, in
+        double.
 
         Args:
             shape: Of the array.
@@ -166,12 +167,14 @@ class Key:
 
     def _simulated_block(self, number: int, out: np.ndarray, stddev: float) -> None:
         from fedpriv.kernels.normals import box_muller
+        from fedpriv.kernels.philox import philox
 
-        # A block draws far fewer than the 2^64 numbers by which the counter is moved ahead.
-        bits = np.random.Philox(_Given(self._value), counter=number << 64)  # type: ignore[arg-type]
-        pairs = (out.size + 1) // 2
-        whole = out if out.size % 2 == 0 else np.empty(2 * pairs, np.float32)
-        box_muller(bits.random_raw(pairs).view(np.uint32), np.float32(stddev), whole)  # type: ignore[arg-type]
+        words = np.frombuffer(self._value, np.uint32)
+        counter = np.array([0, number, words[2], words[3]], np.uint32)
+        bits = np.empty(-(-out.size // 4) * 4, np.uint32)
+        philox(words[:2], counter, bits)
+        whole = out if out.size == bits.size else np.empty(bits.size, np.float32)
+        box_muller(bits, np.float32(stddev), whole)  # type: ignore[arg-type]
         if whole is not out:
             out[:] = whole[: out.size]
 

@@ -19,6 +19,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.run_folder import RunFolder
+from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.round import ServerState
 from fedpriv.tree import Params
@@ -32,7 +33,7 @@ class Released:
         round_num: From 1.
         attempt: The attempt that succeeded, from 1.
         epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
-            are not evaluated: pricing a round can take longer than the round.
+            are not priced (`priced_rounds`): pricing a round can take longer than the round.
         delta: That goes with every ε of the run; None without privacy.
         accuracy_public: On users outside the roster; None when not evaluated.
         recall_at_5_public: Likewise.
@@ -79,6 +80,10 @@ class RoundRecord:
 
     released: Released
     diagnostics: Diagnostics | None
+
+
+# Rounds of a run that state an ε, besides its last: enough to draw its curve.
+_MOST_PRICED = 20
 
 
 class _Unrecorded:
@@ -137,12 +142,18 @@ def _rounds(
     beside: Executor,
 ) -> Iterator[tuple[RoundRecord, ServerState]]:
     plan, simulated = parts.plan, root.mode == "simulation"
+    priced = priced_rounds(plan, eval_every)
+    for count in sorted(priced):
+        if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
+            plan.epsilon(count)
+    free_memory()
     while plan.affords(ledger.charges):
         started = time.perf_counter()
         round_num = state.round_num + 1
         attempt = ledger.attempts(round_num) + 1
         ledger.charge(round_num, attempt)
-        due = round_num % eval_every == 0 or not plan.affords(ledger.charges)
+        last = not plan.affords(ledger.charges)
+        due = round_num % eval_every == 0 or last
         # The attempt is paid for: its noise may be drawn while users train.
         drawing = beside.submit(
             parts.round.noise, state.params, _key(root, "noise", round_num, attempt)
@@ -167,7 +178,8 @@ def _rounds(
             public = carrier.evaluate(released_params(state), public=True)
             if simulated:
                 roster = carrier.evaluate(released_params(state), public=False)
-        spent = plan.epsilon(ledger.charges) if due and plan.is_private else None
+        wanted = plan.is_private and (round_num in priced or last)
+        spent = plan.epsilon(ledger.charges) if wanted else None
         record = RoundRecord(
             released=_released(state, attempt, plan, spent, public),
             diagnostics=Diagnostics(
@@ -187,6 +199,19 @@ def _rounds(
             seen = record.diagnostics
             folder.record(as_json(record.released), None if seen is None else as_json(seen))
         yield record, state
+
+
+def priced_rounds(plan: Plan, eval_every: int) -> frozenset[int]:
+    """Return the rounds that state an ε: those evaluated, thinned to about twenty, and the last.
+
+    They are priced before the first round. Each price is a Fourier transform of a length of its
+    own, whose tables stay in memory; priced on the way, a long run would grow by them.
+    """
+    if not plan.is_private:
+        return frozenset()
+    evaluated = range(eval_every, plan.affordable_rounds + 1, eval_every)
+    thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_PRICED))]
+    return frozenset({*thinned, plan.affordable_rounds} - {0})
 
 
 def _released(

@@ -107,9 +107,14 @@ class RunningSum:
             update: Finite float tensors of the template's names and shapes.
             factor: What the bound multiplies it by. With a unit, no coordinate of the product may
                 exceed `2**BITS` units.
+
+        Raises:
+            ValueError: If the integers cannot hold one user more; nothing is added then.
         """
         from fedpriv.kernels.sums import add_real, add_whole
 
+        if self._unit is not None:
+            check_users_fit(self._num_added + 1)
         if self._unit is not None and self._since_carry == _USERS_IN_INT32:
             self._carry()
         for name, tensor in update.items():
@@ -123,7 +128,6 @@ class RunningSum:
                 add_whole(total, rows, values, factor / self._unit)
         self._since_carry += 1
         self._num_added += 1
-        assert self._num_added < _USERS_IN_INT64, "more users than the integers can hold"
 
     def _carry(self) -> None:
         if self._carried is None:
@@ -139,6 +143,19 @@ class RunningSum:
             return self._total
         self._carry()
         return self._carried
+
+
+def check_users_fit(num_users: int) -> None:
+    """Refuse an exact sum over more users than int64 holds, at `2**BITS` units a user.
+
+    Raises:
+        ValueError: If there are more. The sum would wrap around, and look like any other.
+    """
+    if num_users > _USERS_IN_INT64:
+        raise ValueError(
+            f"{num_users} users of up to 2^{BITS} units each do not fit in int64, which holds "
+            f"{_USERS_IN_INT64}; draw a smaller cohort, or sum floats (exact-sum false)"
+        )
 
 
 def _rows_and_values(tensor: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -185,7 +202,7 @@ def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False
         reuse: Whether the parts are given up, so that one of them may become the sum in place.
 
     Raises:
-        ValueError: If their grids differ.
+        ValueError: If their grids differ, or the integers cannot hold so many users.
     """
     units = {part.unit for part in parts}
     if len(units) > 1:
@@ -194,6 +211,7 @@ def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False
     num_users = sum(part.num_users for part in parts)
     kind: type[np.generic] = np.float64
     if unit is not None:
+        check_users_fit(num_users)
         kind = np.int32 if num_users <= _USERS_IN_INT32 else np.int64
     total: dict[str, np.ndarray] = {}
     for name, expected in template.items():

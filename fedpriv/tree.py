@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 Params = dict[str, np.ndarray]
-_ROWS_AT_A_TIME = 64
 # Below this a conversion costs less than loading compiled code.
 _SMALL = 1 << 12
 
@@ -87,11 +86,6 @@ def _with_values(tensor: Tensor, values: np.ndarray) -> Tensor:
     if isinstance(tensor, RowSparse):
         return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
     return values
-
-
-def is_finite(tree: Tree) -> bool:
-    """Return whether every number of every tensor is finite."""
-    return all(bool(np.isfinite(_values(tensor)).all()) for tensor in tree.values())
 
 
 def l2_norm(tree: Tree) -> float:
@@ -171,26 +165,6 @@ def zeros(template: Tree, dtype: type = np.float64) -> dict[str, np.ndarray]:
     return {name: np.zeros(tensor.shape, dtype) for name, tensor in template.items()}
 
 
-def add_into(total: dict[str, np.ndarray], tree: Tree, factor: float = 1.0) -> None:
-    """Add `factor * tree` into a dense tree, in place. Row-sparse tensors touch their rows only."""
-    for name, tensor in tree.items():
-        values = _values(tensor) if factor == 1.0 else _values(tensor) * factor
-        if isinstance(tensor, RowSparse):
-            # Rows are unique, so fancy assignment loses nothing. A few rows at a time, so that
-            # the gathered copy stays in the cache.
-            out, rows = total[name], tensor.rows
-            for start in range(0, len(rows), _ROWS_AT_A_TIME):
-                stop = start + _ROWS_AT_A_TIME
-                out[rows[start:stop]] += values[start:stop]
-        else:
-            total[name] += values
-
-
-def subtract(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> Params:
-    """Return `left - right` of two dense trees."""
-    return {name: left[name] - right[name] for name in left}
-
-
 def to_dense(tree: Tree) -> Params:
     """Return the tree with every tensor dense."""
     return {name: to_dense_tensor(tensor) for name, tensor in tree.items()}
@@ -245,19 +219,3 @@ def check_like(template: Tree, tree: object) -> Tree:
             raise ValueError(f"tensor {name!r} has dtype {_values(tensor).dtype}, not floating")
         checked[name] = tensor
     return checked
-
-
-def compact(tree: Mapping[str, np.ndarray], touched: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Return the tree with every tensor stored in the smaller of its two forms.
-
-    Args:
-        tree: Dense tensors.
-        touched: For the tensors that were only ever written by rows, a bool array that marks the
-            rows written; every other row is zero.
-    """
-    out: dict[str, Tensor] = dict(tree)
-    for name, mask in touched.items():
-        rows = np.flatnonzero(mask)
-        if 2 * len(rows) < len(mask):
-            out[name] = RowSparse(rows=rows, values=tree[name][rows], num_rows=len(mask))
-    return out

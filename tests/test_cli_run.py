@@ -340,6 +340,26 @@ BAD = {
 }
 
 
+DENSE = """
+import numpy as np
+from torch import nn
+from fedpriv.experiment import Experiment
+from fedpriv.training.module import ArrayExamples
+from fedpriv.training.tasks import ModuleTask
+
+
+def experiment():
+    users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
+    return Experiment(
+        name="dense", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=1,
+        task=lambda experiment, corpus: ModuleTask(
+            name="dense", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
+            users=users, synthetic=True,
+        ),
+    )
+"""
+
+
 class TestErrors:
     @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
     def test_they_are_one_clear_line_and_leave_nothing_behind(
@@ -353,6 +373,26 @@ class TestErrors:
         assert shown.out == ""
         assert shown.err.startswith("error: ") and shown.err.count("\n") == 1
         assert said in shown.err and "Traceback" not in shown.err
+        assert not out.exists()
+
+    def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch, capsys):
+        (tmp_path / "dense_model.py").write_text(DENSE, "utf-8")
+        monkeypatch.chdir(tmp_path)
+        out = tmp_path / "run"
+        arguments = ["dense_model:experiment", "--engine", "threads", "--workers", "2"]
+        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
+        assert "engine threads: " in capsys.readouterr().err
+        assert not out.exists()
+
+    def test_gpus_for_tags(self, tiny_corpus, tmp_path, monkeypatch, capsys):
+        machine = "fedpriv.engine.ray_cluster.this_machine"
+        monkeypatch.setattr(machine, lambda request: {"CPU": 2.0, "GPU": 1.0})
+        out = tmp_path / "run"
+        arguments = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL]
+        arguments += ["--engine", "ray", "--gpus-per-worker", "1"]
+        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
+        shown = capsys.readouterr().err
+        assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown
         assert not out.exists()
 
     @pytest.mark.parametrize(

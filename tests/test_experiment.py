@@ -1,7 +1,7 @@
 """Experiments: options, refusals, and that every experiment there is really runs."""
 
 import math
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from fedpriv.experiment import Experiment, build, tag_prediction
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.run import rounds
-from fedpriv.tree import is_finite
 
 ISSUED = {
     "adadps-tags",
@@ -292,8 +291,17 @@ class TestBuilding:
     def test_every_optimiser_and_aggregate_runs(self, tiny_corpus, name, aggregate):
         parts = build(base(server_optimizer=name, aggregate=aggregate), tiny_corpus)
         (*_, (record, state)) = run_two(parts)
-        assert record.released.round_num == state.round_num == 2 and is_finite(state.params)
+        assert record.released.round_num == state.round_num == 2 and all_finite(state.params)
         assert ("average" in state.aggregate) == (aggregate == "ema")
+
+
+def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
+    """As when a task is exchanged by hand: the ε would be of other sampling than there is."""
+    parts = build(base(), tiny_corpus)
+    other = build(base(users=59), tiny_corpus)
+    with pytest.raises(ValueError, match="roster has 59 users, the plan was made for 60"):
+        replace(parts, task=other.task)
+    assert replace(other, bound=parts.bound).task is other.task
 
 
 def run_two(parts):
@@ -302,6 +310,10 @@ def run_two(parts):
     )
     run = rounds(parts, carrier, Key.simulation(0), eval_every=2)
     return [next(run), next(run)]
+
+
+def all_finite(params):
+    return all(np.isfinite(array).all() for array in params.values())
 
 
 class TestEveryExperiment:
@@ -327,7 +339,7 @@ class TestEveryExperiment:
         assert [record.released.attempt for record, _ in records] == [1, 1]
         assert all(record.diagnostics.num_failed == 0 for record, _ in records)
         params = records[-1][1].params
-        assert is_finite(params) and any((params[n] != before[n]).any() for n in params)
+        assert all_finite(params) and any((params[n] != before[n]).any() for n in params)
         private = made.noise != "none"
         assert parts.plan.is_private == private
         assert (records[-1][0].released.epsilon is not None) == private

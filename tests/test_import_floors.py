@@ -12,7 +12,7 @@ FLOORS = (
     "mechanisms noise optimizers",
     "privacy",
     "training",
-    "engine flower experiment catalogue",
+    "engine flower options experiment catalogue",
     "run run_folder job report cli __main__",
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}

@@ -19,10 +19,12 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.engine import SerialCarrier
 from fedpriv.experiment import Experiment, build
 from fedpriv.job import resume_job, start_job
+from fedpriv.privacy import accounting
 from fedpriv.privacy.ledger import BudgetSpentError, Ledger, read_ledger
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.verification import verify_run
 from fedpriv.rng import Key
-from fedpriv.run import rounds
+from fedpriv.run import priced_rounds, rounds
 from fedpriv.run_folder import RunFolder, read_lines
 from fedpriv.training.module import ArrayExamples
 from fedpriv.training.tasks import ModuleTask
@@ -133,9 +135,33 @@ class TestReproducible:
         assert verify_run(tmp_path / "run").ok
         rounds_file = tmp_path / "run" / "rounds.jsonl"
         lines = [json.loads(line) for line in rounds_file.read_text().splitlines()]
-        lines[1]["epsilon"] = None  # evaluated, so it has to say
+        lines[-1]["epsilon"] = None  # the plan's last round has to say
         rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert not verify_run(tmp_path / "run").ok
+
+    @pytest.mark.parametrize("eval_every", [1, 2, 3, 7, 10, 2000])
+    @pytest.mark.parametrize("num_rounds", [1, 6, 19, 100, 1000])
+    def test_few_rounds_are_priced_all_of_them_evaluated(self, num_rounds, eval_every):
+        plan = Plan(
+            num_users=100,
+            expected_cohort_size=10,
+            num_rounds=num_rounds,
+            bound="clip",
+            l2_bound=1.0,
+            noise="gaussian",
+            noise_multiplier=1.0,
+        )
+        priced = priced_rounds(plan, eval_every)
+        evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
+        assert num_rounds in priced <= evaluated and len(priced) <= 21
+        assert len(evaluated) > 20 or priced == evaluated
+
+    def test_the_loop_prices_nothing_that_was_not_priced_before_it(self, tiny_corpus, tmp_path):
+        accounting._epsilon.cache_clear()
+        job = start(tiny_corpus, tmp_path / "run")
+        misses = []
+        job.run(on_round=lambda record: misses.append(accounting._epsilon.cache_info().misses))
+        assert len(misses) == 6 and misses[0] == misses[-1] > 0
 
     def test_a_run_without_a_folder_is_the_same_run(self, tiny_corpus, tmp_path):
         job = start(tiny_corpus, tmp_path / "a")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -56,12 +59,29 @@ class TestRunning:
     def test_more_users_than_the_integers_hold_are_refused(self, monkeypatch):
         assert sums._USERS_IN_INT32 * TOP < 2**31 <= (sums._USERS_IN_INT32 + 1) * TOP
         assert sums._USERS_IN_INT64 * TOP < 2**63 <= (sums._USERS_IN_INT64 + 1) * TOP
-        monkeypatch.setattr(sums, "_USERS_IN_INT64", 3)
-        running = RunningSum(TEMPLATE, UNIT)
-        running.add(only(1), 1.0)
-        running.add(only(1), 1.0)
-        with pytest.raises(AssertionError, match="more users"):
+        monkeypatch.setattr(sums, "_USERS_IN_INT64", 2)
+        running, floats = RunningSum(TEMPLATE, UNIT), RunningSum(TEMPLATE, None)
+        for _ in range(2):
             running.add(only(1), 1.0)
+        with pytest.raises(ValueError, match=r"3 users .* int64, which holds 2; .*exact-sum false"):
+            running.add(only(1), 1.0)
+        assert as_ints(running.result()["w"]) == [2] + [0] * 11  # and nothing was added
+        for _ in range(3):
+            floats.add(only(1), 1.0)
+
+    def test_the_guard_is_no_assertion(self):
+        """It must hold where Python runs with -O."""
+        code = (
+            "import numpy as np\n"
+            "from fedpriv import sums\n"
+            "assert False, 'this line is not there'\n"
+            "sums._USERS_IN_INT64 = 0\n"
+            "sums.RunningSum({'x': np.zeros(1)}, 1.0).add({'x': np.ones(1)}, 1.0)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and "ValueError: 1 users" in done.stderr
 
     @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
     @pytest.mark.parametrize("factor", [1.0, 0.3, 1e-3, -2.0])
@@ -176,6 +196,13 @@ class TestMerged:
         for forms in ((w, w), (rows(range(6), w), rows(range(6), w)), (w, rows(range(6), w))):
             found = merged(TEMPLATE, [part(100, w=form, b=self.B) for form in forms])
             assert as_ints(found.total["w"]) == [200 * TOP] * 12
+
+    def test_more_users_than_the_integers_hold_are_refused(self, monkeypatch):
+        monkeypatch.setattr(sums, "_USERS_IN_INT64", 8)
+        parts = [part(number, w=self.W, b=self.B) for number in (4, 4)]
+        assert merged(TEMPLATE, parts).num_users == 8
+        with pytest.raises(ValueError, match="9 users"):
+            merged(TEMPLATE, [*parts, part(1, w=self.W, b=self.B)])
 
     def test_many_parts(self):
         parts = [part(1, w=np.full((6, 2), -TOP, np.int32), b=self.B) for _ in range(300)]

@@ -26,8 +26,8 @@ from fedpriv.report.page import write_report
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
-    from fedpriv.experiment import Option
     from fedpriv.job import CarrierFactory, Job
+    from fedpriv.options import Option
     from fedpriv.run import RoundRecord
 
 

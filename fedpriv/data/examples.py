@@ -88,13 +88,6 @@ class TagExamples:
             raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
         return values
 
-    def multi_hot(self) -> np.ndarray:
-        """Return the post's tags as float32 (n, num_tags) of zeros and ones."""
-        dense = np.zeros((len(self), self.num_tags), dtype=np.float32)
-        rows = np.repeat(np.arange(len(self)), np.diff(self.tag_indptr))
-        dense[rows, self.tag_indices] = 1.0
-        return dense
-
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the new row starts, and where the entries of `rows` lie, for a gather.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.arrays import open_array, ranges
+from fedpriv.data.arrays import open_array
 from fedpriv.data.examples import TagExamples
 from fedpriv.data.rosters import roster_sha256
 
@@ -119,30 +119,8 @@ class TagView:
             num_tags=whole.num_tags,
         )
 
-    def gather(self, user_ids: Sequence[str], split: str = "test") -> TagExamples:
-        """Return the examples of several users one after the other (a copy), for evaluation.
-
-        Raises:
-            ValueError: unknown user or split.
-        """
-        starts, ends = self._spans(user_ids, split)
-        return self._columns.take(ranges(starts, ends - starts))
-
-    def batches(
-        self, user_ids: Sequence[str], split: str = "test", *, size: int = BATCH_EXAMPLES
-    ) -> Iterator[TagExamples]:
-        """Yield what `gather` returns in copies of at most `size` examples, in the same order.
-
-        Memory holds one batch, and two numbers a user, however many examples there are.
-
-        Raises:
-            ValueError: unknown user or split, `size` below 1.
-        """
-        for rows in self.rows(user_ids, split, size=size):
-            yield self._columns.take(rows)
-
     def label_counts(self, user_ids: Sequence[str], split: str = "test") -> np.ndarray:
-        """Return how often each tag is the label of what `gather` returns, int64 (G,).
+        """Return how often each tag is the label of users' examples, int64 (G,).
 
         Only labels are read, no words.
 

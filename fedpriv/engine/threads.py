@@ -22,6 +22,19 @@ from fedpriv.training.round import UserData, partial_sum
 from fedpriv.tree import Params
 
 
+def check_shareable(trainer: LocalTrainer) -> None:
+    """Refuse a trainer that several threads may not use at once.
+
+    Raises:
+        ValueError: If it does not say of itself that it is `thread_safe`.
+    """
+    if not getattr(trainer, "thread_safe", False):
+        raise ValueError(
+            f"engine threads: {type(trainer).__name__} keeps a model of its own and cannot be "
+            "shared by threads; use engine ray (worker processes) or serial"
+        )
+
+
 class ThreadCarrier:
     """Trains the cohort in this process, on several threads.
 
@@ -49,11 +62,7 @@ class ThreadCarrier:
         num_workers: int,
         max_examples: int,
     ) -> None:
-        if not getattr(trainer, "thread_safe", False):
-            raise ValueError(
-                f"engine threads: {type(trainer).__name__} keeps a model of its own and cannot be "
-                "shared by threads; use engine ray (worker processes) or serial"
-            )
+        check_shareable(trainer)
         if num_workers < 1:
             raise ValueError(f"--workers {num_workers} must be at least 1")
         self._trainer, self._data, self._measure = trainer, data, measure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -11,11 +12,12 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedpriv import tree
-from fedpriv.flower.messages import StaleAnswerError, read_answer
+from fedpriv.flower.messages import OtherGridError, StaleAnswerError, read_answer
 from fedpriv.flower.records import MalformedRecordError
-from fedpriv.sums import PartialSum, add_sum
+from fedpriv.sums import PartialSum, add_sum, check_users_fit
 from fedpriv.tree import Params, RowSparse, Tensor
 
+_LOG = logging.getLogger(__name__)
 # Float64's own rounding of norms and products, with room to spare.
 _BELOW = 1.0 - 2.0**-40
 
@@ -27,8 +29,8 @@ class BoundedSum:
     Guarantees:
         * A node asked for k users moves the sum by at most k · l2_bound (l2), whatever it sends;
           a node that hosts one user is thus bounded again as if it had never bounded anything.
-        * An answer that is malformed, stale or not finite adds exactly zero, raises nothing, and
-          leaves what others added bit for bit as it was.
+        * An answer that is malformed, stale, not finite or on another grid adds exactly zero,
+          raises nothing, and leaves what others added bit for bit as it was.
         * Memory is one dense tree of 64-bit numbers, however many answers are added.
         * On a grid the sum is of whole numbers: the same for any order of the answers.
 
@@ -38,8 +40,8 @@ class BoundedSum:
         unit: The round's grid; None for sums of floats.
         round_num: The open round.
         attempt: The open attempt.
-        dropped: How many answers were "malformed", "stale", "not-finite", or "rebounded" (which
-            were added after scaling).
+        dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
+            "rebounded" (which were added after scaling).
         num_added: Users whose contribution is in the sum, as far as their nodes tell.
     """
 
@@ -50,13 +52,21 @@ class BoundedSum:
     attempt: int
     dropped: Counter[str] = field(default_factory=Counter)
     num_added: int = 0
+    _num_asked: int = field(default=0, init=False, repr=False)
     _total: dict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._total = tree.zeros(self.params, np.float64 if self.unit is None else np.int64)
 
     def add(self, content: RecordDict, *, num_users: int) -> None:
-        """Add what a node that was asked for `num_users` users answered."""
+        """Add what a node that was asked for `num_users` users answered.
+
+        Raises:
+            ValueError: If the integers cannot hold so many users, whatever nodes send.
+        """
+        self._num_asked += num_users
+        if self.unit is not None:
+            check_users_fit(self._num_asked)
         try:
             found = read_answer(
                 content,
@@ -68,6 +78,10 @@ class BoundedSum:
             )
         except StaleAnswerError:
             self.dropped["stale"] += 1
+            return
+        except OtherGridError as error:  # its text holds two numbers and nothing of the node's
+            _LOG.warning("an answer is not added: %s", error)
+            self.dropped["other-grid"] += 1
             return
         except MalformedRecordError:
             self.dropped["malformed"] += 1
@@ -81,7 +95,7 @@ class BoundedSum:
         if norm > limit:
             self.dropped["rebounded"] += 1
             total = _shortened(total, limit / norm, whole=self.unit is not None)
-        # Nothing may overflow here: every coordinate is at most num_users * 2^24 units by now.
+        # Nothing overflows here: every coordinate is at most num_users * 2^24 units by now.
         add_sum(self._total, total)
         self.num_added += num_users - found.num_failed
 

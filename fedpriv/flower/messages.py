@@ -2,11 +2,14 @@
 
 A request carries public things (params, bound, preconditioner, round and attempt), the ids of the
 node's own drawn users and a key folded for this round and attempt. It never carries the root key,
-the noise key, or an id that lives elsewhere. An answer carries one bounded sum and two counts.
+the noise key, or an id that lives elsewhere. An answer carries one bounded sum, a count, and the
+grid that the node's own code rounded to: whole numbers of another unit would be added as if they
+were ours, so the server refuses them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,10 +27,15 @@ from fedpriv.tree import Params
 
 _PARAMS, _EVERY_STEP, _BEFORE_BOUND = "params", "multiplier-every-step", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
+_UNIT = "unit"
 
 
 class StaleAnswerError(MalformedRecordError):
     """An answer to an attempt that is over; it must never count towards another."""
+
+
+class OtherGridError(MalformedRecordError):
+    """A sum on another grid than the round's; its whole numbers mean something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +196,8 @@ def _read_schedule(work: Mapping[str, Any]) -> Schedule:
 def answer(request: Request, done: PartialSum) -> RecordDict:
     """Return the record of a node's partial sum.
 
-    On a grid the sum is sent as the integers it is, in the smaller form of each tensor. Without
+    On a grid the sum is sent as the integers it is, in the smaller form of each tensor, together
+    with the unit that the node rounded to, for the server to compare with its own. Without
     one, a single user's sum is sent in float32, as its update was computed: the server bounds that
     user again, which absorbs the rounding. The sum of several is sent in float64, because rounding
     it coarsely could move it by more than one user's bound allows.
@@ -204,6 +213,7 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
     if done.unit is None:
         dtype = np.float32 if len(request.user_ids) <= 1 else np.float64
         return RecordDict({_TOTAL: records.encode(total, dtype), _REPORT: report})
+    report[_UNIT] = float(done.unit)
     return RecordDict({_TOTAL: records.encode(total), _REPORT: report})
 
 
@@ -228,6 +238,7 @@ def read_answer(
 
     Raises:
         StaleAnswerError: If it answers another attempt.
+        OtherGridError: If the node rounded to another grid; names both units.
         MalformedRecordError: If it is not an answer or not of this shape.
     """
     report = _config(content, _REPORT)
@@ -235,12 +246,29 @@ def read_answer(
         raise MalformedRecordError(f"found records {sorted(content)}, expected total and report")
     if (report.get("round-num"), report.get("attempt")) != (round_num, attempt):
         raise StaleAnswerError("the answer is to another round or attempt")
+    _check_grid(report, unit)
     return PartialSum(
         total=records.decode(content[_TOTAL], params, whole=unit is not None),
         unit=unit,
         num_users=num_users,
         num_failed=_count(report, "num-failed", low=0, high=num_users),
     )
+
+
+def _check_grid(report: Mapping[str, Any], unit: float | None) -> None:
+    """Refuse an answer that does not say it is on the round's grid, to the last bit."""
+    if unit is None:
+        if _UNIT in report:
+            raise MalformedRecordError("the answer is on a grid, but the round's sum is of floats")
+        return
+    found = report.get(_UNIT)
+    if type(found) is not float or not math.isfinite(found) or found <= 0.0:
+        raise MalformedRecordError(f"{_UNIT} is {found!r:.40}, not a positive number")
+    if found != unit:
+        raise OtherGridError(
+            f"the node rounds to multiples of {found!r}, this round to multiples of {unit!r}; "
+            "run the same version of fedpriv on the server and on every node"
+        )
 
 
 def _config(content: RecordDict, name: str) -> ConfigRecord:

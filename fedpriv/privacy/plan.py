@@ -13,6 +13,7 @@ cannot be put together: the constructor refuses them, names the value, and says 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -284,23 +285,12 @@ class Plan:
 
     def affords(self, charges_so_far: int) -> bool:
         """Return whether one more charge stays within num_rounds and the target; ask first."""
-        if charges_so_far >= self.num_rounds:
-            return False
-        if (
-            self.target_epsilon is None
-            or self.epsilon(self.num_rounds).value <= self.target_epsilon
-        ):
-            return True
-        return self.epsilon(charges_so_far + 1).value <= self.target_epsilon
+        return charges_so_far < self.affordable_rounds
 
     @property
     def affordable_rounds(self) -> int:
         """Charges the budget pays for: num_rounds, or fewer where the target stops earlier."""
-        low, high = 0, self.num_rounds
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.affords(middle - 1) else (low, middle - 1)
-        return low
+        return _affordable_rounds(self)
 
     def check_roster(self, roster: Sequence[str]) -> None:
         """Refuse a roster of another size than the plan's.
@@ -336,3 +326,16 @@ class Plan:
                 "by another version"
             )
         return cls(**dict(value))
+
+
+@functools.lru_cache(maxsize=64)
+def _affordable_rounds(plan: Plan) -> int:
+    """Search for the last affordable charge once: every ε on the way costs more than a round."""
+    target = plan.target_epsilon
+    if target is None or plan.epsilon(plan.num_rounds).value <= target:
+        return plan.num_rounds
+    low, high = 0, plan.num_rounds - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if plan.epsilon(middle).value <= target else (low, middle - 1)
+    return low

@@ -254,14 +254,14 @@ def _randomness(plan: Plan, simulated: bool) -> list[str]:
             "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
             "subtract the noise and redraw the cohorts. It is the ε the same plan would have "
             "in secure mode.",
-            "Floating point: not hardened. Noise is added to ordinary floating-point sums, "
-            "whose last bits can betray the sum.",
+            "Floating point: not hardened. Noise is drawn in float32, whose last bits can "
+            "betray the sum.",
         ]
     return [
         "Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
         "from a ChaCha20 key stream, cohorts from a generator seeded by the same source.",
-        "Floating point: not hardened. Noise is added to ordinary floating-point sums, whose "
-        "last bits can betray the sum; ε is that of exact arithmetic.",
+        "Floating point: not hardened. Noise is drawn in float32, whose last bits can betray "
+        "the sum; ε is that of exact arithmetic.",
     ]
 
 

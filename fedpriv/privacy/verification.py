@@ -219,8 +219,9 @@ def _rounds(folder: Path, history: History) -> list[Check]:
             elif pair not in released:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
             else:
-                # A round that was not evaluated need not be priced; it must say so, as null.
-                unpriced = row.get("epsilon", 0) is None and row.get("accuracy_public") is None
+                # A round need not be priced, but has to say so, as null; the plan's last must be.
+                ended = position[pair] == history.plan.affordable_rounds
+                unpriced = "epsilon" in row and row["epsilon"] is None and not ended
                 value = 0.0 if unpriced else history.plan.epsilon(position[pair]).value
                 silent = history.plan.is_private and row.get("epsilon") is None
                 if not unpriced and (silent or not _same(row.get("epsilon"), value)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the names of malloc.h
 _KEPT_BYTES = 128 << 20
@@ -21,9 +22,20 @@ def keep_freed_memory() -> bool:
     Blocks above 32 MiB still go back at once. Results do not change. Calling it again does
     nothing. Only glibc offers it.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _glibc("mallopt")
     if mallopt is None:
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+
+
+def free_memory() -> None:
+    """Give freed memory back to the system, where glibc can be asked to."""
+    malloc_trim = _glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _glibc(name: str) -> Any:
+    if platform.libc_ver()[0] != "glibc":
+        return None
+    return getattr(ctypes.CDLL(None), name, None)

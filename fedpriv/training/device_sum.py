@@ -46,10 +46,10 @@ def l2_norms(updates: Mapping[str, torch.Tensor]) -> list[float]:
 def _norms_on_device(updates: Mapping[str, torch.Tensor]) -> list[float]:
     first = next(iter(updates.values()))
     squares = torch.zeros(len(first), dtype=torch.float64, device=first.device)
-    for tensor in updates.values():
-        for users in _blocks(tensor):
-            values = tensor[users].reshape(len(tensor[users]), -1).double()
-            squares[users] += (values * values).sum(dim=1)
+    for user in range(len(first)):  # one by one: how a device adds depends on how many there are
+        for tensor in updates.values():
+            values = tensor[user].reshape(-1).double()
+            squares[user] += torch.dot(values, values)
     # No square of a float32 overflows float64 or vanishes in it.
     return squares.sqrt().tolist()
 

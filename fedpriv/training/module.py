@@ -185,7 +185,7 @@ class ModuleTrainer:
             for name, buffer in layer.named_buffers(recurse=False)
         ]
         try:
-            with _own_stream(key, self.device), _one_thread():
+            with _own_stream(key, self.device), one_thread():
                 for batch in self.schedule.batches(len(chosen), rng):
                     index = torch.from_numpy(batch).to(self.device)
                     self._step(trained, self.loss(module(x[index]), y[index]))
@@ -222,7 +222,7 @@ def _own_stream(key: Key, device: str | torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute on one thread: how an operation is split among several shows in its last bits."""
     before = torch.get_num_threads()
     if before != 1:

@@ -6,7 +6,6 @@ with its result. Between them the raw sum lives in one local variable and dies t
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,12 @@ from fedpriv.noise.gaussian import gaussian
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local import LocalTrainer
 from fedpriv.training.vectorised import VectorisedTrainer
 from fedpriv.training.vectorised_round import vectorised_partial_sum
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
-
-_LOG = logging.getLogger(__name__)
 
 
 class UserData(Protocol):
@@ -81,9 +79,7 @@ def partial_sum(
             Exception,
             SystemExit,
         ) as error:  # a user is not trusted: whatever it raises is its own zero
-            # The text of an error may hold a user's data: only its kind is worth a warning.
-            _LOG.warning("a user contributes zero: %s", type(error).__name__)
-            _LOG.debug("why it does", exc_info=True)
+            contributes_zero(error)
             failed += 1
             continue
         running.add(update, factor)

@@ -1,12 +1,12 @@
 """How many users are trained at once: the rule, and what it was derived from.
 
-* On a GPU: as many as fit into 2 GiB, at most 256. A single user leaves a GPU idle.
-* On the CPU: one. Bit-equality between carriers is claimed for training one by one, and where
-  convolutions do the work company is no faster (0.9 times on a CNN of 1.6 M parameters). Small
-  models of linear layers are another matter: against a loop with `optim.SGD`, 50 users at once
-  train 3 times faster up to 25,000 parameters, twice at 100,000, 16 at once 1.3 times at
-  200,000, and from 400,000 on it is slower. Whoever wants that asks for it, and gets results that
-  are equal to rounding.
+* On a GPU: as many as fit into 2 GiB, at most 32. A single user leaves a GPU idle; a larger chunk
+  would mostly be empty slots, since a cohort is dealt to workers and split by batch width.
+* On the CPU: one. Where convolutions do the work company is no faster (0.9 times on a CNN of 1.6 M
+  parameters). Small models of linear layers are another matter: against a loop with `optim.SGD`,
+  50 users at once train 3 times faster up to 25,000 parameters, twice at 100,000, 16 at once 1.3
+  times at 200,000, and from 400,000 on it is slower. Whoever wants that asks for it, and gets
+  results that are equal to rounding.
 * With a layer that draws at random, everywhere: one. Every user has a random stream of its own.
 
 The rule looks at the model and the device, never at a clock: a run's result cannot depend on how
@@ -23,7 +23,7 @@ from torch.func import functional_call
 from fedpriv.training.module import ModuleTrainer
 
 _GPU_BYTES = 2 << 30
-_MOST_AT_ONCE = 256
+_MOST_AT_ONCE = 32
 # For each user: its params while it trains, its gradient, and its update.
 _COPIES = 3
 _DROPOUT = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -53,7 +53,7 @@ def random_layer(module: nn.Module) -> str | None:
 
 
 def users_that_fit(trainer: ModuleTrainer, x: np.ndarray, num_bytes: int) -> int:
-    """Return how many users fit into memory at once, from 1 to 256.
+    """Return how many users fit into memory at once, from 1 to 32.
 
     Counts three copies of the trained params and, for a batch, twice what PyTorch keeps of one
     example's forward pass. Nothing is drawn and no buffer changes.

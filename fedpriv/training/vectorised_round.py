@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -15,14 +14,16 @@ from fedpriv.mechanisms.bound import Bound, allowed_length
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.device_sum import DeviceSum, l2_norms
+from fedpriv.training.failures import contributes_zero
+from fedpriv.training.padded_users import batch_width
 from fedpriv.training.vectorised import VectorisedTrainer
 from fedpriv.tree import Params
-
-_LOG = logging.getLogger(__name__)
 
 
 class _Users(Protocol):
     def examples(self, user_id: str) -> Any: ...
+
+    def num_examples(self, user_id: str) -> int: ...
 
 
 def vectorised_partial_sum(
@@ -40,26 +41,27 @@ def vectorised_partial_sum(
     sum by at most `bound.l2_bound`, and one that fails contributes zero, alone. The params are
     copied to the device once, the examples chunk by chunk, and an update never leaves it.
 
-    Under a bound every chunk is one user. What a user shares a chunk with changes the last bits of
-    what it learns, and steep local training can make of such bits more than the bound: then one
-    user would move the sum by what it contributes *and* by what it did to its company.
+    Under a bound users are trained side by side only where that is known not to move a bit of
+    anybody's update: else one user would move the sum by what it contributes *and* by what it did
+    to its company, of which steep local training can make more than the bound.
     """
-    at_once = trainer.users_at_once if math.isinf(bound.l2_bound) else 1
+    isolated = not math.isinf(bound.l2_bound)
     start = trainer.alone.start(params)
     multiplier = {n: _float32(trainer, m) for n, m in bound.multiplier.items() if n in start}
     num_elements = tree.num_elements(params)
     running, failed = DeviceSum(start, bound.unit), 0
-    for chunk in _chunks(user_ids, at_once):
+    for chunk in _chunks(_by_size(data, user_ids, trainer), trainer.users_at_once):
         examples, keys = [], []
         for user_id in chunk:
             try:
                 examples.append(data.examples(user_id))
                 keys.append(key.fold(user_id))
             except (Exception, SystemExit) as error:
-                failed += _refused(error)
+                contributes_zero(error)
+                failed += 1
         if not examples:
             continue
-        updates = trainer.train_many(start, examples, keys)
+        updates = trainer.train_many(start, examples, keys, isolated=isolated)
         for name, factor in multiplier.items():
             updates.tensors[name].mul_(factor)
         factors = []
@@ -71,7 +73,8 @@ def vectorised_partial_sum(
                 try:
                     factor = _factor(bound, norm, num_elements)
                 except ValueError as error:
-                    failed += _refused(error)
+                    contributes_zero(error)
+                    failed += 1
             factors.append(factor)
         running.add(updates.tensors, factors)
     return PartialSum(
@@ -96,8 +99,15 @@ def _chunks(user_ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
         yield user_ids[start : start + size]
 
 
-def _refused(error: BaseException) -> int:
-    # The text of an error may hold a user's data: only its kind is worth a warning.
-    _LOG.warning("a user contributes zero: %s", type(error).__name__)
-    _LOG.debug("why it does", exc_info=True)
-    return 1
+def _by_size(data: _Users, user_ids: Sequence[str], trainer: VectorisedTrainer) -> list[str]:
+    """Return users with like ones next to each other, so that chunks are full."""
+
+    def size(user_id: str) -> tuple[int, int]:
+        schedule = trainer.alone.schedule
+        try:
+            num = min(data.num_examples(user_id), schedule.max_examples)
+        except (Exception, SystemExit):
+            num = 0  # its examples cannot be had either, which is said there
+        return -batch_width(num, schedule), -num
+
+    return sorted(user_ids, key=size)

@@ -3,7 +3,9 @@
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +16,24 @@ def tff_writer():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def gather():
+    """From (view, users, split) to a copy of their examples, one user after the other."""
+
+    def gather(view, users, split):
+        return view.columns.take(np.concatenate([np.arange(0), *view.rows(users, split)]))
+
+    return gather
+
+
+@pytest.fixture(scope="session")
+def multi_hot():
+    """From examples to their tags as (n, num_tags) of zeros and ones."""
+
+    def multi_hot(examples):
+        entries = (np.ones(len(examples.tag_indices)), examples.tag_indices, examples.tag_indptr)
+        return sparse.csr_array(entries, shape=(len(examples), examples.num_tags)).toarray()
+
+    return multi_hot

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpriv.data import grouping, manifest, store
-from fedpriv.data import view as views
 from fedpriv.data.corpus import Corpus
 from fedpriv.data.interning import Interner
 from fedpriv.data.rosters import RosterSpec
@@ -150,9 +149,9 @@ def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_p
     assert corpus.view().public_users == ()
 
 
-def test_inputs_are_tff_means_or_unit_rows(corpus):
+def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
     view = corpus.view()
-    examples = view.gather(view.public_users, "all")
+    examples = gather(view, view.public_users, "all")
     dense = examples.features("tff").toarray()
     assert dense.dtype == np.float32
     expected = np.zeros_like(dense)
@@ -175,50 +174,52 @@ def test_a_row_without_a_known_word_is_zero_in_both_inputs(tmp_path):
         assert sorted(examples.features(inputs).sum(axis=1).tolist()) == [0, 1]
 
 
-def test_multi_hot_take_and_gather_agree_with_examples(corpus):
+def test_rows_and_take_agree_with_examples(corpus, gather, multi_hot):
     view = corpus.view()
     users = [*view.roster, *view.public_users]
-    gathered = view.gather(users, "all")
+    gathered = gather(view, users, "all")
     assert len(gathered) == sum(len(view.examples(user, "all")) for user in users)
     whole = np.concatenate([view.examples(u, "all").features().toarray() for u in users])
     np.testing.assert_array_equal(gathered.features().toarray(), whole)
     order = np.array([2, 0, 2])
     taken = gathered.take(order)
     np.testing.assert_array_equal(taken.features().toarray(), whole[order])
-    np.testing.assert_array_equal(taken.multi_hot(), gathered.multi_hot()[order])
-    first = gathered.multi_hot()
+    np.testing.assert_array_equal(multi_hot(taken), multi_hot(gathered)[order])
+    first = multi_hot(gathered)
     np.testing.assert_array_equal(first.argmax(axis=1), gathered.labels)
-    assert len(view.gather([], "test")) == 0
+    assert list(view.rows([], "test")) == []
 
 
 @pytest.mark.parametrize("split", ["train", "test", "all"])
 @pytest.mark.parametrize("size", [1, 7, 4096])
-def test_batches_are_what_gather_returns_piece_by_piece(tmp_path, monkeypatch, split, size):
-    monkeypatch.setattr(views, "BATCH_EXAMPLES", size)
+def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, split, size):
     view = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF]).view()
     users = [*view.public_users[::2], *view.roster[::-1]]  # in no order of the file
-    whole, batches = view.gather(users, split), list(view.batches(users, split, size=size))
-    assert len(batches) == -(-len(whole) // size)
-    assert all(0 < len(batch) <= size for batch in batches)
+    pieces = list(view.rows(users, split, size=size))
+    total = sum(view.num_examples(user, split) for user in users)
+    assert len(pieces) == -(-total // size)
+    assert all(0 < len(piece) <= size for piece in pieces)
+    found = view.columns.take(np.concatenate(pieces))
+    each = [view.examples(user, split) for user in users]
     for name in ("labels", "num_tokens", "indices", "counts", "tag_indices"):
-        pieces = [getattr(batch, name) for batch in batches]
-        np.testing.assert_array_equal(np.concatenate(pieces), getattr(whole, name))
+        expected = np.concatenate([getattr(examples, name) for examples in each])
+        np.testing.assert_array_equal(getattr(found, name), expected)
     for name in ("indptr", "tag_indptr"):
-        pieces = [np.diff(getattr(batch, name)) for batch in batches]
-        np.testing.assert_array_equal(np.concatenate(pieces), np.diff(getattr(whole, name)))
-    counts = np.bincount(whole.labels, minlength=len(view.tags))
+        expected = np.concatenate([np.diff(getattr(examples, name)) for examples in each])
+        np.testing.assert_array_equal(np.diff(getattr(found, name)), expected)
+    counts = np.bincount(found.labels, minlength=len(view.tags))
     np.testing.assert_array_equal(view.label_counts(users, split), counts)
 
 
-def test_batches_of_nobody_are_none_and_a_wrong_size_is_refused(corpus):
+def test_rows_of_nobody_are_none_and_a_wrong_size_is_refused(corpus):
     view = corpus.view()
     for nobody in ([], ["gone"]):
-        assert list(view.batches(nobody, "all")) == []
+        assert list(view.rows(nobody, "all")) == []
         assert view.label_counts(nobody, "all").tolist() == [0] * len(view.tags)
     with pytest.raises(ValueError, match="size 0"):
-        list(view.batches(view.roster, "all", size=0))
+        list(view.rows(view.roster, "all", size=0))
     with pytest.raises(ValueError, match="'stranger' is unknown"):
-        list(view.batches(["stranger"], "all"))
+        list(view.rows(["stranger"], "all"))
 
 
 def many(users=30, seed=0):

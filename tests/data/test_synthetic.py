@@ -30,7 +30,7 @@ def test_it_says_that_it_is_synthetic(small, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_its_shape_is_what_was_asked_for(small):
+def test_its_shape_is_what_was_asked_for(small, gather):
     view = small.view()
     assert (len(view.roster), len(view.public_users)) == (40, 20)
     assert (len(view.words), len(view.tags)) == (1_000, 25)
@@ -41,7 +41,7 @@ def test_its_shape_is_what_was_asked_for(small):
     assert unlabelled < 400
     assert not entry["looks_at_data"]
     assert 0.5 < entry["foreign_titles"]["share"] < 0.9
-    examples = view.gather(view.roster, "all")
+    examples = gather(view, view.roster, "all")
     assert 20 < examples.num_tokens.mean() < 30
 
 
@@ -115,11 +115,11 @@ def test_a_users_sentences_come_from_the_users_key_alone():
     assert len({tuple(sentence.tags) for sentence in one}) > 1
 
 
-def test_words_tell_the_tag_and_rare_ones_tell_it_best(small):
+def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
     """Multinomial naive Bayes on public users, tested on rostered ones."""
     view = small.view()
-    train = view.gather(view.public_users, "all")
-    test = view.gather(view.roster, "all")
+    train = gather(view, view.public_users, "all")
+    test = gather(view, view.roster, "all")
     majority = np.bincount(test.labels).max() / len(test)
 
     def accuracy(words: slice) -> float:

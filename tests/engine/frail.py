@@ -48,6 +48,11 @@ class Frail:
             os.kill(os.getpid(), signal.SIGKILL)
         return name
 
+    def evaluate(self, params, public, part):
+        if part[0]:
+            return self.die("evaluate", 10**6)
+        return part
+
     def refuse(self, error):
         raise error
 

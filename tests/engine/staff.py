@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 
 from fedpriv.data.examples import TagExamples
 from fedpriv.engine.worker import Workplace
+from fedpriv.experiment import Experiment
 from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.module import ArrayExamples
+from fedpriv.training.tasks import ModuleTask
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
 NUM_WORDS, NUM_TAGS = 30, 4
@@ -132,6 +136,32 @@ def workplace(device, *, multiplier=None, deeds=None, refuse=None):
     )
 
 
+def dense_experiment():
+    """Return an experiment with a model of torch, found as `staff:dense_experiment`."""
+    rng = np.random.default_rng(1)
+    users = {
+        f"user-{number}": ArrayExamples(
+            x=rng.normal(size=(4, 3)).astype(np.float32), y=rng.integers(0, 2, 4)
+        )
+        for number in range(6)
+    }
+    return Experiment(
+        name="dense",
+        description="A small dense model.",
+        task=lambda experiment, corpus: ModuleTask(
+            name="dense",
+            module=lambda: nn.Linear(3, 2),
+            loss=nn.functional.cross_entropy,
+            users=users,
+            synthetic=True,
+        ),
+        noise_multiplier=1.0,
+        cohort=2.0,
+        delta=0.01,
+        rounds=2,
+    )
+
+
 def params():
     rng = np.random.default_rng(5)
     return {
@@ -147,4 +177,4 @@ def same(left, right):
 
 
 def dense(tensor):
-    return tensor if isinstance(tensor, np.ndarray) else tensor.todense()
+    return tensor if isinstance(tensor, np.ndarray) else tensor.to_dense()

@@ -160,14 +160,23 @@ def test_evaluation_is_shared_and_adds_up(carrier, deeds, staff):
     assert carrier.evaluate(staff.params(), public=False) == staff.measure({}, public=False)
 
 
-def test_an_evaluation_that_kills_every_worker_is_none(carrier, staff, caplog, monkeypatch):
-    from fedpriv.engine.ray_pool import LOST
+def test_an_evaluation_that_kills_every_worker_is_none(
+    carrier, staff, caplog, monkeypatch, tmp_path
+):
+    """Real workers and real deaths; they import nothing, so that their successors start soon."""
+    import frail
+    import ray as api
 
-    part = staff.measure({}, public=True)
-    monkeypatch.setattr(carrier._pool, "run", lambda calls: [part, LOST])
+    from fedpriv.engine.ray_pool import Call, Pool
+
+    actor = api.remote(frail.Frail).options(num_cpus=0.1)
+    pool = Pool(actor.remote, Call("open", (str(tmp_path),)), num_actors=2)
+    monkeypatch.setattr(carrier, "_pool", pool)
     with caplog.at_level(logging.WARNING):
         assert carrier.evaluate(staff.params(), public=True) is None
     assert "not measured" in caplog.text
+    assert caplog.text.count("a worker died") == len(list(tmp_path.glob("evaluate-*"))) == 3
+    pool.close()
 
 
 def test_without_a_grid_it_is_the_sum_to_rounding(carrier, staff):

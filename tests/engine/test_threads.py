@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.catalogue import load_experiment
+from fedpriv.engine.resources import Share
 from fedpriv.engine.threads import ThreadCarrier
 from fedpriv.experiment import build
-from fedpriv.job import on_threads, serial, start_job
+from fedpriv.job import on_ray, on_threads, resume_job, serial, start_job
 
 NAME = "adadps-tags"
 OPTIONS = {
@@ -66,6 +68,46 @@ def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
 
     with pytest.raises(ValueError, match=r"Resident keeps a model of its own.*engine ray"):
         carrier(tiny_corpus, trainer=Resident())
+
+
+def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
+    out, said = tmp_path / "run", r"Trainer keeps a model of its own.*engine ray"
+    arguments = (staff.dense_experiment(), "staff:dense_experiment", None, out)
+    with pytest.raises(ValueError, match=said):
+        start_job(*arguments, make_carrier=on_threads(2))
+    assert not out.exists()
+    start_job(*arguments).folder.close()
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"torn')  # opening the folder would cut it
+    with pytest.raises(ValueError, match=said):
+        resume_job(out, make_carrier=on_threads(2))
+    assert (out / "rounds.jsonl").read_text() == '{"torn'
+
+
+def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is_made(
+    tiny_corpus, tmp_path
+):
+    """The workers would refuse them too, one by one and with the folder there."""
+    experiment, out = load_experiment(NAME).with_options(OPTIONS), tmp_path / "run"
+
+    def carriers(**share):
+        cluster = SimpleNamespace(share=Share(num_workers=2, **share))
+        return on_ray(cluster, NAME, str(tiny_corpus.directory))
+
+    with pytest.raises(
+        ValueError, match=r"does not train on 'cuda:0'.*leave --gpus-per-worker out"
+    ):
+        start_job(experiment, NAME, tiny_corpus, out, make_carrier=carriers(num_gpus=0.5))
+    assert not out.exists()
+    parts = build(experiment, tiny_corpus)
+    carriers(num_gpus=0.5, logical=True).check(experiment, parts)
+    carriers().check(experiment, parts)
+
+
+def test_gpus_for_a_task_with_a_model_are_left_to_the_workers(staff):
+    cluster = SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0))
+    experiment = staff.dense_experiment()
+    on_ray(cluster, "staff:dense_experiment", None).check(experiment, build(experiment, None))
 
 
 def test_there_is_at_least_one_worker(tiny_corpus):

@@ -13,10 +13,11 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.data.examples import TagExamples
@@ -58,6 +59,7 @@ class StubGrid(Grid):
     requests: list[Message] = field(default_factory=list)
     live: int = 0
     on_wire: bool = True
+    _run: Run | None = None
     _waiting: dict[str, Message] = field(default_factory=dict)
     _patience: dict[str, int] = field(default_factory=dict)
     _payloads: list[weakref.ref] = field(default_factory=list)
@@ -70,15 +72,24 @@ class StubGrid(Grid):
     def in_flight(self) -> int:
         return len(self._waiting)
 
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
+    def set_run(self, run: Run) -> None:
+        self._run = run
 
     @property
-    def run(self) -> Any:
-        raise NotImplementedError
+    def run(self) -> Run:
+        if self._run is None:
+            raise ValueError("no run is set; call set_run first")
+        return self._run
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def send_and_receive(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("holds every reply until the last: never to be used")

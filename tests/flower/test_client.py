@@ -43,6 +43,12 @@ def ask(content):
     return Message(content, 101, "train")
 
 
+def difference(left, right):
+    """Two sums' difference, as floats."""
+    left, right = tree.to_dense(left.real()), tree.to_dense(right.real())
+    return {name: left[name] - right[name] for name in left}
+
+
 def answered(host, task, user_ids, bound=None):
     reply = host.train(ask(shared(task, bound).request(user_ids)))
     return reply, read_answer(
@@ -138,8 +144,7 @@ def test_a_node_answers_with_the_sum_over_its_own_users(task):
         params=task.params(), bound=Clip(l2_clip_norm=0.5), trainer=task.trainer(SCHEDULE, {}),
         data=task.data, user_ids=asked, key=KEY,
     )  # fmt: skip
-    off = tree.subtract(tree.to_dense(found.real()), tree.to_dense(expected.real()))
-    assert tree.l2_norm(off) == 0.0
+    assert tree.l2_norm(difference(found, expected)) == 0.0
     assert set(reply.content) == {"total", "report"}
     assert dict(reply.content["report"]) == {"round-num": 7, "attempt": 2, "num-failed": 0}
 
@@ -148,8 +153,7 @@ def test_users_that_live_elsewhere_or_are_named_twice_add_nothing(task):
     host = Host.of(task, partition=1, num_partitions=3)
     _, one = answered(host, task, ["user-04"])
     _, odd = answered(host, task, ["user-04", "user-04", "user-05", "nobody"])
-    off = tree.subtract(tree.to_dense(one.real()), tree.to_dense(odd.real()))
-    assert tree.l2_norm(off) < 1e-6
+    assert tree.l2_norm(difference(one, odd)) < 1e-6
     assert (one.num_failed, odd.num_failed) == (0, 3)
 
 
@@ -179,6 +183,9 @@ def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
     for name, tensor in tree.to_dense(expected.total).items():
         assert np.array_equal(tree.to_dense(found.total)[name], tensor)
         assert tensor.any() == bool(num_users)
+    assert dict(reply.content["report"]) == {
+        "round-num": 7, "attempt": 2, "num-failed": 0, "unit": EXACT.unit,
+    }  # fmt: skip
     sent = reply.content["total"]
     values = {key: sent[key].dtype for key in sent if not key.startswith("rows/")}
     assert set(values.values()) == {"int32"}
@@ -215,10 +222,14 @@ def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
 @pytest.mark.parametrize("unit", [None, EXACT.unit])
 def test_answers_of_the_other_kind_are_refused(task, unit):
     reply, _ = answered(Host.of(task), task, ["user-01"], None if unit else EXACT)
-    with pytest.raises(MalformedRecordError, match="expected C-ordered"):
-        read_answer(
-            reply.content, params=task.params(), unit=unit, num_users=1, round_num=7, attempt=2
-        )
+    for said, odd in (("unit" if unit else "on a grid", None), ("expected C-ordered", unit)):
+        report = {name: value for name, value in reply.content["report"].items() if name != "unit"}
+        if said == "expected C-ordered":  # even where it claims to be of the kind asked for
+            reply.content["report"] = ConfigRecord(report | ({"unit": odd} if odd else {}))
+        with pytest.raises(MalformedRecordError, match=said):
+            read_answer(
+                reply.content, params=task.params(), unit=unit, num_users=1, round_num=7, attempt=2
+            )
 
 
 def test_a_poisoned_user_on_a_node_of_ten_changes_only_its_own_contribution(task, monkeypatch):
@@ -226,8 +237,7 @@ def test_a_poisoned_user_on_a_node_of_ten_changes_only_its_own_contribution(task
     _, clean = answered(host, task, [user for user in ten if user != "user-03"])
     monkeypatch.delitem(task.data.users, "user-03")  # reading it raises
     _, broken = answered(host, task, ten)
-    off = tree.subtract(tree.to_dense(broken.real()), tree.to_dense(clean.real()))
-    assert tree.l2_norm(off) < 1e-9
+    assert tree.l2_norm(difference(broken, clean)) < 1e-9
     assert broken.num_failed == 1
 
 

@@ -68,7 +68,8 @@ class Federation:
     def off_by(self, found, cohort):
         """The distance of a sum from the oracle's over these users."""
         expected = tree.to_dense(self.sum(cohort, carrier=self.oracle).real())
-        return tree.l2_norm(tree.subtract(tree.to_dense(found.real()), expected))
+        real = tree.to_dense(found.real())
+        return tree.l2_norm({name: real[name] - expected[name] for name in real})
 
     def without(self, cohort, *node_ids):
         gone = {self.task.roster[node_id - 101] for node_id in node_ids}

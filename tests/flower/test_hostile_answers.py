@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from fedpriv import tree
 from fedpriv.engine import SerialCarrier
 from fedpriv.flower.bounded_sum import BoundedSum
+from fedpriv.flower.client import Host
 from fedpriv.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
@@ -171,6 +172,17 @@ def report(**changes: object) -> ConfigRecord:
     return ConfigRecord({key: value for key, value in merged.items() if value is not None})
 
 
+def exact_report(**changes: object) -> ConfigRecord:
+    """What a node on the round's grid would report."""
+    return report(**({"unit": EXACT.unit} | changes))
+
+
+def difference(left, right):
+    """Two sums' difference, as floats."""
+    left, right = tree.to_dense(left.real()), tree.to_dense(right.real())
+    return {name: left[name] - right[name] for name in left}
+
+
 def run(stub, tamper, *, cohort=None, bound=BOUND):
     """Return the sum with node 103 hostile, how far it moved the others', and the counts."""
     task = stub.TinyTags()
@@ -187,8 +199,7 @@ def run(stub, tamper, *, cohort=None, bound=BOUND):
     oracle = SerialCarrier(trainer=task.trainer(SCHEDULE, {}), data=task.data)
     others = [user for user in cohort if user != task.roster[HOSTILE - 101]]
     expected = oracle.partial_sum(cohort=others, **ask)
-    moved = tree.subtract(tree.to_dense(found.real()), tree.to_dense(expected.real()))
-    return found, tree.l2_norm(moved), strategy.counts
+    return found, tree.l2_norm(difference(found, expected)), strategy.counts
 
 
 def sends(**records):
@@ -388,18 +399,92 @@ def length_squared(found, *others) -> int:
 
 def without_the_hostile(stub):
     """The others' exact sum."""
-    silence = sends(total=whole(np.zeros((WORDS, TAGS), np.int32)), report=report())
+    silence = sends(total=whole(np.zeros((WORDS, TAGS), np.int32)), report=exact_report())
     return run(stub, silence, bound=EXACT)[0]
 
 
 @pytest.mark.parametrize("make", NOT_WHOLE.values(), ids=NOT_WHOLE)
 def test_what_is_not_whole_contributes_nothing_to_an_exact_sum(stub, make):
     os.environ.pop("FEDPRIV_UNPICKLED", None)
-    found, moved, counts = run(stub, sends(total=make(), report=report()), bound=EXACT)
+    found, moved, counts = run(stub, sends(total=make(), report=exact_report()), bound=EXACT)
     assert moved == 0.0
     assert found.num_failed == 1 and found.unit == EXACT.unit
     assert counts["malformed"] == 1
     assert "FEDPRIV_UNPICKLED" not in os.environ
+
+
+NO_GRID: dict[str, object] = {
+    "missing": None,
+    "NaN": np.nan,
+    "infinity": np.inf,
+    "negative": -EXACT.unit,
+    "zero": 0.0,
+    "a word": str(EXACT.unit),
+    "bytes": b"1",
+    "a whole number": 1,
+    "truth": True,
+    "a list": [EXACT.unit],
+}
+
+
+@pytest.mark.parametrize("unit", NO_GRID.values(), ids=NO_GRID)
+def test_an_exact_sum_without_a_grid_contributes_nothing(stub, unit):
+    tamper = sends(total=whole(), report=exact_report(unit=unit))
+    found, moved, counts = run(stub, tamper, bound=EXACT)
+    assert moved == 0.0 and found.num_failed == 1
+    assert counts == {"malformed": 1}
+
+
+OTHER_GRIDS: dict[str, float] = {
+    "finer": EXACT.unit / 256,
+    "coarser": EXACT.unit * 256,
+    "the last bit": float(np.nextafter(EXACT.unit, 1.0)),
+    "tiny": 5e-324,
+    "huge": 1.7e308,
+}
+
+
+@pytest.mark.parametrize("unit", OTHER_GRIDS.values(), ids=OTHER_GRIDS)
+def test_a_sum_on_another_grid_contributes_nothing_and_both_units_are_said(stub, caplog, unit):
+    tamper = sends(total=whole(), report=exact_report(unit=unit))
+    found, moved, counts = run(stub, tamper, bound=EXACT)
+    assert moved == 0.0 and found.num_failed == 1
+    assert counts == {"other-grid": 1}
+    said = f"rounds to multiples of {unit!r}, this round to multiples of {EXACT.unit!r}"
+    assert caplog.text.count(said) == 1 and "the same version" in caplog.text
+
+
+def test_a_node_whose_code_rounds_on_another_grid_is_refused(stub, monkeypatch):
+    """Its own bound is honest; only a constant of its version differs from the server's."""
+
+    def rounded_by_another_version(request, reply):
+        with monkeypatch.context() as other:
+            other.setattr("fedpriv.mechanisms.rounding.BITS", 16)
+            task = stub.TinyTags()
+            again = Message(RecordDict(dict(request.content)), HOSTILE, "train")
+            theirs = Host.of(task, partition=HOSTILE - 101, num_partitions=12).train(again)
+        assert theirs.content["report"]["unit"] == EXACT.unit * 256
+        return [Message(theirs.content, reply_to=request)]
+
+    found, moved, counts = run(stub, rounded_by_another_version, bound=EXACT)
+    assert moved == 0.0 and found.num_failed == 1
+    assert counts == {"other-grid": 1}
+
+
+def test_a_grid_where_floats_are_summed_contributes_nothing(stub):
+    found, moved, counts = run(stub, sends(total=arrays(), report=exact_report()))
+    assert moved < 1e-7 and found.num_failed == 1
+    assert counts == {"malformed": 1}
+
+
+def test_more_users_than_the_integers_hold_are_refused(monkeypatch):
+    monkeypatch.setattr("fedpriv.sums._USERS_IN_INT64", 5)
+    template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
+    content = RecordDict({"total": whole(), "report": exact_report()})
+    adds = BoundedSum(params=template, l2_bound=0.3, unit=EXACT.unit, round_num=4, attempt=2)
+    adds.add(content, num_users=5)
+    with pytest.raises(ValueError, match="6 users of up to 2"):
+        adds.add(content, num_users=1)
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
@@ -410,7 +495,7 @@ def test_whole_numbers_contribute_nothing_to_a_sum_of_floats(stub, kind):
 
 @pytest.mark.parametrize("make", TOO_LONG.values(), ids=TOO_LONG)
 def test_a_longer_exact_sum_is_bounded_again(stub, make):
-    found, _, counts = run(stub, sends(total=make(), report=report()), bound=EXACT)
+    found, _, counts = run(stub, sends(total=make(), report=exact_report()), bound=EXACT)
     assert counts == {"rebounded": 1} and found.num_failed == 0
     moved = length_squared(found, without_the_hostile(stub))
     # Nearly all of its bound, and never more: rounding towards zero loses a little.
@@ -420,7 +505,7 @@ def test_a_longer_exact_sum_is_bounded_again(stub, make):
 @pytest.mark.parametrize("value", [TOP, -TOP])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_a_sum_as_long_as_it_may_be_is_left_alone(stub, value, kind):
-    tamper = sends(total=whole(one_coordinate(value, kind)), report=report())
+    tamper = sends(total=whole(one_coordinate(value, kind)), report=exact_report())
     found, _, counts = run(stub, tamper, bound=EXACT)
     assert not counts
     assert length_squared(found, without_the_hostile(stub)) == TOP**2
@@ -437,7 +522,7 @@ def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nod
     """Every node sends the same, so that a sum that wrapped around would change its sign."""
     task = stub.TinyTags()
     hosts = stub.shards(task, num_nodes)
-    tampered = dict.fromkeys(hosts, sends(total=whole(kernel_units), report=report()))
+    tampered = dict.fromkeys(hosts, sends(total=whole(kernel_units), report=exact_report()))
     strategy = UserLevelStrategy(
         roster=task.roster, schedule=SCHEDULE, multiplier={}, settings=GridSettings()
     )
@@ -465,7 +550,7 @@ def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
     adds = BoundedSum(params=template, l2_bound=0.3, unit=EXACT.unit, round_num=4, attempt=2)
     sent = value if abs(value) > TOP else num_users * value
-    content = RecordDict({"total": whole(one_coordinate(sent)), "report": report()})
+    content = RecordDict({"total": whole(one_coordinate(sent)), "report": exact_report()})
     for _ in range(300):
         adds.add(content, num_users=num_users)
     found = int(adds.result(300 * num_users).total["kernel"][7, 2])
@@ -504,7 +589,8 @@ def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
             del total["dense/kernel"]
             total |= {"rows/kernel": place(np.arange(5000)), "values/kernel": place(values)}
         adds = adding(unit)
-        adds.add(RecordDict({"total": ArrayRecord(total), "report": report()}), num_users=1)
+        said = report() if unit is None else exact_report()
+        adds.add(RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1)
         assert set(adds.dropped) <= {"rebounded"}
         found.append(adds.result(1).total["kernel"])
     assert found[0].any() and np.array_equal(found[0], found[1])
@@ -527,7 +613,7 @@ def test_memory_does_not_grow_with_answers(values):
         "total": ArrayRecord({
             "dense/bias": Array(np.zeros(20, np.int32)), "dense/kernel": Array(values)
         }),
-        "report": report(),
+        "report": exact_report(),
     })  # fmt: skip
     adds, held = adding(EXACT.unit), []
     adds.add(content, num_users=1)  # compiled code is loaded here

@@ -1,0 +1,77 @@
+"""Options: flat, kebab-case, and each checked against the type of the field it sets.
+
+The same names and values are given on the command line, in TOML and in a run folder, so what is
+said of a wrong one is said here, once.
+
+>>> checked("l2_clip_norm", 2, float)
+2.0
+>>> checked("bound", "clipping", Literal["clip", "none"])
+Traceback (most recent call last):
+    ...
+ValueError: bound 'clipping' is not known; use one of clip, none
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+Option = str | int | float | bool | None
+
+
+def kebab(name: str) -> str:
+    """Return an option's name as it is typed."""
+    return name.replace("_", "-")
+
+
+def checked(name: str, value: Any, hint: Any) -> Option:
+    """Return the value in the option's type, or raise `ValueError` saying what it takes."""
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # "none" is how the command line and TOML, which have no null, say that a number is absent.
+    absent = value is None or (value == "none" and str not in allowed)
+    if absent and type(None) in allowed:
+        return None
+    kind = next(a for a in allowed if a is not type(None))
+    label = kebab(name)
+    if kind is bool:
+        value = (
+            {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        )
+        if not isinstance(value, bool):
+            raise ValueError(f"{label} {value!r} must be true or false")
+        return value
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
+        return value
+    if kind is str:
+        if not isinstance(value, str):
+            raise ValueError(f"{label} {value!r} is not a word")
+        return value
+    number = (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
+        raise ValueError(f"{label} {value!r} is not a finite number")
+    if kind is int and int(value) != value:
+        raise ValueError(f"{label} {value!r} is not a whole number")
+    return int(value) if kind is int else float(value)
+
+
+def as_fields(options: Mapping[str, Option], known: Collection[str]) -> dict[str, Option]:
+    """Return options by the names of their fields.
+
+    Raises:
+        ValueError: For an unknown option, with the nearest known one.
+    """
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"{name!r} is not an option of an experiment; {hint}")
+    return {name.replace("-", "_"): value for name, value in options.items()}
