@@ -1,6 +1,6 @@
 """The peers' own virtual environments, made once under `benchmarks/.envs/`.
 
-    python benchmarks/peers.py [flower] [pfl]
+    python benchmarks/peers.py [flower] [opacus] [pfl]
 
 Each peer gets what its pins say and nothing of fedpriv's, because their requirements contradict:
 pfl needs dp-accounting below 0.6. Flower is asked for in its newest release first; where that
@@ -25,6 +25,7 @@ PINS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("flwr[simulation]==1.42.0", "ray==2.55.1", "torch==2.13.0", "numpy==2.4.6"),
         ("flwr[simulation]==1.41.0", "ray==2.55.1", "torch==2.13.0", "numpy==2.4.6"),
     ),
+    "opacus": (("opacus==1.6.0", "torch==2.13.0", "numpy==2.4.6"),),
     "pfl": (("pfl[pytorch]==0.6.0", "torch==2.13.0", "numpy==2.4.6", "dp-accounting==0.5.1"),),
 }
 

@@ -7,7 +7,9 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 from fedpriv.experiment import Experiment
 
@@ -20,18 +22,35 @@ def find_experiments() -> dict[str, Callable[[], Experiment]]:
     Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
     experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
     """
-    names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
     found: dict[str, Callable[[], Experiment]] = {}
-    for name in sorted(names | {"simulations"}):
-        try:
-            package = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name == name:
-                continue
-            raise
+    for package in _packages():
         for make in getattr(package, "EXPERIMENTS", ()):
             found[make.__name__.replace("_", "-")] = make
     return found
+
+
+def find_reproductions() -> dict[str, Any]:
+    """Return every `Reproduction` of a paper's table that can be found, by name.
+
+    Looks where experiments are looked for, in `REPRODUCTIONS`: names of modules with a tuple of
+    that name, which are loaded here, because they take longer than a list of experiments may.
+    """
+    found: dict[str, Any] = {}
+    for package in _packages():
+        for module in getattr(package, "REPRODUCTIONS", ()):
+            for item in importlib.import_module(module).REPRODUCTIONS:
+                found[item.name] = item
+    return found
+
+
+def _packages() -> Iterator[ModuleType]:
+    names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    for name in sorted(names | {"simulations"}):
+        try:
+            yield importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
 
 
 def load_experiment(name: str) -> Experiment:

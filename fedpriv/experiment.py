@@ -15,31 +15,34 @@ ValueError: 'l2-clip-norms' is not an option of an experiment; did you mean 'l2-
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from fedpriv import optimizers
-from fedpriv.checkpoints import aggregates
 from fedpriv.data.corpus import Corpus
 from fedpriv.mechanisms import (
     Bound,
-    Clip,
-    Normalise,
     Preconditioned,
     Rounded,
     SideInformation,
-    Unbounded,
 )
-from fedpriv.options import Option, as_fields, checked, kebab
+from fedpriv.mechanisms.guide import Guide, Unguided
+from fedpriv.mechanisms.guides import Fixed
 from fedpriv.privacy.plan import Plan
+from fedpriv.promised import (
+    Promised,
+    make_aggregate,
+    plain_bound,
+    plan_with_noise,
+    release_guide,
+)
 from fedpriv.training.local import LocalTrainer, Schedule
 from fedpriv.training.round import Round
 from fedpriv.training.tasks import TagPrediction, Task
-from fedpriv.transform import Transform, identity
+from fedpriv.transform import Transform
 
 TaskFactory = Callable[["Experiment", Corpus | None], Task]
 
@@ -55,12 +58,10 @@ def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """Everything that decides a run.
+class Experiment(Promised):
+    """Everything that decides a federated run; what it promises is inherited.
 
     Attributes:
-        name: What `fedpriv run` calls it.
-        description: One line for lists and reports.
         task: Makes the task from this experiment and a corpus.
         carriers: The carriers that it claims to run on.
         roster: A roster of the corpus; None for the corpus's own default.
@@ -73,18 +74,11 @@ class Experiment:
         preconditioner_gain: Largest multiplier 1/A.
         preconditioner_top: How many of the commonest words "rank" leaves alone.
         preconditioner_power: Exponent of "frequency".
-        bound: "clip", "normalise" or "none".
+        guide: A preconditioner made of past releases: "delayed" (DP²), or "past-releases"
+            (scale-then-privatise); not beside one that is known beforehand.
         exact_sum: Round bounded updates to a public grid, so that their sum is exact: the same
             bits for any order, carrier and number of workers. Only with noise, beside which the
             grid is a millionth or less.
-        l2_clip_norm: C.
-        normalise_regulariser: r of C Δ/(r + ‖Δ‖).
-        noise: "gaussian" or "none".
-        noise_multiplier: stddev of the noise on the sum over C; None to calibrate.
-        target_epsilon: Calibrates the noise, and stops a run before it would be exceeded.
-        delta: None for num_users^-1.1.
-        relation: "add-remove" or "replace-one".
-        sampling: "poisson" or "fixed".
         cohort: Expected cohort size; None for a twentieth of the roster.
         cohort_cap: Largest cohort under Poisson sampling.
         rounds: How many rounds are planned and paid for.
@@ -96,14 +90,8 @@ class Experiment:
         server_learning_rate: Step size of the server.
         server_momentum: Weight of the past, for the momentum optimisers and β₁ of the adaptive.
         server_adaptivity: Added to √v by the adaptive optimisers.
-        aggregate: "none" or "ema".
-        ema_decay: Weight of the past in the EMA of checkpoints.
-        seed: Of the simulation.
-        eval_every: Rounds between evaluations; the last round is always evaluated.
     """
 
-    name: str
-    description: str
     task: TaskFactory = field(default=tag_prediction, repr=False)
     carriers: tuple[str, ...] = ("serial", "threads", "ray", "flower")
 
@@ -117,17 +105,10 @@ class Experiment:
     preconditioner_top: int = 100
     preconditioner_power: float = 1.0
 
-    bound: Literal["clip", "normalise", "none"] = "clip"
-    exact_sum: bool = True
-    l2_clip_norm: float = 1.0
-    normalise_regulariser: float = 0.0
+    guide: Literal["none", "delayed", "past-releases"] = "none"
 
-    noise: Literal["gaussian", "none"] = "gaussian"
-    noise_multiplier: float | None = None
-    target_epsilon: float | None = None
-    delta: float | None = None
-    relation: Literal["add-remove", "replace-one"] = "add-remove"
-    sampling: Literal["poisson", "fixed"] = "poisson"
+    exact_sum: bool = True
+
     cohort: float | None = None
     cohort_cap: int | None = None
     rounds: int = 100
@@ -141,51 +122,6 @@ class Experiment:
     server_learning_rate: float = 1.0
     server_momentum: float = 0.9
     server_adaptivity: float = 1e-3
-
-    aggregate: Literal["none", "ema"] = "none"
-    ema_decay: float = 0.9
-
-    seed: int = 0
-    eval_every: int = 10
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for item in fields(self):
-            if item.name not in _FIXED:
-                value = checked(item.name, getattr(self, item.name), hints[item.name])
-                object.__setattr__(self, item.name, value)
-        if self.eval_every < 1:
-            raise ValueError(f"eval-every {self.eval_every} must be at least 1")
-        if self.noise == "gaussian" and self.bound == "none":
-            raise ValueError(
-                "noise 'gaussian' without a bound protects nobody; use bound 'clip' or "
-                "'normalise', or noise 'none'"
-            )
-
-    def options(self) -> dict[str, Option]:
-        """Return every option by its kebab-case name."""
-        return {
-            kebab(item.name): getattr(self, item.name)
-            for item in fields(self)
-            if item.name not in _FIXED
-        }
-
-    def with_options(self, options: Mapping[str, Option]) -> Experiment:
-        """Return the experiment with some options changed.
-
-        Raises:
-            ValueError: For an unknown option (with the nearest known one) or an unfit value.
-        """
-        changes = as_fields(options, self.options())
-        # A given noise replaces a calibrated one and the other way round.
-        if changes.get("target_epsilon") is not None and "noise_multiplier" not in changes:
-            changes["noise_multiplier"] = None
-        if changes.get("noise_multiplier") is not None and "target_epsilon" not in changes:
-            changes["target_epsilon"] = None
-        return replace(self, **changes)  # type: ignore[arg-type]
-
-
-_FIXED = frozenset({"name", "description", "task", "carriers"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +170,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
             plan=plan,
             optimizer=make_optimizer(experiment),
             aggregate=make_aggregate(experiment),
-            inverse=side.inverse()
-            if side and experiment.precondition == "scale-then-privatise"
-            else None,
+            guide=make_guide(experiment, side),
         ),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
@@ -253,6 +187,24 @@ def make_side_information(experiment: Experiment, task: Task) -> SideInformation
         top=experiment.preconditioner_top,
         power=experiment.preconditioner_power,
     )
+
+
+def make_guide(experiment: Experiment, side: SideInformation | None) -> Guide:
+    """Return what learns from past releases, or undoes a public preconditioner after the noise.
+
+    Raises:
+        ValueError: If the updates would be preconditioned twice.
+    """
+    if experiment.guide != "none":
+        if experiment.precondition in ("update", "both", "scale-then-privatise"):
+            raise ValueError(
+                f"guide {experiment.guide!r} preconditions updates, and so does precondition "
+                f"{experiment.precondition!r}; choose one, or precondition 'local'"
+            )
+        return release_guide(experiment, experiment.guide)
+    if side is None or experiment.precondition != "scale-then-privatise":
+        return Unguided()
+    return Fixed(inverse=side.inverse())
 
 
 def make_schedule(experiment: Experiment) -> Schedule:
@@ -290,15 +242,7 @@ def make_trainer(
 
 def make_bound(experiment: Experiment, side: SideInformation | None) -> Bound:
     """Return the public bound, preconditioned and rounded where the experiment says so."""
-    inner: Bound
-    if experiment.bound == "clip":
-        inner = Clip(l2_clip_norm=experiment.l2_clip_norm)
-    elif experiment.bound == "normalise":
-        inner = Normalise(
-            l2_clip_norm=experiment.l2_clip_norm, regulariser=experiment.normalise_regulariser
-        )
-    else:
-        inner = Unbounded()
+    inner = plain_bound(experiment)
     if side is not None and experiment.precondition in ("update", "both", "scale-then-privatise"):
         inner = Preconditioned(multiplier=side.multiplier, bound=inner)
     # Without noise a bound may be set so high that it never binds, and its grid would be coarse.
@@ -313,7 +257,6 @@ def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
     num_users = len(task.roster)
-    private = experiment.noise != "none"
     cohort = experiment.cohort if experiment.cohort is not None else max(1.0, num_users / 20)
     arguments: dict[str, Any] = {
         "num_users": num_users,
@@ -323,23 +266,12 @@ def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
         "cohort_cap": experiment.cohort_cap,
         "bound": experiment.bound,
         "l2_bound": None if experiment.bound == "none" else bound.l2_bound,
-        "noise": experiment.noise,
         "relation": experiment.relation,
         "delta": experiment.delta,
         "max_examples_per_user": experiment.max_examples_per_user,
         "roster_sha256": task.roster_sha256,
     }
-    if not private:
-        return Plan(**arguments, noise_multiplier=0.0)
-    if experiment.noise_multiplier is None:
-        if experiment.target_epsilon is None:
-            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        return Plan.calibrated(**arguments, target_epsilon=experiment.target_epsilon)
-    return Plan(
-        **arguments,
-        noise_multiplier=experiment.noise_multiplier,
-        target_epsilon=experiment.target_epsilon,
-    )
+    return plan_with_noise(experiment, arguments)
 
 
 def make_optimizer(experiment: Experiment) -> Transform:
@@ -359,8 +291,3 @@ def make_optimizer(experiment: Experiment) -> Transform:
             return optimizers.yogi(rate, adaptivity, beta1=momentum)
         case "adagrad":
             return optimizers.adagrad(rate, adaptivity)
-
-
-def make_aggregate(experiment: Experiment) -> Transform:
-    """Return the checkpoint aggregate."""
-    return aggregates.ema(experiment.ema_decay) if experiment.aggregate == "ema" else identity()

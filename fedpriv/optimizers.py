@@ -17,6 +17,8 @@ import numpy as np
 from fedpriv.transform import State, Transform
 
 Tensors = dict[str, np.ndarray]
+#: From the number of a step, from 1, to what its learning rate is multiplied by.
+Factor = Callable[[int], float]
 
 
 def _rate(learning_rate: float) -> np.float32:
@@ -149,3 +151,64 @@ def adagrad(learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float =
         moment += np.square(gradient)
 
     return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))
+
+
+def rmsprop(learning_rate: float = 1.0, adaptivity: float = 1e-8, decay: float = 0.9) -> Transform:
+    """Return RMSProp: v <- decay v + (1 - decay) g², without bias correction (DP-RMSProp)."""
+    keep = _fraction("decay", decay)
+
+    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+        moment *= keep
+        moment += (np.float32(1) - keep) * np.square(gradient)
+
+    return _adaptive(learning_rate, adaptivity, 0.0, second, lambda steps: (1.0, 1.0))
+
+
+def scheduled(factor: Factor) -> Transform:
+    """Return the transform that multiplies the t-th step, from 1, by `factor(t)`."""
+
+    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+        step = int(state["count"]["steps"]) + 1
+        by = np.float32(factor(step))
+        if by != 1:
+            for array in update.values():
+                array *= by
+        return update, {"count": {"steps": np.array(step, np.float32)}}
+
+    return Transform(init=lambda params: {"count": {"steps": np.zeros((), np.float32)}}, next=next_)
+
+
+def stepwise(num_steps: int, share: float = 0.1, at: tuple[float, ...] = (0.5, 0.75)) -> Factor:
+    """Return a factor that falls by `share` each time a fraction of the steps is done.
+
+    >>> factor = stepwise(100)
+    >>> [round(factor(t), 6) for t in (1, 50, 51, 75, 76)]
+    [1.0, 1.0, 0.1, 0.1, 0.01]
+    """
+    return lambda step: share ** sum(step > fraction * num_steps for fraction in at)
+
+
+def cyclic(num_steps: int, lowest: float = 0.05) -> Factor:
+    """Return a factor that rises from `lowest` to 1 in the first half and falls in the second.
+
+    Smith, "Cyclical Learning Rates" (2017), with one triangular cycle.
+
+    >>> factor = cyclic(101, lowest=0.0)
+    >>> [round(factor(t), 2) for t in (1, 26, 51, 76, 101)]
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+
+    def factor(step: int) -> float:
+        place = (step - 1) / max(1, num_steps - 1)
+        return lowest + (1 - lowest) * (1 - abs(2 * place - 1))
+
+    return factor
+
+
+def inverse_root() -> Factor:
+    """Return 1/√t: the step size α/√t of the convergence theorems.
+
+    >>> inverse_root()(4)
+    0.5
+    """
+    return lambda step: 1.0 / math.sqrt(step)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fedpriv.engine import Carrier
-from fedpriv.experiment import Parts
+from fedpriv.mechanisms import Bound
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.plan import Plan
@@ -21,7 +21,7 @@ from fedpriv.rng import Key
 from fedpriv.run_folder import RunFolder
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.round import ServerState
+from fedpriv.training.round import Round, ServerState
 from fedpriv.tree import Params
 
 
@@ -86,10 +86,47 @@ class RoundRecord:
 _MOST_PRICED = 20
 
 
+class Runnable(Protocol):
+    """What a run is made of, federated or centralised."""
+
+    @property
+    def task(self) -> Learnable:
+        """Who is drawn from, and where the params start."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """The promise."""
+        ...
+
+    @property
+    def bound(self) -> Bound:
+        """What bounds each contribution, before a guide's preconditioner is put into it."""
+        ...
+
+    @property
+    def round(self) -> Round:
+        """The server's half of a round."""
+        ...
+
+
+class Learnable(Protocol):
+    """What the loop asks of a task."""
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen ids."""
+        ...
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round."""
+        ...
+
+
 class _Unrecorded:
     """Counts charges where no run folder is kept, as in studies that only want the figures."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Runnable) -> None:
         self._plan, self.charges = parts.plan, 0
 
     def attempts(self, round_num: int) -> int:
@@ -100,7 +137,7 @@ class _Unrecorded:
 
 
 def rounds(
-    parts: Parts,
+    parts: Runnable,
     carrier: Carrier,
     root: Key,
     *,
@@ -132,7 +169,7 @@ def rounds(
 
 
 def _rounds(
-    parts: Parts,
+    parts: Runnable,
     carrier: Carrier,
     root: Key,
     ledger: Ledger | _Unrecorded,
@@ -158,17 +195,18 @@ def _rounds(
         drawing = beside.submit(
             parts.round.noise, state.params, _key(root, "noise", round_num, attempt)
         )
+        guidance, state = parts.round.begin(state, _key(root, "guide", round_num, attempt))
         cohort = plan.sampler.cohort(_key(root, "cohort", round_num, attempt), parts.task.roster)
         total = carrier.partial_sum(
             params=state.params,
-            bound=parts.bound,
+            bound=guidance.bound(parts.bound),
             cohort=cohort,
             key=_key(root, "users", round_num, attempt),
             round_num=round_num,
             attempt=attempt,
         )
         num_failed = total.num_failed
-        state = parts.round.next(state, total, drawing.result())
+        state = parts.round.next(state, total, drawing.result(), guidance)
         del total, drawing
         if folder is not None:
             folder.keep(state, attempt)
@@ -236,7 +274,7 @@ def _key(root: Key, stream: str, round_num: int, attempt: int) -> Key:
     return root.fold(stream).fold(round_num).fold(attempt)
 
 
-def first_state(parts: Parts, root: Key) -> ServerState:
+def first_state(parts: Runnable, root: Key) -> ServerState:
     """Return the state before round 1."""
     return parts.round.init(parts.task.init_params(root.fold("init")))
 

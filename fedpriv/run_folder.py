@@ -271,6 +271,7 @@ def _rest(state: ServerState) -> dict[str, np.ndarray]:
     """Return what the resume state holds besides: moments and counters."""
     groups = {("optimizer", name): tree for name, tree in state.optimizer.items()}
     groups |= {("aggregate", n): tree for n, tree in state.aggregate.items() if n != "average"}
+    groups |= {("guide", name): tree for name, tree in state.guide.items()}
     return {
         f"{kind}/{group}/{name}": array
         for (kind, group), tree in groups.items()
@@ -297,6 +298,7 @@ def _join(
         params={name: released[name] for name in first.params},
         optimizer={n: group("optimizer", n, like) for n, like in first.optimizer.items()},
         aggregate={n: group("aggregate", n, like) for n, like in first.aggregate.items()},
+        guide={n: group("guide", n, like) for n, like in first.guide.items()},
         update_norm=float(metadata["update_norm"]),
     )
 

@@ -3,3 +3,6 @@
 from simulations import tags
 
 EXPERIMENTS = (*tags.EXPERIMENTS,)
+
+#: Modules with tables of papers, loaded when one is asked for.
+REPRODUCTIONS = ("simulations.imdb_tables",)

@@ -25,7 +25,8 @@ from rich.progress import Progress
 
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import Experiment, Option, build
+from fedpriv.experiment import Experiment, build
+from fedpriv.options import Option
 from fedpriv.rng import Key
 from fedpriv.run import rounds
 from simulations.tag_grid import METHODS, SETTINGS, TUNING_SEED, Cell, grid

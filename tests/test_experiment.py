@@ -10,6 +10,7 @@ from fedpriv.catalogue import find_experiments, load_experiment
 from fedpriv.engine import SerialCarrier
 from fedpriv.experiment import Experiment, build, tag_prediction
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.guides import Fixed
 from fedpriv.rng import Key
 from fedpriv.run import rounds
 
@@ -271,7 +272,7 @@ class TestBuilding:
         inner = inner.bound if wrapped else inner
         assert type(inner) is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
         assert (parts.trainer.multiplier is not None) == (placement in ("local", "both"))
-        assert (parts.round.inverse is not None) == (placement == "scale-then-privatise")
+        assert isinstance(parts.round.guide, Fixed) == (placement == "scale-then-privatise")
         assert (parts.side_information is None) == (placement == "none")
         assert parts.plan.l2_bound == (None if bound == "none" else 0.5)
 

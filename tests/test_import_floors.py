@@ -12,8 +12,8 @@ FLOORS = (
     "mechanisms noise optimizers",
     "privacy",
     "training",
-    "engine flower options experiment catalogue",
-    "run run_folder job report cli __main__",
+    "engine flower options promised experiment central_experiment catalogue",
+    "run run_folder job reproduction report cli __main__",
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}
 DOORS = ("server", "client", "simulations")

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from fedpriv.cli import data, privacy, results, run
+from fedpriv.cli import data, privacy, reproduce, results, run
 from fedpriv.cli.output import fail
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 run.register(app)
 privacy.register(app)
 results.register(app)
+reproduce.register(app)
 app.add_typer(data.app, name="data")
 
 

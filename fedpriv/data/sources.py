@@ -36,11 +36,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
+class Fetchable:
     """What is fetched under one name.
 
     Attributes:
-        files: The files; the first is the one to import.
+        files: The files; of a corpus the first is the one to import.
         about: What it is.
         licence: Its licence.
         note: What is known of its checksum.
@@ -52,11 +52,13 @@ class Dataset:
     note: str
 
 
+_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+
 _UNKNOWN = "TFF publishes no checksum of it; the SHA-256 of the first download is kept and compared"
 
-DATASETS: Mapping[str, Dataset] = MappingProxyType(
+DATASETS: Mapping[str, Fetchable] = MappingProxyType(
     {
-        "stackoverflow": Dataset(
+        "stackoverflow": Fetchable(
             files=(
                 Source(file_name="stackoverflow.sqlite.lzma", folder_url=_BUCKET),
                 Source(
@@ -76,19 +78,19 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             licence="CC BY-SA 3.0",
             note=f"word and tag counts: TFF's SHA-256; the database: {_UNKNOWN}",
         ),
-        "emnist": Dataset(
+        "emnist": Fetchable(
             files=(Source(file_name="emnist_all.sqlite.lzma", folder_url=_BUCKET),),
             about="handwritten characters by writer (TFF, from LEAF)",
             licence="as EMNIST (NIST Special Database 19) and LEAF",
             note=_UNKNOWN,
         ),
-        "cifar100": Dataset(
+        "cifar100": Fetchable(
             files=(Source(file_name="cifar100.sqlite.lzma", folder_url=_BUCKET),),
             about="CIFAR-100 parted among 500 + 100 artificial users (TFF)",
             licence="as CIFAR-100",
             note=_UNKNOWN,
         ),
-        "shakespeare": Dataset(
+        "shakespeare": Fetchable(
             files=(
                 Source(
                     file_name="shakespeare.sqlite.lzma",
@@ -100,7 +102,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             licence="public domain text; preparation Apache-2.0",
             note="SHA-256 as the tests of the fedjax project have it",
         ),
-        "onstartups": Dataset(
+        "onstartups": Fetchable(
             files=(
                 Source(
                     file_name="posts.xml",
@@ -111,6 +113,76 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             about="all posts of Answers on Startups, 2009-2013 (Stack Exchange dump)",
             licence="CC BY-SA 3.0",
             note="the object id of the file in that commit of collapsed-stacks/onstartups",
+        ),
+        "imdb": Fetchable(
+            files=(
+                Source(
+                    file_name="aclImdb_v1.tar.gz",
+                    folder_url="https://ai.stanford.edu/~amaas/data/sentiment/",
+                    checksum="sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+                    starts_with=b"\x1f\x8b",
+                ),
+            ),
+            about="50,000 labelled film reviews (Maas et al. 2011)",
+            licence="research use",
+            note="SHA-256 as several projects that fetch it have it",
+        ),
+        "mnist": Fetchable(
+            files=(
+                Source(
+                    file_name="train-images-idx3-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                    starts_with=b"\x1f\x8b",
+                ),
+                Source(
+                    file_name="train-labels-idx1-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                    starts_with=b"\x1f\x8b",
+                ),
+                Source(
+                    file_name="t10k-images-idx3-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                    starts_with=b"\x1f\x8b",
+                ),
+                Source(
+                    file_name="t10k-labels-idx1-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                    starts_with=b"\x1f\x8b",
+                ),
+            ),
+            about="70,000 handwritten digits (LeCun et al.)",
+            licence="CC BY-SA 3.0",
+            note="SHA-256 as several projects that fetch them have it",
+        ),
+        "cifar10": Fetchable(
+            files=(
+                Source(
+                    file_name="cifar-10-binary.tar.gz",
+                    folder_url="https://www.cs.toronto.edu/~kriz/",
+                    checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                    starts_with=b"\x1f\x8b",
+                ),
+            ),
+            about="60,000 small photographs of ten classes (Krizhevsky 2009)",
+            licence="none stated",
+            note="SHA-256 as several projects that fetch it have it",
+        ),
+        "sst2": Fetchable(
+            files=(
+                Source(
+                    file_name="SST-2.zip",
+                    folder_url="https://dl.fbaipublicfiles.com/glue/data/",
+                    checksum="sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+                    starts_with=b"PK",
+                ),
+            ),
+            about="69,000 sentences of film reviews, good or bad (SST-2, GLUE)",
+            licence="as GLUE",
+            note="SHA-256 as several projects that fetch it have it",
         ),
     }
 )

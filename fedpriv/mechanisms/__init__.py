@@ -1,12 +1,13 @@
 """Bounds on what one user contributes: clipping, normalising, preconditioning, rounding."""
 
-from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.bound import Bound, Clip, Mixture, Normalise, Preconditioned, Unbounded
 from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.mechanisms.side_information import SideInformation
 
 __all__ = [
     "Bound",
     "Clip",
+    "Mixture",
     "Normalise",
     "Preconditioned",
     "Rounded",

@@ -25,10 +25,39 @@ from typing import Protocol
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.tree import Tree
+from fedpriv.tree import RowSparse, Tree
 
 # float32 values round by at most a part in 2^24 each; scaling to just below C keeps ‖·‖ <= C.
 _ROUNDING = 1.0 - 2.0**-22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """A public update that every user's own is averaged with: own · Δ + offset.
+
+    Attributes:
+        own: Weight of the user's update, in (0, 1].
+        offset: The public part with its weight in it, float32 arrays by name.
+    """
+
+    own: float
+    offset: Mapping[str, np.ndarray] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.own <= 1.0:
+            raise ValueError(f"own weight {self.own!r} must lie in (0, 1]")
+
+    def of(self, update: Tree) -> Tree:
+        """Return the mixture: dense tensors of the update's names."""
+        mixed = {}
+        for name, tensor in update.items():
+            if isinstance(tensor, RowSparse):
+                total = self.offset[name].copy()
+                total[tensor.rows] += np.float32(self.own) * tensor.values
+            else:
+                total = np.float32(self.own) * tensor + self.offset[name]
+            mixed[name] = total
+        return mixed
 
 
 class Bound(Protocol):
@@ -47,6 +76,11 @@ class Bound(Protocol):
     @property
     def multiplier(self) -> Mapping[str, np.ndarray]:
         """What an update is multiplied by before its norm is taken, by name; empty for nothing."""
+        ...
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """What an update is mixed with before it is multiplied; None for nothing."""
         ...
 
     def length(self, norm: float, num_elements: int) -> float:
@@ -71,8 +105,10 @@ def scaled(bound: Bound, update: Tree) -> tuple[Tree, float]:
     Raises:
         ValueError: If the update is not finite.
     """
-    if bound.multiplier:
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
+        if bound.mixture is not None:
+            update = bound.mixture.of(update)
+        if bound.multiplier:
             update = tree.multiply(update, bound.multiplier)
     norm = tree.l2_norm(update)
     if norm == 0.0:
@@ -126,6 +162,11 @@ class _Plain:
     def multiplier(self) -> Mapping[str, np.ndarray]:
         """Nothing."""
         return {}
+
+    @property
+    def mixture(self) -> None:
+        """Nothing."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,16 +260,22 @@ class Preconditioned:
     Guarantees:
         * The output has the inner bound's norm, whatever the multiplier: precondition first,
           bound second. The reverse order would have sensitivity C · max(1/A).
+        * A mixture comes first of all and is public, so it costs nothing: whoever takes part
+          still moves the sum by at most the inner bound. (Its public part is bounded with the
+          user's own: without users it is not in the sum.)
 
-    Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022), the
-    server-side variant discussed beside Algorithm 3.
+    Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022),
+    Algorithm 1, lines 5 and 6, where ψ mixes with public moments and divides; and the server-side
+    variant discussed beside Algorithm 3.
     """
 
     multiplier: Mapping[str, np.ndarray] = field(repr=False)
     bound: Bound
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
-        if self.bound.multiplier or self.bound.unit is not None:
+        inner = self.bound
+        if inner.multiplier or inner.mixture is not None or inner.unit is not None:
             raise ValueError(
                 f"{self.bound!r} preconditions or rounds already; precondition once, then bound, "
                 "then round: Rounded(bound=Preconditioned(multiplier=..., bound=Clip(...)))"

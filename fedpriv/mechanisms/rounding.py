@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound, scaled
+from fedpriv.mechanisms.bound import Bound, Mixture, scaled
 from fedpriv.sums import BITS
 from fedpriv.tree import RowSparse, Tensor, Tree
 
@@ -58,6 +58,11 @@ class Rounded:
     def multiplier(self) -> Mapping[str, np.ndarray]:
         """The inner bound's."""
         return self.bound.multiplier
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The inner bound's."""
+        return self.bound.mixture
 
     def length(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows, less what rounding may add.

@@ -203,12 +203,13 @@ class History:
         ]
         if not groups:
             return self.plan.epsilon(0)
-        return epsilon_of(
+        spent = epsilon_of(
             groups,
             delta=self.plan.delta,
             relation=self.plan.relation,
             num_rounds=self.plan.num_rounds,
         )
+        return replace(spent, unit=self.plan.unit)
 
 
 def mode_name(mode: Any) -> str:

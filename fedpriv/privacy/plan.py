@@ -41,13 +41,17 @@ class Plan:
         l2_bound: The certified l2 bound of one user's vector; None (or infinity, kept as None)
             exactly when bound is "none".
         noise: "gaussian" on the sum, or "none".
-        noise_multiplier: σ = stddev / l2_bound; 0 exactly when noise is "none".
+        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
         relation: Neighbouring relation, by name or `Relation`.
         delta: δ; None takes n^-1.1.
         target_epsilon: Budget: no charge may take ε above it. None leaves num_rounds alone.
         max_examples_per_user: Cap on the examples a user trains on, or None.
         roster_sha256: Hash of the roster the plan was made for, 64 hex digits, or None.
-        unit: What one neighbour is; always "user".
+        unit: What one neighbour is: "user", or "example" in centralised training, where every
+            field that counts users counts examples.
+        micro_batch: Expected number of examples whose mean is bounded as one vector; 1 bounds
+            each alone. Above 1 an example moves its micro-batch's vector from one place within
+            the bound to another, so the sensitivity is twice the bound.
 
     Guarantees:
         * With noise, `num_rounds` rounds of the plan are (ε, δ)-DP at ε = `epsilon(num_rounds)`
@@ -75,7 +79,8 @@ class Plan:
     target_epsilon: float | None = None
     max_examples_per_user: int | None = None
     roster_sha256: str | None = None
-    unit: str = "user"
+    unit: Literal["user", "example"] = "user"
+    micro_batch: int = 1
 
     def __post_init__(self) -> None:
         self._put("num_users", positive_int("num_users", self.num_users))
@@ -95,8 +100,11 @@ class Plan:
         ):
             if getattr(self, name) is not None:
                 self._put(name, check(name, getattr(self, name)))
-        if self.unit != "user":
-            raise ValueError(f"unit {self.unit!r} is not supported; a plan protects a 'user'")
+        if self.unit not in ("user", "example"):
+            raise ValueError(
+                f"unit {self.unit!r} is unknown; a plan protects a 'user' or 'example'"
+            )
+        self._check_micro_batch()
         hexes = self.roster_sha256
         if hexes is not None and not (
             isinstance(hexes, str) and len(hexes) == 64 and set(hexes) <= set("0123456789abcdef")
@@ -110,6 +118,21 @@ class Plan:
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_micro_batch(self) -> None:
+        size = positive_int("micro_batch", self.micro_batch)
+        self._put("micro_batch", size)
+        if size == 1:
+            return
+        if self.unit != "example" or self.relation is not Relation.ADD_REMOVE:
+            raise ValueError(
+                f"micro_batch {size} is for examples under relation 'add-remove'; use 1"
+            )
+        if size > self.expected_cohort_size:
+            raise ValueError(
+                f"micro_batch {size} is above the expected batch of "
+                f"{self.expected_cohort_size:g}; lower it"
+            )
 
     def _check_cohorts(self) -> None:
         # Building the event of σ = 1 runs every check on users, cohort, sampling and cap.
@@ -171,7 +194,7 @@ class Plan:
         event = self.event
         assert event is not None
         self._put("noise_multiplier", event.noise_multiplier)
-        positive_float("stddev (noise_multiplier times l2_bound)", self.stddev)
+        positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
 
     @classmethod
     def calibrated(cls, *, target_epsilon: float, **parts: Any) -> Plan:
@@ -225,9 +248,19 @@ class Plan:
         return self.expected_cohort_size / self.num_users
 
     @property
+    def sensitivity(self) -> float:
+        """How far one neighbour with or without its records moves the sum, in l2; 0 unbounded."""
+        return (self.l2_bound or 0.0) * (1.0 if self.micro_batch == 1 else 2.0)
+
+    @property
     def stddev(self) -> float:
         """Standard deviation of the noise on the sum, in the units of an update; 0 without."""
-        return self.noise_multiplier * self.l2_bound if self.l2_bound is not None else 0.0
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def denominator(self) -> float:
+        """What the noised sum is divided by: the expected number of bounded vectors."""
+        return self.expected_cohort_size / self.micro_batch
 
     @property
     def sampler(self) -> Sampler:
@@ -277,11 +310,13 @@ class Plan:
                 delta=self.delta,
                 relation=self.relation,
                 accountant="none",
+                unit=self.unit,
                 reason="no noise is added",
             )
-        return epsilon(
+        spent = epsilon(
             event, charges, delta=self.delta, relation=self.relation, num_rounds=self.num_rounds
         )
+        return replace(spent, unit=self.unit)
 
     def affords(self, charges_so_far: int) -> bool:
         """Return whether one more charge stays within num_rounds and the target; ask first."""

@@ -147,12 +147,16 @@ def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
     if not plan.is_private:
         return [
             "This run adds no noise. It promises nothing: ε is infinite, and whoever sees the "
-            "model may learn anything about any user in it."
+            f"model may learn anything about any {plan.unit} in it."
         ]
     change = (
-        "whether one rostered user's records were there or not"
+        f"whether {_one(plan)} there or not"
         if plan.relation is Relation.ADD_REMOVE
-        else "replacing all records of one rostered user by any others"
+        else (
+            "replacing all records of one rostered user by any others"
+            if plan.unit == "user"
+            else "replacing one example of the training set by any other"
+        )
     )
     text = [
         f"ε = {_short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
@@ -161,9 +165,9 @@ def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
     ]
     if math.isfinite(spent.value):
         about = (
-            "whether a given user took part"
+            f"whether a given {plan.unit} took part"
             if plan.relation is Relation.ADD_REMOVE
-            else "which of two record sets a user has"
+            else "which of two record sets was used"
         )
         text.append(
             f"Put as a bet: somebody who knows everything else and gives even odds on "
@@ -183,6 +187,12 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
         return []
     provenance = _object(corpus.get("provenance"))
     named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
+    if plan.unit == "example":
+        return [
+            f"The unit is an example: one record of the training set, which holds "
+            f"{plan.num_users}. Whoever has several records in it is protected for each of them "
+            "alone, not for all together."
+        ]
     text = [
         f"The unit is a user: one account's whole example set as prepared, all of its records "
         f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
@@ -205,13 +215,13 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
         return []
     if plan.sampling == "fixed":
         drawn = (
-            f"Every round draws {plan.expected_cohort_size:g} of {plan.num_users} users "
+            f"Every round draws {plan.expected_cohort_size:g} of {plan.num_users} {plan.unit}s "
             "without replacement. Cohorts of fixed size earn much less than independent "
-            "coins, and are accounted as what they are, under replacement of one user."
+            f"coins, and are accounted as what they are, under replacement of one {plan.unit}."
         )
     else:
         drawn = (
-            f"Every round draws each user by a coin of its own with probability "
+            f"Every round draws each {plan.unit} by a coin of its own with probability "
             f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
             "average); the server tosses the coins, and ε holds as long as the cohort stays secret."
         )
@@ -221,12 +231,22 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
                 "includes that."
             )
     verb = "clipped to" if plan.bound == "clip" else "normalised to"
+    whose = (
+        f"Each {plan.unit}'s update is"
+        if plan.micro_batch == 1
+        else f"Means over about {plan.micro_batch} examples, each drawn into its own by chance, are"
+    )
     noised = (
-        f"Each user's update is {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
+        f"{whose} {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
         f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
         f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
         "is divided by the planned cohort, whoever replied."
     )
+    if plan.micro_batch > 1:
+        noised += (
+            f" One example changes the mean it is in, and so moves the sum by up to twice the "
+            f"bound, {plan.sensitivity:g}: the noise multiplier is taken to that."
+        )
     lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
     beside = (
         f" Rényi accounting (RDP) gives {_short(spent.rdp)}."
@@ -240,8 +260,8 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
         drawn,
         noised,
         f"{num_charges} of {plan.num_rounds} planned rounds are charged{lost}. Every round was "
-        "charged on disk before its users and its noise were drawn, and everything computed "
-        "from released values is free.",
+        f"charged on disk before its {plan.unit}s and its noise were drawn, and everything "
+        "computed from released values is free.",
         f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}",
     ]
 
@@ -360,6 +380,12 @@ def _nodes(plan: Plan, engine: str) -> list[str]:
         "A node that hosts k users is trusted to bound each of them; the server holds its sum to "
         "k times the bound. Nodes are believed about whom they host: authenticate them.",
     ]
+
+
+def _one(plan: Plan) -> str:
+    if plan.unit == "user":
+        return "one rostered user's records were"
+    return "one example of the training set was"
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -7,14 +7,15 @@ with its result. Between them the raw sum lives in one local variable and dies t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound, scaled
+from fedpriv.mechanisms.guide import Guidance, Guide, Unguided
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
@@ -88,6 +89,9 @@ def partial_sum(
     )
 
 
+_UNGUIDED = Guidance()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
     """What one round hands to the next; all of it is released.
@@ -97,6 +101,7 @@ class ServerState:
         params: float32 tensors.
         optimizer: The server optimiser's state.
         aggregate: The checkpoint aggregate's state.
+        guide: The guide's state.
         update_norm: l2 norm of the last released mean update, after noise.
     """
 
@@ -104,6 +109,7 @@ class ServerState:
     params: Params = field(repr=False)
     optimizer: State = field(repr=False)
     aggregate: State = field(repr=False)
+    guide: State = field(default_factory=dict, repr=False)
     update_norm: float = 0.0
 
 
@@ -112,16 +118,26 @@ class Round:
     """The server's half of a round: noise on the sum, a public denominator, one step.
 
     Attributes:
-        plan: Supplies `stddev` (noise_multiplier x l2_bound) and `expected_cohort_size`.
+        plan: Supplies `stddev` and `denominator`.
         optimizer: A transform of the released mean update.
         aggregate: A transform from params to the aggregated params (EMA of checkpoints).
-        inverse: Public A, multiplied into the released mean for scale-then-privatise; else None.
+        guide: What public data and past releases add (`fedpriv.mechanisms.guide`).
+        unpromised_stddev: Noise of a run that promises nothing, to compare methods with: an ideal
+            that looks at clean gradients. None takes the plan's.
     """
 
     plan: Plan
     optimizer: Transform
     aggregate: Transform
-    inverse: Mapping[str, np.ndarray] | None = None
+    guide: Guide = field(default_factory=Unguided)
+    unpromised_stddev: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.unpromised_stddev is not None and self.plan.is_private:
+            raise ValueError(
+                f"noise of stddev {self.unpromised_stddev} beside a plan's own; a plan that "
+                "promises something says how much noise there is"
+            )
 
     def init(self, params: Params) -> ServerState:
         """Return the state before the first round."""
@@ -130,7 +146,18 @@ class Round:
             params=params,
             optimizer=self.optimizer.init(params),
             aggregate=self.aggregate.init(params),
+            guide=self.guide.init(params),
         )
+
+    def begin(self, state: ServerState, key: Key) -> tuple[Guidance, ServerState]:
+        """Return what is public about the coming round; nothing of it has been drawn.
+
+        Args:
+            state: The state before; its guide's arrays are given up.
+            key: Folded by round and attempt; picks public examples and nothing else.
+        """
+        guidance, guide = self.guide.begin(state.params, state.guide, state.round_num + 1, key)
+        return guidance, replace(state, guide=guide)
 
     def noise(self, params: Params, key: Key) -> Params:
         """Return the noise of one attempt: it may be drawn as soon as the attempt is charged.
@@ -139,12 +166,19 @@ class Round:
             params: Names and shapes.
             key: Folded by round *and* attempt, and used here only.
         """
-        return gaussian(key, params, self.plan.stddev)
+        stddev = self.plan.stddev if self.unpromised_stddev is None else self.unpromised_stddev
+        return gaussian(key, params, stddev)
 
-    def next(self, state: ServerState, total: PartialSum, noise: Params) -> ServerState:
+    def next(
+        self,
+        state: ServerState,
+        total: PartialSum,
+        noise: Params,
+        guidance: Guidance = _UNGUIDED,
+    ) -> ServerState:
         """Release one round.
 
-        mean = (Σ bounded updates + N(0, stddev²)) / expected_cohort_size, and everything after is
+        mean = (Σ bounded updates + N(0, stddev²)) / plan.denominator, and everything after is
         post-processing. The denominator is the plan's: neither dropouts nor an empty cohort change
         it, and an empty round still releases its noise. Where the sum lies on a grid the noise is
         rounded to it too.
@@ -154,15 +188,22 @@ class Round:
             total: The round's sum.
             noise: From `noise`, with a key of this round and attempt; it becomes the mean in place
                 and cannot be used again.
+            guidance: From `begin`; its bound is the one that made the sum.
         """
         mean, squared = noise, 0.0
-        share = 1.0 / self.plan.expected_cohort_size
+        share = 1.0 / self.plan.denominator
         for name, tensor in total.total.items():
             squared += _release(tree.to_dense_tensor(tensor), mean[name], total.unit, share)
-        if self.inverse is not None:
-            mean = tree.to_dense(tree.multiply(mean, self.inverse))
+        if guidance.inverse:
+            mean = tree.to_dense(tree.multiply(mean, guidance.inverse))
             squared = tree.l2_norm(mean) ** 2
+        guide = self.guide.end(mean, state.guide)
+        if guidance.blend < 1.0:
+            private, public = np.float32(guidance.blend), np.float32(1.0 - guidance.blend)
+            mean = {n: private * a + public * guidance.public[n] for n, a in mean.items()}
         step, optimizer = self.optimizer.next(mean, state.optimizer)
+        if guidance.scale:
+            step = tree.to_dense(tree.multiply(step, guidance.scale))
         params = {name: state.params[name] + step[name] for name in state.params}
         _, aggregate = self.aggregate.next(params, state.aggregate)
         return ServerState(
@@ -170,6 +211,7 @@ class Round:
             params=params,
             optimizer=optimizer,
             aggregate=aggregate,
+            guide=guide,
             update_norm=math.sqrt(squared),
         )
 

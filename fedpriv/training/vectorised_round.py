@@ -48,6 +48,8 @@ def vectorised_partial_sum(
     isolated = not math.isinf(bound.l2_bound)
     start = trainer.alone.start(params)
     multiplier = {n: _float32(trainer, m) for n, m in bound.multiplier.items() if n in start}
+    mixture = bound.mixture
+    offsets = {} if mixture is None else trainer.alone.start(dict(mixture.offset))
     num_elements = tree.num_elements(params)
     running, failed = DeviceSum(start, bound.unit), 0
     for chunk in _chunks(_by_size(data, user_ids, trainer), trainer.users_at_once):
@@ -62,6 +64,9 @@ def vectorised_partial_sum(
         if not examples:
             continue
         updates = trainer.train_many(start, examples, keys, isolated=isolated)
+        if mixture is not None:
+            for name, offset in offsets.items():
+                updates.tensors[name].mul_(mixture.own).add_(offset)
         for name, factor in multiplier.items():
             updates.tensors[name].mul_(factor)
         factors = []

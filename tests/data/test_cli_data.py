@@ -4,6 +4,8 @@ import hashlib
 import http.server
 import json
 import threading
+import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import data as commands
 from fedpriv.data import locate, sources
+from fedpriv.data.sst2 import load_sst2
 from fedpriv.data.synthetic import Shape
 
 
@@ -234,6 +237,26 @@ def test_fetch_then_use_by_name(mirror, tff_file, tmp_path, monkeypatch):
     assert (out / "stackoverflow.sqlite.lzma").read_bytes() == body
 
 
+def test_fetched_examples_are_found_by_their_loader(mirror, monkeypatch):
+    folder, url = mirror
+    with zipfile.ZipFile(folder / "SST-2.zip", "w") as archive:
+        for name in ("train", "dev"):
+            archive.writestr(f"SST-2/{name}.tsv", "sentence\tlabel\nfine\t1\n")
+    body = (folder / "SST-2.zip").read_bytes()
+    with pytest.raises(ValueError, match="data fetch sst2"):
+        load_sst2()
+    run("fetch", "sst2", "--mirror", url, fails="wrong SHA-256")
+    (source,) = sources.DATASETS["sst2"].files
+    right = replace(source, checksum=f"sha256:{hashlib.sha256(body).hexdigest()}")
+    entry = replace(sources.DATASETS["sst2"], files=(right,))
+    monkeypatch.setattr(commands, "DATASETS", {**sources.DATASETS, "sst2": entry})
+    (row,) = run("fetch", "sst2", "--mirror", url, "--json")
+    assert row["verified"] == "checksum"
+    data = load_sst2()
+    assert data.train.texts == ("fine",)
+    assert data.provenance["source"] == {"SST-2.zip": hashlib.sha256(body).hexdigest()}
+
+
 def test_fetch_refuses_what_is_not_the_file(mirror, tmp_path):
     folder, url = mirror
     (folder / "shakespeare.sqlite.lzma").write_bytes(b"something else")
@@ -241,7 +264,7 @@ def test_fetch_refuses_what_is_not_the_file(mirror, tmp_path):
     (folder / "posts.xml").write_bytes(b"<posts/>")
     run("fetch", "onstartups", "--mirror", url, fails="wrong git object id")
     run("fetch", "emnist", "--mirror", url, fails="answers 404")
-    run("fetch", "mnist", fails="unknown data set 'mnist'; one of stackoverflow")
+    run("fetch", "reuters", fails="unknown data set 'reuters'; one of stackoverflow")
     assert list((tmp_path / "cache" / "downloads").rglob("*.*")) == []
 
 

@@ -250,7 +250,8 @@ def test_the_git_object_id_is_the_one_git_gives(tmp_path):
 
 
 def test_the_table_of_sources_is_whole():
-    assert set(DATASETS) == {"stackoverflow", "emnist", "cifar100", "shakespeare", "onstartups"}
+    corpora = {"stackoverflow", "emnist", "cifar100", "shakespeare", "onstartups"}
+    assert set(DATASETS) == corpora | {"imdb", "mnist", "cifar10", "sst2"}
     for data in DATASETS.values():
         for entry in data.files:
             assert entry.folder_url.startswith("https://")

@@ -294,17 +294,17 @@ def one_round(placement, epochs):
     params = parts.task.init_params(Key.simulation(0))
     key = Key.simulation(3).fold("noise")
     noise = gaussian(key, params, SIGMA * CLIP)
+    guidance, state = parts.round.begin(parts.round.init(tree.to_dense(params)), key)
     total = partial_sum(
         params=params,
-        bound=parts.bound,
+        bound=guidance.bound(parts.bound),
         trainer=parts.trainer,
         data=parts.task.data,
         user_ids=parts.task.roster,
         key=Key.simulation(4),
     )
     assert total.num_failed == 0 and parts.bound.l2_bound == CLIP
-    state = parts.round.init(tree.to_dense(params))
-    released = parts.round.next(state, total, parts.round.noise(params, key)).params
+    released = parts.round.next(state, total, parts.round.noise(params, key), guidance).params
     return params, noise, released
 
 

@@ -18,6 +18,7 @@ from fedpriv.engine import SerialCarrier
 from fedpriv.experiment import build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bound import scaled
+from fedpriv.mechanisms.guide import Guidance
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan
@@ -257,9 +258,10 @@ def make_plan(**changes):
 
 
 def released(plan, total, key, inverse=None):
-    server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity(), inverse=inverse)
+    server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity())
     state = server.init({n: t.copy() for n, t in PARAMS.items()})
-    return server.next(state, total, server.noise(state.params, key))
+    noise = server.noise(state.params, key)
+    return server.next(state, total, noise, Guidance(inverse=inverse or {}))
 
 
 class TestRelease:

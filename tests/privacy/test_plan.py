@@ -89,7 +89,7 @@ BAD = [
     ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
     ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
     ({"roster_sha256": "G" * 64}, "roster_sha256"),
-    ({"unit": "example"}, "unit 'example'"),
+    ({"unit": "household"}, "unit 'household'"),
 ]
 
 

@@ -1,0 +1,42 @@
+"""The auto-encoder of MNIST that second-order methods are compared on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+_WIDTHS = (784, 1000, 500, 250, 30)
+
+
+class Autoencoder(nn.Module):
+    """Dense layers down to a code and back, 784-1000-500-250-30-250-500-1000-784.
+
+    Sigmoids everywhere except on the code, which is linear. 2,837,314 parameters at these widths;
+    trained on the mean squared error between output and input.
+
+    Reference: Hinton and Salakhutdinov, "Reducing the Dimensionality of Data with Neural Networks"
+    (2006); these sizes are those of Li et al. (AdaDPS, 2022).
+    """
+
+    def __init__(self, widths: Sequence[int] = _WIDTHS) -> None:
+        super().__init__()
+        down, up = list(pairwise(widths)), list(pairwise(tuple(reversed(widths))))
+        self.encoder = _sigmoid_layers(down, last=False)
+        self.decoder = _sigmoid_layers(up, last=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return reconstructions in (0, 1) of inputs `(n, 784)`."""
+        return self.decoder(self.encoder(inputs))
+
+
+def _sigmoid_layers(shapes: list[tuple[int, int]], *, last: bool) -> nn.Sequential:
+    """Return dense layers, a sigmoid after each but, on request, the last."""
+    layers: list[nn.Module] = []
+    for number, (width_in, width_out) in enumerate(shapes, 1):
+        layers.append(nn.Linear(width_in, width_out))
+        if last or number < len(shapes):
+            layers.append(nn.Sigmoid())
+    return nn.Sequential(*layers)
