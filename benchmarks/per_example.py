@@ -20,6 +20,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import machine
 import peers
@@ -134,6 +135,11 @@ def main() -> None:
             found = measure(model, arguments.batch, threads, arguments.blocks)
             table += rows(model, threads, found)
             print("\n".join(table[-len(TOOLS) :]), flush=True)
+            # After each model: a run that is stopped leaves what it has.
+            write(arguments, about, table)
+
+
+def write(arguments: argparse.Namespace, about: dict[str, Any], table: list[str]) -> None:
     opacus = peers.PINS["opacus"][0][0].replace("==", " ")
     text = [
         "# Per-example gradients",

@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from fedpriv.central_experiment import CentralExperiment
 from fedpriv.experiment import Experiment
 
+AnyExperiment = Experiment | CentralExperiment
 ENTRY_POINTS = "fedpriv.experiments"
 
 
-def find_experiments() -> dict[str, Callable[[], Experiment]]:
+def find_experiments() -> dict[str, Callable[[], AnyExperiment]]:
     """Return every experiment that can be found, by name.
 
     Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
     experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
     """
-    found: dict[str, Callable[[], Experiment]] = {}
+    found: dict[str, Callable[[], AnyExperiment]] = {}
     for package in _packages():
         for make in getattr(package, "EXPERIMENTS", ()):
             found[make.__name__.replace("_", "-")] = make
@@ -53,7 +55,7 @@ def _packages() -> Iterator[ModuleType]:
                 raise
 
 
-def load_experiment(name: str) -> Experiment:
+def load_experiment(name: str) -> AnyExperiment:
     """Return an experiment by name, or by `module:function` for one of your own.
 
     Raises:
@@ -71,8 +73,11 @@ def load_experiment(name: str) -> Experiment:
                 "module on the Python path"
             ) from error
         experiment = make()
-        if not isinstance(experiment, Experiment):
-            raise ValueError(f"{name!r} returned a {type(experiment).__name__}, not an Experiment")
+        if not isinstance(experiment, AnyExperiment):
+            raise ValueError(
+                f"{name!r} returned a {type(experiment).__name__}, neither an Experiment nor a "
+                "CentralExperiment"
+            )
         return experiment
     found = find_experiments()
     if name not in found:

@@ -6,7 +6,8 @@ A method is a bound, a guide and an optimiser:
 DP-SGD              bound clip, optimizer sgd
 DP-Adam             bound clip, optimizer adam (likewise rmsprop, adagrad)
 DP-NSGD, DP-NAdam   bound normalise, optimizer sgd or adam
-AdaDPS              guide public-rmsprop, public-adam, public-adagrad or side-information
+AdaDPS              guide public-rmsprop, public-adam, public-adagrad, public-own (statistics of
+                    one's own) or side-information
 DP-R-Pub            guide r-pub
 DP-Adam-Pub         guide adam-pub, optimizer ema-momentum
 PDA-DPMD            guide mirror-descent
@@ -53,6 +54,7 @@ class CentralExperiment(Promised):
 
     Attributes:
         task: Makes the task from this experiment.
+        statistics: Moments and preconditioner of one's own, for guide "public-own".
         carriers: Centralised training runs in one process.
         batch_size: Expected examples a step; every example is drawn by a coin of its own.
         epochs: Passes over the training set, in expectation; sets `steps`.
@@ -76,6 +78,7 @@ class CentralExperiment(Promised):
     """
 
     task: CentralTaskFactory = field(repr=False)
+    statistics: moments.Statistics | None = field(default=None, repr=False)
     carriers: tuple[str, ...] = ("serial",)
 
     batch_size: float = 64.0
@@ -95,6 +98,7 @@ class CentralExperiment(Promised):
         "public-rmsprop",
         "public-adam",
         "public-adagrad",
+        "public-own",
         "ideal",
         "r-pub",
         "adam-pub",
@@ -265,6 +269,10 @@ def _optimizer(experiment: CentralExperiment, num_steps: int) -> Transform:
 def _statistics(experiment: CentralExperiment) -> moments.Statistics:
     kinds = {"regulariser": experiment.regulariser, "inside": experiment.regulariser_inside}
     match experiment.guide:
+        case "public-own":
+            if experiment.statistics is None:
+                raise ValueError("guide 'public-own' needs statistics=Statistics(...)")
+            return experiment.statistics
         case "public-adam":
             return moments.adam(experiment.decay, experiment.decay, **kinds)
         case "public-adagrad":

@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedpriv.catalogue import load_experiment
+from fedpriv.catalogue import AnyExperiment, load_experiment
+from fedpriv.central_experiment import CentralExperiment, CentralParts, build_central
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import Carrier, SerialCarrier
+from fedpriv.engine.central import CentralCarrier
 from fedpriv.engine.ray_cluster import Cluster
 from fedpriv.engine.threads import ThreadCarrier, check_shareable
 from fedpriv.engine.worker import Workplace
@@ -33,7 +35,8 @@ from fedpriv.training.round import ServerState
 from fedpriv.training.tasks import TagPrediction
 from fedpriv.tree import Params
 
-CarrierFactory = Callable[[Experiment, Parts], Carrier]
+AnyParts = Parts | CentralParts
+CarrierFactory = Callable[[AnyExperiment, AnyParts], Carrier]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,30 +50,47 @@ class Checked:
     """
 
     make: CarrierFactory
-    check: Callable[[Experiment, Parts], None]
+    check: Callable[[AnyExperiment, AnyParts], None]
 
-    def __call__(self, experiment: Experiment, parts: Parts) -> Carrier:
+    def __call__(self, experiment: AnyExperiment, parts: AnyParts) -> Carrier:
         """Return the carrier."""
         return self.make(experiment, parts)
 
 
-def _refuse_early(make_carrier: CarrierFactory, experiment: Experiment, parts: Parts) -> None:
+def _refuse_early(make_carrier: CarrierFactory, experiment: AnyExperiment, parts: AnyParts) -> None:
     if isinstance(make_carrier, Checked):
         make_carrier.check(experiment, parts)
 
 
-def serial(experiment: Experiment, parts: Parts) -> Carrier:
+def federated(experiment: AnyExperiment, parts: AnyParts) -> tuple[Experiment, Parts]:
+    """Return both as what they are, for carriers that bring work to users.
+
+    Raises:
+        ValueError: If they are of centralised training.
+    """
+    if isinstance(experiment, CentralExperiment) or isinstance(parts, CentralParts):
+        raise ValueError(
+            f"{experiment.name} is centralised, and centralised training runs in one process; "
+            "leave --engine out"
+        )
+    return experiment, parts
+
+
+def serial(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
     """Return the in-process carrier."""
+    if isinstance(parts, CentralParts):
+        return CentralCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
     return SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
 
 
 def on_threads(num_workers: int) -> CarrierFactory:
     """Return what makes the carrier of so many threads, for trainers that they may share."""
 
-    def check(experiment: Experiment, parts: Parts) -> None:
-        check_shareable(parts.trainer)
+    def check(experiment: AnyExperiment, parts: AnyParts) -> None:
+        check_shareable(federated(experiment, parts)[1].trainer)
 
-    def make(experiment: Experiment, parts: Parts) -> Carrier:
+    def make(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
+        experiment, parts = federated(experiment, parts)
         return ThreadCarrier(
             trainer=parts.trainer,
             data=parts.task.data,
@@ -91,14 +111,16 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Carrier
         corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
     """
 
-    def check(experiment: Experiment, parts: Parts) -> None:
+    def check(experiment: AnyExperiment, parts: AnyParts) -> None:
+        experiment, parts = federated(experiment, parts)
         # Logical GPUs are the CPU. What a task with a model thinks of a GPU only the worker that
         # gets one can say: this machine may have none, or should not spend memory of it.
         share = cluster.share
         if share.num_gpus and not share.logical and isinstance(parts.task, TagPrediction):
             make_trainer(experiment, parts.task, parts.side_information, "cuda:0")
 
-    def make(experiment: Experiment, parts: Parts) -> Carrier:
+    def make(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
+        experiment, parts = federated(experiment, parts)
         cluster.start(sum(array.nbytes for array in _template(parts).values()))
         from fedpriv.engine.ray_carrier import RayCarrier
 
@@ -124,6 +146,8 @@ def open_workplace(
         ValueError: If the experiment or the corpus is not found there.
     """
     experiment = load_experiment(reference).with_options(options)
+    if isinstance(experiment, CentralExperiment):
+        raise ValueError(f"{reference} is centralised; workers train users")
     task = experiment.task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return Workplace(
@@ -155,8 +179,8 @@ class Job:
         synthetic: Whether the corpus is made up.
     """
 
-    experiment: Experiment
-    parts: Parts
+    experiment: AnyExperiment
+    parts: AnyParts
     folder: RunFolder
     state: ServerState
     root: Key
@@ -239,8 +263,22 @@ class Job:
         }
 
 
+def build_parts(experiment: AnyExperiment, corpus: Corpus | None) -> AnyParts:
+    """Return the parts of an experiment of either kind.
+
+    Raises:
+        ValueError: If its options do not fit together or do not fit the corpus, or it is
+            centralised, brings its own data and is given a corpus.
+    """
+    if not isinstance(experiment, CentralExperiment):
+        return build(experiment, corpus)
+    if corpus is not None:
+        raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
+    return build_central(experiment)
+
+
 def start_job(
-    experiment: Experiment,
+    experiment: AnyExperiment,
     reference: str,
     corpus: Corpus | None,
     out: Path,
@@ -266,7 +304,7 @@ def start_job(
         ValueError: If the options do not fit together, the carrier cannot carry this task, or the
             folder holds a run already. Nothing is written then.
     """
-    parts = build(experiment, corpus)
+    parts = build_parts(experiment, corpus)
     _refuse_early(make_carrier, experiment, parts)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     folder = RunFolder.create(
@@ -305,7 +343,7 @@ def resume_job(
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    parts = build(experiment, _open_corpus(corpus_path))
+    parts = build_parts(experiment, _open_corpus(corpus_path))
     _refuse_early(make_carrier, experiment, parts)
     folder = RunFolder.open(path, keep_last=keep_last)
     if parts.plan != folder.ledger.plan:

@@ -15,7 +15,7 @@ from fedpriv.options import Option, as_fields, checked, kebab
 from fedpriv.privacy.plan import Plan
 from fedpriv.transform import Transform, identity
 
-_FIXED = frozenset({"name", "description", "task", "carriers"})
+_FIXED = frozenset({"name", "description", "task", "carriers", "statistics"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,11 @@ summary.json           the figures of a finished run
 
 A round is charged in the ledger before anything is drawn; its state is in place before it is
 recorded as released. Killed in between, the attempt is spent and the round is done anew.
+
+Steps of centralised training come by the ten thousand, and a file a step would cost more than the
+step. Each is charged all the same, but only every `eval-every`-th and the last are kept, released
+and written down. After a kill the run goes on from the last step that was kept; the steps since
+are lost attempts, and spent.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import __version__
+from fedpriv.central_experiment import CentralExperiment, CentralParts
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.experiment import Experiment, Parts
 from fedpriv.privacy.ledger import Ledger
@@ -45,18 +51,25 @@ class RunFolder:
     """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
 
     def __init__(
-        self, path: Path, ledger: Ledger, store: CheckpointStore, document: Mapping[str, Any]
+        self,
+        path: Path,
+        ledger: Ledger,
+        store: CheckpointStore,
+        document: Mapping[str, Any],
+        every: int = 1,
     ) -> None:
+        """Take over what `create` and `open` made; of the rounds, each `every`-th is kept."""
         self.path, self.ledger, self.store, self.document = path, ledger, store, document
+        self._every = every
 
     @classmethod
     def create(
         cls,
         path: Path,
         *,
-        experiment: Experiment,
+        experiment: Experiment | CentralExperiment,
         reference: str,
-        parts: Parts,
+        parts: Parts | CentralParts,
         corpus_path: str | None,
         engine: str,
         mode: str,
@@ -114,7 +127,8 @@ class RunFolder:
         if vocabulary is not None:
             write_vocabulary(path / "vocabulary.json", Vocabulary(**vocabulary))
         _write_json(path / "experiment.json", document)
-        return cls(path, ledger, _store(path, keep_last), document)
+        every = _every(document)
+        return cls(path, ledger, _store(path, keep_last, every), document, every)
 
     @classmethod
     def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:
@@ -133,7 +147,8 @@ class RunFolder:
                 f"{path}/experiment.json is not the one the run was started with (another plan, "
                 "mode or option); restore it, or start a new run"
             )
-        folder = cls(path, ledger, _store(path, keep_last), document)
+        every = _every(document)
+        folder = cls(path, ledger, _store(path, keep_last, every), document, every)
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             _cut_torn_line(path / name)
         return folder
@@ -171,11 +186,11 @@ class RunFolder:
         if not self.ledger.has_release(round_num, attempt):
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
-            self.record(_bare_record(state, attempt, self.ledger), None)
+            _append(self.path / "rounds.jsonl", _bare_record(state, attempt, self.ledger))
         return state
 
     def keep(self, state: ServerState, attempt: int) -> None:
-        """Put a released state in place, then say so in the ledger.
+        """Put a released state in place, then say so in the ledger; a round not due is not kept.
 
         The checkpoint holds what is released; the state refers to it and adds what only the next
         round needs. The older checkpoints go last, so that a kill at any point leaves a state
@@ -185,6 +200,8 @@ class RunFolder:
             state: After the round.
             attempt: The attempt that succeeded.
         """
+        if not self._due(state.round_num):
+            return
         metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
         self.store.save(state.round_num, _released(state), metadata, prune=False)
         more = {"attempt": str(attempt), "update_norm": repr(state.update_norm)}
@@ -193,10 +210,18 @@ class RunFolder:
         self.store.prune()
 
     def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
-        """Append a round's released values, and in simulation its diagnostics."""
+        """Append a round's released values, and in simulation its diagnostics, where it is due."""
+        if not self._due(int(released["round_num"])):
+            return
         _append(self.path / "rounds.jsonl", released)
         if diagnostics is not None:
             _append(self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False})
+
+    def _due(self, round_num: int) -> bool:
+        """Return whether the round charged last is kept: each `every`-th, and the run's last."""
+        if round_num % self._every == 0:
+            return True
+        return not self.ledger.plan.affords(self.ledger.charges)
 
     def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
         """Append which carrier runs from a round on: a resumed run may go on with another."""
@@ -241,8 +266,14 @@ def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _store(path: Path, keep_last: int | None) -> CheckpointStore:
-    return CheckpointStore(path / "checkpoints", keep_last=keep_last)
+def _every(document: Mapping[str, Any]) -> int:
+    """Return which rounds are kept: all, but of single examples those that are evaluated."""
+    central = document["plan"]["unit"] == "example"
+    return int(document["experiment"]["eval-every"]) if central else 1
+
+
+def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
+    return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
 
 
 def _bare_record(state: ServerState, attempt: int, ledger: Ledger) -> dict[str, Any]:

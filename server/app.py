@@ -26,7 +26,7 @@ from fedpriv.flower.settings import (
     read_switch,
 )
 from fedpriv.flower.strategy import GridCarrier, UserLevelStrategy
-from fedpriv.job import Job, resume_job, start_job
+from fedpriv.job import Job, federated, resume_job, start_job
 from fedpriv.report.page import write_report
 from fedpriv.run import RoundRecord
 
@@ -39,10 +39,11 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
     _show_log()
     job = _open_job(context.run_config)
+    experiment, parts = federated(job.experiment, job.parts)
     strategy = UserLevelStrategy(
-        roster=job.parts.task.roster,
-        schedule=make_schedule(job.experiment),
-        multiplier=local_multiplier(job.experiment, job.parts.side_information),
+        roster=parts.task.roster,
+        schedule=make_schedule(experiment),
+        multiplier=local_multiplier(experiment, parts.side_information),
         settings=read_grid_settings(context.run_config),
     )
 

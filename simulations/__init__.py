@@ -5,4 +5,4 @@ from simulations import tags
 EXPERIMENTS = (*tags.EXPERIMENTS,)
 
 #: Modules with tables of papers, loaded when one is asked for.
-REPRODUCTIONS = ("simulations.imdb_tables",)
+REPRODUCTIONS = ("simulations.imdb_tables", "simulations.mnist")

@@ -124,12 +124,13 @@ def run_command(
     ] = "10",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Train an experiment and write a run folder with its report.
+    """Train an experiment, federated or centralised, and write a run folder with its report.
 
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.catalogue import load_experiment
+    from fedpriv.central_experiment import CentralExperiment
     from fedpriv.experiment import tag_prediction
     from fedpriv.job import resume_job, start_job
     from fedpriv.run_folder import read_document
@@ -172,6 +173,8 @@ def run_command(
                 raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
             chosen = chosen.with_options(options)
             found = None
+            if corpus is not None and isinstance(chosen, CentralExperiment):
+                raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
             if chosen.task is tag_prediction:
                 found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
                 if found.synthetic and not as_json:
@@ -322,18 +325,21 @@ def _print_summary(summary: dict[str, Any], report: Path) -> None:
             f"{summary['relation']}, {summary['accountant']}, {summary['mode']})"
         )
     )
-    made = "SYNTHETIC corpus " if summary["synthetic"] else "corpus "
+    central = summary["unit"] == "example"
+    kind, whom = ("data", "training examples") if central else ("corpus", "users")
+    made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
-    rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} users"
+    rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
     if summary["accuracy"] is not None:
         recall = summary["recall_at_5"]
         more = f", recall@5 {recall:.2%}" if recall is not None else ""
         rows["accuracy"] = f"{summary['accuracy']:.2%}{more} (not covered by ε)"
     elif summary["accuracy_public"] is not None:
-        rows["accuracy"] = f"{summary['accuracy_public']:.2%} on users outside the roster"
+        where = "the test set" if central else "users outside the roster"
+        rows["accuracy"] = f"{summary['accuracy_public']:.2%} on {where}"
     rows["privacy"] = said
     seconds = summary["seconds_per_round"]
-    rows["rounds"] = f"{summary['rounds']}" + (f" at {seconds:.2f} s" if seconds else "")
+    rows["rounds"] = f"{summary['rounds']}" + (f" at {seconds:.2g} s" if seconds else "")
     rows["run folder"] = str(summary["run_dir"])
     rows["report"] = str(report)
     for label, value in rows.items():  # no table: it would cut long paths short

@@ -39,12 +39,17 @@ def read_experiment(run_config: Config) -> Experiment:
     """Return the experiment that a run-config names, with the options it overrides.
 
     Raises:
-        ValueError: For an unknown experiment, an unknown option or an unfit value.
+        ValueError: For an unknown or a centralised experiment, an unknown option or an unfit
+            value.
     """
     options = {
         key: value for key, value in run_config.items() if key not in OWN_KEYS and value != ""
     }
-    return load_experiment(_word(run_config, "experiment")).with_options(options)
+    name = _word(run_config, "experiment")
+    experiment = load_experiment(name)
+    if not isinstance(experiment, Experiment):
+        raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
+    return experiment.with_options(options)
 
 
 def read_grid_settings(run_config: Config) -> GridSettings:

@@ -35,6 +35,7 @@ class Statistics:
         own: Weight of the private gradient in the mix; 1 without.
         regulariser: ε_s, keeps A away from 0.
         inside: Whether ε_s is added to v, A = √(v + ε_s), or to its root, A = √v + ε_s.
+        scale: From v to A, positive, in the place of the root; None for the root.
     """
 
     second: Rule
@@ -42,6 +43,7 @@ class Statistics:
     own: float = 1.0
     regulariser: float = 1e-3
     inside: bool = False
+    scale: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.regulariser) and self.regulariser > 0):
@@ -52,7 +54,19 @@ class Statistics:
             raise ValueError(f"own weight {self.own!r} needs a rule for the first moment")
 
     def denominator(self, second: np.ndarray) -> np.ndarray:
-        """Return A, float32, positive."""
+        """Return A, float32.
+
+        Raises:
+            ValueError: If a `scale` of somebody's own is not positive and finite everywhere.
+        """
+        if self.scale is not None:
+            found = np.asarray(self.scale(second), np.float32)
+            if found.shape != second.shape or not np.all(np.isfinite(found) & (found > 0)):
+                raise ValueError(
+                    f"scale() of v {second.shape} gave {found.shape} that is not positive and "
+                    "finite everywhere; add a small number"
+                )
+            return found
         if self.inside:
             return np.sqrt(second + np.float32(self.regulariser))
         return np.sqrt(second) + np.float32(self.regulariser)

@@ -6,7 +6,7 @@ refused when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -158,6 +158,10 @@ class History:
             raise ValueError(
                 f"round {charge.round_num} is beyond the {self.plan.num_rounds} rounds of the plan"
             )
+        if self.plan.unit == "example" and charge.round_num > len(self.attempts) + 1:
+            raise ValueError(
+                f"round {charge.round_num} is charged before round {len(self.attempts) + 1}"
+            )
         wanted = 1 + self.attempts.get(charge.round_num, 0)
         if charge.attempt != wanted:
             raise ValueError(
@@ -185,11 +189,33 @@ class History:
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges without a release."""
-        through = {(release.round_num, release.attempt) for release in self.releases}
+        """Charges without a release, and in centralised training without a part in one.
+
+        There a release stands for all steps since the one before: their last attempts.
+        """
+        released = {(release.round_num, release.attempt) for release in self.releases}
+        through = self._on_the_way(released) if self.plan.unit == "example" else released
         return tuple(
             charge for charge in self.charges if (charge.round_num, charge.attempt) not in through
         )
+
+    def _on_the_way(self, released: Set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Return the charges that a released model was made of."""
+        through: set[tuple[int, int]] = set()
+        since: dict[int, int] = {}
+        for charge in self.charges:
+            since[charge.round_num] = charge.attempt
+            if (charge.round_num, charge.attempt) in released:
+                through |= {pair for pair in since.items() if pair[0] <= charge.round_num}
+                since = {}
+        return through
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds the released models have seen."""
+        if self.plan.unit == "example":
+            return self.releases[-1].round_num if self.releases else 0
+        return len({release.round_num for release in self.releases})
 
     def epsilon(self) -> Epsilon:
         """Return ε of every charge, priced from run-length groups of the events written down."""

@@ -263,7 +263,7 @@ def _summary(folder: Path, history: History, final: Epsilon) -> list[Check]:
         problems.append(f"it states δ {stated['delta']}, the plan has {final.delta}")
     if stated.get("relation", final.relation.value) != final.relation.value:
         problems.append(f"it states {stated['relation']}, the plan has {final.relation.value}")
-    released = len({release.round_num for release in history.releases})
+    released = history.rounds_done
     if stated.get("rounds", released) != released:
         problems.append(f"it states {stated['rounds']} rounds, {released} were released")
     if stated.get("charges", len(history.charges)) != len(history.charges):

@@ -95,12 +95,15 @@ def choose(
     """
     size = sum(p.numel() for p in module.parameters() if p.requires_grad)
     is_random = bool(ExampleMasks(module)) or _draws_elsewhere(module)
+    device = next(module.parameters()).device
+    on_gpu = [device] if device.type == "cuda" else []
     refused: dict[str, str] = {}
     for way in WAYS if only is None else (only,):
         for dtype, tolerance in _precisions(size):
             try:
-                trial = _trial(module, x, y, dtype)
-                floats = _try(way, trial, loss, tolerance, size)
+                with torch.random.fork_rng(devices=on_gpu):
+                    trial = _trial(module, x, y, dtype)
+                    floats = _try(way, trial, loss, tolerance, size)
                 run = _PASSES[way](module, loss, ExampleMasks(module))
             except Exception as error:
                 refused[way] = f"{type(error).__name__}: {error}"
@@ -170,20 +173,19 @@ def _try(way: Way, trial: _Trial, loss: Loss, tolerance: float, size: int) -> in
         return tensor
 
     run = _PASSES[way](trial.module, loss, masks)
-    before = [buffer.clone() for buffer in trial.module.buffers()]
-    with unchanged_buffers(trial.module):
-        if way != "factored":  # right by construction, if it runs
-            run.gradients(trial.x, trial.y, trial.keys)
-            changed = way == "vmap" and _differ(before, trial.module)
-        else:
-            with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-                found = run.gradients(trial.x, trial.y, trial.keys)
-            changed = _differ(before, trial.module)
-    if changed:
-        raise ValueError("the forward pass changes a buffer")
-    if way != "factored":
-        return (3 if way == "vmap" else 2) * size
     oracle = LoopPass(trial.module, loss, masks)
+    counted = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
+    before = [buffer.clone() for buffer in trial.module.buffers()]
+    if way != "factored":  # right by construction, if it runs
+        with unchanged_buffers(trial.module):
+            run.gradients(trial.x, trial.y, trial.keys)
+            _refuse_changes(before, trial.module, way)
+        with counted:  # `torch.func` does not let itself be watched
+            oracle.gradients(trial.x[:1], trial.y[:1], trial.keys[:1])
+        return 2 * size + 2 * kept
+    with unchanged_buffers(trial.module), counted:
+        found = run.gradients(trial.x, trial.y, trial.keys)
+        _refuse_changes(before, trial.module, way)
     for number in range(_TRIED):
         one = slice(number, number + 1)
         expected = oracle.gradients(trial.x[one], trial.y[one], trial.keys[one])
@@ -191,8 +193,11 @@ def _try(way: Way, trial: _Trial, loss: Loss, tolerance: float, size: int) -> in
     return max(1, kept // _TRIED + sum(_held(factor) for factor in found.values()))
 
 
-def _differ(before: list[Tensor], module: nn.Module) -> bool:
-    return any(not torch.equal(b, a) for b, a in zip(before, module.buffers(), strict=True))
+def _refuse_changes(before: list[Tensor], module: nn.Module, way: Way) -> None:
+    """Raise if a forward pass has changed a buffer, unless examples go one by one."""
+    same = all(torch.equal(b, a) for b, a in zip(before, module.buffers(), strict=True))
+    if not same and way != "loop":
+        raise ValueError("the forward pass changes a buffer")
 
 
 def _held(factor: Factor) -> int:

@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-own.md"
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The page's module, in a folder that is the working directory."""
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 30
     (tmp_path / "own.py").write_text(code, "utf-8")
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,3 +287,24 @@ def test_public_batches_are_drawn_from_the_key_and_may_be_everything():
     assert not np.array_equal(first, some(params, KEY.fold(1))["weight"])
     mean = np.mean([some(params, KEY.fold(i))["weight"] for i in range(400)], axis=0)
     np.testing.assert_allclose(mean, everything(params, KEY)["weight"], atol=0.02)
+
+
+def test_the_page_of_ones_own_preconditioner(tmp_path):
+    """docs/your-own.md: rules of somebody's own in one file; they change the run and no ε."""
+    page = Path(__file__).parents[2] / "docs" / "your-own.md"
+    _, code = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "own.py").write_text(code, "utf-8")
+    spec = importlib.util.spec_from_file_location("own_statistics", tmp_path / "own.py")
+    own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    experiment = own.experiment()
+    _, records, states = run(experiment)
+    plain = run(experiment.with_options({"guide": "none"}))
+    assert records[-1].released.epsilon <= 2.0 == plain[0].plan.target_epsilon
+    assert records[-1].released.accuracy_public > 0.6
+    assert not np.allclose(flat(states[-1]), flat(plain[2][-1]))
+    with pytest.raises(ValueError, match="needs statistics"):
+        build_central(replace(experiment, statistics=None))
+    bad = replace(own.LARGEST, scale=lambda v: v * 0)
+    with pytest.raises(ValueError, match="not positive"):
+        run(replace(experiment, statistics=bad))

@@ -13,6 +13,7 @@ from fedpriv.mechanisms.bound import Clip, Mixture, Normalise, Preconditioned, U
 from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
 from fedpriv.rng import Key
+from fedpriv.training.example_masks import ExampleMasks
 from fedpriv.training.module import load_params, module_params
 from fedpriv.training.module_gradients import ModuleGradients
 
@@ -342,6 +343,31 @@ def test_dropout_needs_a_key_and_every_example_has_its_own():
     assert gap({n: -a / NUM for n, a in total.items()}, dropped) < 1e-6
 
 
+def test_masks_keep_the_mean_and_are_an_examples_own():
+    layer = nn.Dropout(0.3)
+    masks, keys = ExampleMasks(layer), [KEY.fold(n) for n in range(3)]
+    with masks.drawn(keys):
+        together = layer(torch.ones(3, 4000))
+    assert set(together.unique().tolist()) == {0.0, torch.tensor(1 / 0.7).item()}
+    assert together.mean().item() == pytest.approx(1.0, abs=0.02)
+    with masks.drawn(keys[1:2]):
+        assert torch.equal(layer(torch.ones(1, 4000)), together[1:2])
+    with masks.drawn(keys), pytest.raises(ValueError, match="5 rows for 3 examples"):
+        layer(torch.ones(5, 2))
+    with masks.drawn(None):
+        assert torch.equal(layer(torch.ones(2, 7)), torch.ones(2, 7))
+
+
+def test_chunks_are_as_large_as_memory_allows():
+    small, large = built("mlp")[0], autoencoder()[0]
+    assert small._chosen().chunk == large._chosen().chunk == 1024
+    wide = nn.Linear(3000, 3000)
+    x, y = np.zeros((4, 3000), np.float32), np.zeros((4, 3000), np.float32)
+    for way, chunk in (("factored", 1024), ("vmap", 3), ("loop", 3)):
+        made = ModuleGradients(wide, functional.mse_loss, x, y, way=way)
+        assert made._chosen().chunk == chunk
+
+
 def test_the_processs_own_generator_is_left_alone():
     for way in ("factored", "vmap", "loop"):
         gradients, params = built("partly frozen", way=way)
@@ -428,6 +454,14 @@ def test_what_no_rule_covers_goes_a_safe_way(kind, way):
     if kind == "functional dropout":
         with pytest.raises(ValueError, match="key"):
             gradients.bounded_sum(params, EVERYBODY, bound)
+
+
+def test_choosing_a_way_draws_nothing_from_the_process():
+    x, y = floats(12)(np.random.default_rng(0)), np.zeros(NUM, np.int64)
+    gradients = ModuleGradients(nn.Sequential(nn.Linear(12, 12), nn.RReLU()), cross_entropy, x, y)
+    before = torch.random.get_rng_state()
+    assert gradients.way == "loop"
+    assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_a_loss_that_mixes_examples_is_taken_apart():
