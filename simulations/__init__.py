@@ -5,4 +5,9 @@ from simulations import tags
 EXPERIMENTS = (*tags.EXPERIMENTS,)
 
 #: Modules with tables of papers, loaded when one is asked for.
-REPRODUCTIONS = ("simulations.imdb_tables", "simulations.mnist")
+REPRODUCTIONS = (
+    "simulations.imdb_tables",
+    "simulations.lstm",
+    "simulations.mnist",
+    "simulations.pooled_tags",
+)

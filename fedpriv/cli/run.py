@@ -305,7 +305,9 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
 
         def show(record: RoundRecord) -> None:
             seen, spent = record.diagnostics, record.released.epsilon
-            accuracy = record.released.accuracy_public if seen is None else seen.accuracy
+            accuracy = None if seen is None else seen.accuracy
+            if accuracy is None:
+                accuracy = record.released.accuracy_public
             if accuracy is not None:
                 bar.update(line, accuracy=f"{accuracy:.1%}")
             if spent is not None:  # priced where a round is evaluated
@@ -339,7 +341,9 @@ def _print_summary(summary: dict[str, Any], report: Path) -> None:
         rows["accuracy"] = f"{summary['accuracy_public']:.2%} on {where}"
     rows["privacy"] = said
     seconds = summary["seconds_per_round"]
-    rows["rounds"] = f"{summary['rounds']}" + (f" at {seconds:.2g} s" if seconds else "")
+    digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
+    took = f" at {seconds:{digits}} s" if seconds else ""
+    rows["rounds"] = f"{summary['rounds']}{took}"
     rows["run folder"] = str(summary["run_dir"])
     rows["report"] = str(report)
     for label, value in rows.items():  # no table: it would cut long paths short
