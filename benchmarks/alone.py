@@ -49,6 +49,7 @@ def scripts(results: Path, corpus: str | None) -> list[Script]:
         Script(arguments=("floor.py", *data), file="floor.txt", pinned=True),
         Script(arguments=("first_round.py", *data, out)),
         Script(arguments=("dense_training.py",), file="dense_training.txt", pinned=True),
+        Script(arguments=("per_example.py",)),
         Script(arguments=("growth.py", out)),
         Script(arguments=("growth.py", "--endurance", out)),
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import time
@@ -224,6 +225,7 @@ def complete(
     if not todo:
         return done
     path.parent.mkdir(parents=True, exist_ok=True)
+    _cut_torn_line(path)
     with path.open("a", encoding="utf-8") as out:
         for number, row in enumerate(_performed(todo, processes), start=1):
             out.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -231,6 +233,13 @@ def complete(
             done[row["identity"]] = row
             tell(number, len(todo), row)
     return done
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove what a kill left of a line, so that nothing is written behind it."""
+    if path.exists():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
 
 
 def _performed(todo: Sequence[Run], processes: int) -> Iterator[dict[str, Any]]:
@@ -342,6 +351,8 @@ def _values(rows: Sequence[dict[str, Any]], table: Reproduction) -> list[float]:
 
 def _shown(rows: Sequence[dict[str, Any]], table: Reproduction) -> str:
     values = _values(rows, table)
+    if not all(map(math.isfinite, values)):
+        return "diverged"
     spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
     return f"{mean(values):.3f}{spread}"
 
@@ -378,6 +389,11 @@ def _verdict(
     if (first, column) not in found or (second, column) not in found:
         return "not run"
     one, other = (_values(found[label, column], table) for label in (first, second))
+    fine = [all(map(math.isfinite, values)) for values in (one, other)]
+    if not all(fine):
+        if any(fine):
+            return "held (the other diverged)" if fine[0] else "NOT held (diverged)"
+        return "both diverged"
     ahead = mean(one) - mean(other) if table.metric == "accuracy" else mean(other) - mean(one)
     spread = max(stdev(one), stdev(other)) if min(len(one), len(other)) > 1 else 0.0
     if abs(ahead) <= spread:

@@ -94,12 +94,37 @@ def dp_normfedavg_tags() -> Experiment:
     )
 
 
+def dp2_tags() -> Experiment:
+    """DP²: a preconditioner made of past releases, no side information."""
+    return replace(
+        dp_fedavg_tags(),
+        name="dp2-tags",
+        description="DP²: preconditioned by past releases in turns, user-level DP at ε = 8.",
+        guide="delayed",
+        delay_plain=5,
+        delay_preconditioned=5,
+        regulariser=0.01,
+    )
+
+
+def past_releases_tags() -> Experiment:
+    """Scale by past releases, privatise, scale back, and step by Adam."""
+    return replace(
+        dp_fedadam_tags(),
+        name="past-releases-tags",
+        description="Scaled by past releases, privatised, scaled back; user-level DP at ε = 8.",
+        guide="past-releases",
+    )
+
+
 EXPERIMENTS = (
     adadps_tags,
     adadps_update_tags,
     dp_fedavg_tags,
     dp_fedadam_tags,
     dp_normfedavg_tags,
+    dp2_tags,
+    past_releases_tags,
     fedavg_tags,
     adas_tags,
 )

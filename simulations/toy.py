@@ -176,6 +176,14 @@ def _sampler(
     return window
 
 
+def _spent() -> str:
+    spent = plan(METHODS["AdaDPS"]).epsilon(METHODS["AdaDPS"].steps)
+    return (
+        f"ε = {spent.value:.2f} at δ = {spent.delta:g} ({spent.relation.value}, per {spent.unit},\n"
+        f"{spent.accountant}, simulated, if batches were Poisson)"
+    )
+
+
 def plot(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
     """Draw mean losses with their spread over seeds, private and not side by side."""
     import matplotlib
@@ -183,7 +191,7 @@ def plot(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
     for panel, private in zip(panels, (False, True), strict=True):
         for name, runs in curves.items():
             if METHODS[name].private != private:
@@ -198,8 +206,9 @@ def plot(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
             yscale="log",
             xlabel="step",
             ylabel="loss on the training data",
-            title="private" if private else "not private",
         )
+        panel.set_title(f"private, {_spent()}" if private else "not private", fontsize=9)
+        panel.locator_params(axis="x", nbins=5)
         panel.legend(frameon=False)
         panel.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)

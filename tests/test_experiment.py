@@ -22,6 +22,8 @@ ISSUED = {
     "dp-normfedavg-tags",
     "fedavg-tags",
     "adas-tags",
+    "dp2-tags",
+    "past-releases-tags",
 }
 
 
@@ -354,7 +356,7 @@ class TestEveryExperiment:
             load_experiment("no_such_module:thing")
         with pytest.raises(ValueError, match="cannot be imported"):
             load_experiment("simulations.tags:thing")
-        with pytest.raises(ValueError, match="not an Experiment"):
+        with pytest.raises(ValueError, match="neither an Experiment"):
             load_experiment("builtins:dict")
 
     def test_one_of_your_own_by_module_and_function(self):

@@ -283,7 +283,7 @@ class Plan:
         if self.delta * self.num_users >= 1.0 - 1e-9:
             return (
                 f"δ = {self.delta:g} is not below 1/n = {1.0 / self.num_users:g}: it allows "
-                "publishing one user outright",
+                f"publishing one {self.unit} outright",
             )
         return ()
 
@@ -335,7 +335,7 @@ class Plan:
         """
         if len(roster) != self.num_users:
             raise ValueError(
-                f"the roster has {len(roster)} users, the plan was made for "
+                f"the roster has {len(roster)} {self.unit}s, the plan was made for "
                 f"{self.num_users}; make a new plan for the new roster"
             )
 

@@ -103,7 +103,7 @@ def privacy_statement(
         ("How ε was counted", _counted(plan, spent, num_charges, num_lost)),
         ("Randomness", _randomness(plan, simulated)),
         ("Whose words are in an example", _words(corpus)),
-        ("What was taken to be public", _public(corpus, side_information)),
+        ("What was taken to be public", _public(plan, corpus, side_information)),
         ("What ε does not cover", _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, engine)),
     )
@@ -188,11 +188,14 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
     provenance = _object(corpus.get("provenance"))
     named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
     if plan.unit == "example":
-        return [
+        text = [
             f"The unit is an example: one record of the training set, which holds "
             f"{plan.num_users}. Whoever has several records in it is protected for each of them "
             "alone, not for all together."
         ]
+        if corpus.get("synthetic"):
+            text.append("The examples are made up; nobody real is at stake.")
+        return text
     text = [
         f"The unit is a user: one account's whole example set as prepared, all of its records "
         f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
@@ -236,11 +239,14 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
         if plan.micro_batch == 1
         else f"Means over about {plan.micro_batch} examples, each drawn into its own by chance, are"
     )
+    divisor = "number of means" if plan.micro_batch > 1 else "cohort, whoever replied"
+    if plan.unit == "example" and plan.micro_batch == 1:
+        divisor = "number of examples, however many were drawn"
     noised = (
         f"{whose} {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
         f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
         f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
-        "is divided by the planned cohort, whoever replied."
+        f"is divided by the planned {divisor}."
     )
     if plan.micro_batch > 1:
         noised += (
@@ -309,7 +315,7 @@ def _words(corpus: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _public(corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[str]:
+def _public(plan: Plan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[str]:
     provenance = _object(corpus.get("provenance"))
     text = [
         f"{title}: {str(provenance[name]).rstrip('.')}."
@@ -334,13 +340,14 @@ def _public(corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[s
         text.append(f"Side information: {str(side.get('description', 'unknown')).rstrip('.')}.")
         if side.get("source") == "private":
             text.append(
-                "This side information was computed from rostered users. Its use is NOT "
+                f"This side information was computed from {_protected(plan)}. Its use is NOT "
                 "covered by ε, and the figures above do not hold for a run that uses it."
             )
     if not text:
         return []
     outside = corpus.get("num_public_users")
-    who = f"the {outside} users outside the roster" if outside else "whoever it came from"
+    named = "public examples" if plan.unit == "example" else "users outside the roster"
+    who = f"the {outside} {named}" if outside else "whoever it came from"
     return [
         *text,
         f"That these were public beforehand is an assumption, not a result: {who} get "
@@ -353,15 +360,17 @@ def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list
         return []
     text = [
         "Tuning: learning rates, clip norms and the choice among methods, where they were made "
-        "by looking at results on these users."
+        f"by looking at results on these {plan.unit}s."
     ]
     if simulated:
         text.append(
-            "Diagnostics: accuracy on rostered users, cohort sizes, counts of failures and "
+            f"Diagnostics: accuracy on {_protected(plan)}, cohort sizes, counts of failures and "
             "timings (diagnostics.jsonl, and figures taken from it). They are computed "
             "from private data without noise; a deployment must not publish them."
         )
-    if corpus.get("num_public_users"):
+    if plan.unit == "example":
+        text.append("The test set, on which released accuracy is measured, and public examples.")
+    elif corpus.get("num_public_users"):
         text.append("Users outside the roster, on whom released accuracy is measured.")
     text.append(
         "The server and the network: the server is trusted to see updates before the noise "
@@ -380,6 +389,10 @@ def _nodes(plan: Plan, engine: str) -> list[str]:
         "A node that hosts k users is trusted to bound each of them; the server holds its sum to "
         "k times the bound. Nodes are believed about whom they host: authenticate them.",
     ]
+
+
+def _protected(plan: Plan) -> str:
+    return "rostered users" if plan.unit == "user" else "private examples"
 
 
 def _one(plan: Plan) -> str:

@@ -107,7 +107,8 @@ def key_figures(
         figures.append(("Accuracy", percent(rostered.mean), _interval_remark(rostered) + remarks))
     released = estimate([last_value(r.released, "accuracy_public") for r in runs])
     if released is not None:
-        remarks = [f"measured on {_count(public, 'public user')}", "released"]
+        whom = "the test set" if run.unit == "example" else _count(public, "public user")
+        remarks = [f"measured on {whom}", "released"]
         title = "Accuracy, public users" if rostered else "Accuracy"
         figures.append((title, percent(released.mean), _interval_remark(released) + remarks))
     recall = estimate([last_value(r.diagnosed, "recall_at_5") for r in runs])
@@ -156,7 +157,7 @@ def _where(run: RunRecord) -> list[str]:
     if corpus.get("roster"):
         parts.append(f"roster {plain(corpus['roster'])}")
     if corpus.get("num_users"):
-        parts.append(_count(corpus["num_users"], "user"))
+        parts.append(_count(corpus["num_users"], run.unit))
     parts.append(_count(run.rounds_done, "round"))
     return parts
 

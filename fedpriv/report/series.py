@@ -87,8 +87,15 @@ class RunRecord:
 
     @property
     def rounds_done(self) -> int:
-        """Rounds released."""
+        """Rounds released; of single examples not every one is written down."""
+        if self.unit == "example":
+            return int(self.released[-1]["round_num"]) if self.released else 0
         return len(self.released)
+
+    @property
+    def unit(self) -> str:
+        """What the plan protects: "user" or "example"."""
+        return str(self.plan.get("unit") or "user")
 
     @property
     def rounds_planned(self) -> int:

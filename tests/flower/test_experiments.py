@@ -21,7 +21,14 @@ from fedpriv.job import serial, start_job
 EXPERIMENTS = {
     name: make for name, make in find_experiments().items() if "flower" in make().carriers
 }
-OPTIONS = {"rounds": 3, "cohort": 8, "eval-every": 3}
+# A plain round, a preconditioned one and the next plain one, where rounds take turns.
+OPTIONS = {
+    "rounds": 3,
+    "cohort": 8,
+    "eval-every": 3,
+    "delay-plain": 1,
+    "delay-preconditioned": 1,
+}
 
 
 def carried_by(stub, num_nodes):

@@ -8,7 +8,7 @@ from fedpriv.data.examples import TagExamples
 from fedpriv.experiment import Experiment, build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, SideInformation
 from fedpriv.noise import gaussian
-from fedpriv.optimizers import momentum, sgd
+from fedpriv.optimizers import adam, momentum, rmsprop, sgd
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.training import round as round_module
@@ -102,6 +102,38 @@ class TestVectors:
             total = summed(Clip(l2_clip_norm=9.0), [[mean]])
             state = server.next(state, total, server.noise(state.params, Key.simulation(0)))
             close(state.params["w"], [expected])
+
+    @pytest.mark.parametrize(
+        ("optimizer", "first", "second"),
+        [
+            (adam(0.01, 1e-5), [-0.0099995, 0.00999975], [-0.019321, 0.010893]),
+            (rmsprop(0.01, 1e-5), [-0.03161778, 0.03162028], [-0.04636, 0.01201]),
+        ],
+        ids=["DP-Adam", "DP-RMSProp"],
+    )
+    def test_adaptive_steps_on_the_noised_mean(self, monkeypatch, optimizer, first, second):
+        """Noised gradients [.2, -.4] and [.1, .3]: updates are minus these, and are added."""
+        plan = Plan(
+            num_users=4,
+            expected_cohort_size=2,
+            num_rounds=2,
+            bound="clip",
+            l2_bound=9.0,
+            noise="gaussian",
+            noise_multiplier=0.5,
+            delta=0.1,
+        )
+        server = Round(plan=plan, optimizer=optimizer, aggregate=identity())
+        state = server.init({"w": np.zeros(2, np.float32)})
+        noise = np.array([0.3, -0.1], np.float32)
+        monkeypatch.setattr(round_module, "gaussian", lambda key, like, stddev: {"w": noise.copy()})
+        for gradient, expected in (([0.2, -0.4], first), ([0.1, 0.3], second)):
+            # What two users send, so that with the noise the mean is minus the gradient.
+            sent = [[0.5, 0.5], list(-2 * np.array(gradient) - noise - 0.5)]
+            total = summed(Clip(l2_clip_norm=9.0), sent)
+            drawn = server.noise(state.params, Key.simulation(0))
+            state = server.next(state, total, drawn)
+            np.testing.assert_allclose(state.params["w"], expected, rtol=1e-3)
 
     @pytest.mark.parametrize(
         ("r", "lengths", "expected"),

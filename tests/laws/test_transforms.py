@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from fedpriv.checkpoints.aggregates import ema
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.optimizers import adagrad, adam, momentum, sgd, yogi
+from fedpriv.optimizers import (
+    adagrad,
+    adam,
+    cyclic,
+    inverse_root,
+    momentum,
+    rmsprop,
+    scheduled,
+    sgd,
+    stepwise,
+    yogi,
+)
 from fedpriv.privacy.plan import Plan
 from fedpriv.run_folder import RunFolder
 from fedpriv.training.round import ServerState
@@ -25,6 +36,10 @@ EVERY = {
     "yogi": lambda: yogi(0.1, 1e-3),
     "adagrad": lambda: adagrad(0.1, 1e-3),
     "adagrad-momentum": lambda: adagrad(0.1, 1e-3, 0.9),
+    "rmsprop": lambda: rmsprop(0.1, 1e-3),
+    "scheduled-step": lambda: scheduled(stepwise(4)),
+    "scheduled-cyclic": lambda: chain(adam(0.1), scheduled(cyclic(6))),
+    "scheduled-root": lambda: chain(sgd(0.5), scheduled(inverse_root())),
     "ema": lambda: ema(0.9),
     "ema-warm": lambda: ema(0.99, warmup=True),
     "chain": lambda: chain(momentum(1.0, 0.9, ema=True), adam(0.01), sgd(0.5)),
@@ -223,6 +238,21 @@ class TestGolden:
             steps, [[1, 1], [2 / 2.236068, 0], [0, 0.2 / 0.223607]], rtol=1e-5, atol=1e-12
         )
 
+    def test_dp_rmsprop(self):
+        # The same gradients as DP-Adam's, α = .01, ε_s = 1e-5: u = g/(√v + ε_s), w = -α Σ u.
+        steps = self.sequence(rmsprop(0.01, 1e-5), [[-0.2, 0.4], [-0.1, -0.3]])
+        np.testing.assert_allclose(steps[0] / -0.01, [3.161778, -3.162028], rtol=2e-6)
+        np.testing.assert_allclose(steps[1] / -0.01, [1.474202, 1.961033], rtol=2e-6)
+        np.testing.assert_allclose(sum(steps), [-0.04636, 0.01201], rtol=1e-4)
+
+    def test_rmsprop_state(self):
+        _, state = run(
+            rmsprop(0.01, 1e-5),
+            {"w": np.zeros(2, np.float32)},
+            [{"w": np.array(g, np.float32)} for g in ([0.2, -0.4], [0.1, 0.3])],
+        )
+        np.testing.assert_allclose(state["second"]["w"], [0.0046, 0.0234], rtol=1e-6)
+
     def test_yogi(self):
         steps = self.sequence(yogi(1.0, 0.1, beta1=0.5, beta2=0.5), [[1.0], [0.5], [-2.0]])
         m = v = 0.0
@@ -242,6 +272,7 @@ class TestGolden:
         [
             (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),
             (lambda: adagrad(0.3, 1e-2), "adagrad"),
+            (lambda: rmsprop(0.3, 1e-2, 0.8), "rmsprop"),
             (lambda: yogi(0.3, 1e-2, 0.8, 0.95), "yogi"),
         ],
     )
@@ -257,6 +288,9 @@ class TestGolden:
                     step = 0.3 * m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-4)
                 elif reference == "adagrad":
                     v = v + g**2
+                    step = 0.3 * g / (np.sqrt(v) + 1e-2)
+                elif reference == "rmsprop":
+                    v = 0.8 * v + 0.2 * g**2
                     step = 0.3 * g / (np.sqrt(v) + 1e-2)
                 else:
                     m = 0.8 * m + 0.2 * g
@@ -300,6 +334,10 @@ class TestDegenerate:
     def test_an_empty_chain_is_the_identity(self):
         assert self.same_runs(chain(), identity())
 
+    def test_a_schedule_of_one_is_the_identity(self):
+        assert self.same_runs(scheduled(lambda step: 1.0), identity())
+        assert not self.same_runs(scheduled(lambda step: 0.999), identity())
+
     def test_ema_of_zero_is_the_newest(self):
         params, *others = trees(13, 4)
         outputs, _ = run(ema(0.0), params, others)
@@ -317,10 +355,62 @@ class TestDegenerate:
                 np.testing.assert_allclose(x[name], y[name], rtol=1e-4)
 
 
+class TestSchedules:
+    """Factors are of the step's number, from 1, whatever the step is."""
+
+    def factors(self, factor, number):
+        params, *_ = trees(0, 1)
+        ones = [{n: np.ones_like(t) for n, t in params.items()} for _ in range(number)]
+        return [float(out["bias"][0]) for out in run(scheduled(factor), params, ones)[0]]
+
+    def test_the_first_step_is_number_one(self):
+        asked = []
+        self.factors(lambda step: asked.append(step) or 1.0, 3)
+        assert asked == [1, 2, 3]
+
+    def test_all_tensors_of_a_step_get_its_factor(self):
+        params, *updates = trees(1, 3)
+        for t, out in enumerate(run(scheduled(inverse_root()), params, updates)[0], 1):
+            for name, update in updates[t - 1].items():
+                np.testing.assert_allclose(out[name], update / np.sqrt(t), rtol=1e-6)
+
+    def test_a_factor_scales_the_step_of_the_optimiser_before_it(self):
+        params, *updates = trees(2, 5)
+        plain = run(adam(0.1), params, updates)[0]
+        found = run(chain(adam(0.1), scheduled(stepwise(4))), params, updates)[0]
+        for t, (one, other) in enumerate(zip(plain, found, strict=True), 1):
+            by = stepwise(4)(t)
+            np.testing.assert_allclose(other["bias"], one["bias"] * by, rtol=1e-6)
+
+    def test_stepwise(self):
+        found = self.factors(stepwise(8), 10)
+        np.testing.assert_allclose(found, [1] * 4 + [0.1] * 2 + [0.01] * 4, rtol=1e-6)
+        found = self.factors(stepwise(3, share=0.5, at=(1 / 3,)), 3)
+        np.testing.assert_allclose(found, [1, 0.5, 0.5])
+
+    def test_cyclic_is_one_triangle(self):
+        found = self.factors(cyclic(9, lowest=0.2), 9)
+        np.testing.assert_allclose(found, [0.2, 0.4, 0.6, 0.8, 1, 0.8, 0.6, 0.4, 0.2], rtol=1e-6)
+        assert self.factors(cyclic(1, lowest=0.2), 1) == [pytest.approx(0.2)]
+        assert max(self.factors(cyclic(10), 10)) <= 1 and min(self.factors(cyclic(10), 10)) > 0
+
+    def test_inverse_root(self):
+        np.testing.assert_allclose(
+            self.factors(inverse_root(), 4), [1, 1 / np.sqrt(2), 1 / np.sqrt(3), 0.5], rtol=1e-6
+        )
+
+    def test_its_number_counts_exactly_up_to_many_steps(self):
+        """The count is kept as float32, which is exact up to 2^24 steps."""
+        state = {"count": {"steps": np.array(1_000_000, np.float32)}}
+        asked = []
+        scheduled(lambda step: asked.append(step) or 1.0).next({}, state)
+        assert asked == [1_000_001]
+
+
 class TestRefusals:
     @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan, np.inf])
     @pytest.mark.parametrize(
-        "make", [sgd, adam, yogi, adagrad, lambda r: momentum(r, 0.9, ema=True)]
+        "make", [sgd, adam, yogi, adagrad, rmsprop, lambda r: momentum(r, 0.9, ema=True)]
     )
     def test_learning_rates(self, make, rate):
         with pytest.raises(ValueError, match="server learning rate"):
@@ -335,6 +425,7 @@ class TestRefusals:
             lambda: yogi(1.0, 1e-3, beta1=decay),
             lambda: yogi(1.0, 1e-3, beta2=decay),
             lambda: adagrad(1.0, 1e-3, beta1=decay),
+            lambda: rmsprop(1.0, 1e-3, decay=decay),
             lambda: ema(decay),
         ):
             with pytest.raises(ValueError, match=r"\[0, 1\)"):
@@ -342,6 +433,6 @@ class TestRefusals:
 
     @pytest.mark.parametrize("adaptivity", [0.0, -1e-8, np.nan, np.inf])
     def test_adaptivity(self, adaptivity):
-        for make in (adam, yogi, adagrad):
+        for make in (adam, yogi, adagrad, rmsprop):
             with pytest.raises(ValueError, match="adaptivity"):
                 make(1.0, adaptivity)

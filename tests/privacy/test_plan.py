@@ -90,6 +90,12 @@ BAD = [
     ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
     ({"roster_sha256": "G" * 64}, "roster_sha256"),
     ({"unit": "household"}, "unit 'household'"),
+    ({"unit": "example", "micro_batch": 0}, "micro_batch 0"),
+    ({"unit": "example", "micro_batch": 2.0}, "micro_batch 2.0"),
+    ({"unit": "example", "micro_batch": True}, "micro_batch True"),
+    ({"unit": "example", "micro_batch": 21}, "micro_batch 21 is above the expected batch of 20"),
+    ({"unit": "user", "micro_batch": 4}, "micro_batch 4 is for examples"),
+    ({"unit": "example", "micro_batch": 4, "relation": "replace-one"}, "'add-remove'; use 1"),
 ]
 
 
@@ -211,3 +217,63 @@ def test_another_roster_is_refused():
     plan().check_roster([str(number) for number in range(400)])
     with pytest.raises(ValueError, match="399"):
         plan().check_roster([str(number) for number in range(399)])
+
+
+class TestExamples:
+    """Centralised training: the unit is an example, and maybe one of a micro-batch."""
+
+    def test_an_example_costs_what_a_user_costs(self):
+        assert plan(unit="example").epsilon(100).value == plan().epsilon(100).value
+        assert plan(unit="example").epsilon(100).unit == "example"
+        assert "per example" in str(plan(unit="example").epsilon(100))
+        assert plan(unit="example", noise="none", noise_multiplier=0.0).epsilon(1).unit == "example"
+        assert plan(unit="example") != plan()
+
+    def test_an_example_alone_moves_the_sum_by_the_bound(self):
+        made = plan(unit="example")
+        assert (made.sensitivity, made.stddev, made.denominator) == (0.5, 0.5, 20)
+        assert plan().sensitivity == 0.5 and plan().denominator == 20
+
+    def test_in_a_micro_batch_it_moves_it_by_twice_that(self):
+        """The noise follows, so that the same multiplier is the same ε, and half of it is not."""
+        made = plan(unit="example", micro_batch=4)
+        assert (made.sensitivity, made.stddev, made.denominator) == (1.0, 1.0, 5)
+        assert made.epsilon(100) == plan(unit="example").epsilon(100)
+        assert made.sampler == plan().sampler and made.event == plan().event
+        halved = plan(unit="example", micro_batch=4, noise_multiplier=0.5)
+        assert halved.stddev == plan(unit="example").stddev
+        assert halved.epsilon(100).value > 4 * made.epsilon(100).value
+
+    def test_without_a_bound_there_is_no_sensitivity(self):
+        open_plan = {"bound": "none", "l2_bound": None, "noise": "none", "noise_multiplier": 0.0}
+        made = plan(unit="example", micro_batch=4, **open_plan)
+        assert (made.sensitivity, made.stddev, made.denominator) == (0.0, 0.0, 5)
+
+    def test_a_micro_batch_as_large_as_the_batch(self):
+        assert plan(unit="example", micro_batch=20).denominator == 1
+
+    def test_json_keeps_both_fields(self):
+        made = plan(unit="example", micro_batch=4)
+        value = json.loads(json.dumps(made.to_json()))
+        assert (value["unit"], value["micro_batch"]) == ("example", 4)
+        assert Plan.from_json(value) == made
+        assert Plan.from_json({**value, "micro_batch": 1}) != made
+        for name in ("unit", "micro_batch"):
+            with pytest.raises(ValueError, match=name):
+                Plan.from_json({k: v for k, v in value.items() if k != name})
+        with pytest.raises(ValueError, match="is for examples"):
+            Plan.from_json({**value, "unit": "user"})
+
+    def test_calibration_keeps_them(self):
+        parts = {k: v for k, v in GOOD.items() if k not in ("noise", "noise_multiplier")}
+        made = Plan.calibrated(target_epsilon=2.0, unit="example", micro_batch=4, **parts)
+        assert made.epsilon(100).value <= 2.0 and made.micro_batch == 4
+        assert made.stddev == made.noise_multiplier * 1.0
+
+    def test_one_in_n_is_remarked_of_an_example(self):
+        [remark] = plan(unit="example").warnings
+        assert "publishing one example outright" in remark and "user" not in remark
+
+    def test_another_training_set_is_refused(self):
+        with pytest.raises(ValueError, match="399 examples, the plan was made for 400"):
+            plan(unit="example").check_roster(["0"] * 399)

@@ -182,3 +182,98 @@ def test_a_run_folder_states_itself(tmp_path):
     (tmp_path / "experiment.json").unlink()
     with pytest.raises(ValueError, match=r"experiment\.json"):
         run_statement(tmp_path)
+
+
+TRAINING_SET = {
+    "name": "imdb",
+    "synthetic": False,
+    "roster": "training set",
+    "num_users": 4000,
+    "num_public_users": 250,
+    "provenance": {},
+}
+
+
+class TestExamples:
+    """Centralised training: what holds of examples is said of examples."""
+
+    def say(self, *, data=TRAINING_SET, side=None, **changes):
+        plan = Plan(**{**PLAN.to_json(), "unit": "example", **changes})
+        return privacy_statement(
+            plan, num_charges=20, mode="simulation", corpus=data, side_information=side
+        )
+
+    def section(self, statement, title):
+        [part] = [part for part in statement.sections if part.title == title]
+        return " ".join(part.paragraphs)
+
+    def test_the_promise(self):
+        said = self.section(self.say(), "The promise")
+        assert "whether one example of the training set was there or not" in said
+        assert "whether a given example took part" in said and "user" not in said
+
+    def test_the_promise_of_replacing(self):
+        said = self.section(
+            self.say(
+                sampling="fixed",
+                relation="replace-one",
+                expected_cohort_size=40,
+                noise_multiplier=9,
+            ),
+            "The promise",
+        )
+        assert "replacing one example of the training set by any other" in said
+        assert "user" not in said
+
+    def test_nothing_is_promised_of_any_example(self):
+        plan = Plan(num_users=4, expected_cohort_size=2, num_rounds=20, unit="example")
+        said = text(say(plan, corpus=TRAINING_SET, side=None))
+        assert "anything about any example in it" in said and "user" not in said
+
+    def test_who_is_protected(self):
+        said = self.section(self.say(), "Who is protected")
+        assert "The unit is an example" in said and "holds 4000" in said
+        assert "protected for each of them alone, not for all together" in said
+        assert "user" not in said and "account" not in said
+
+    def test_made_up_examples(self):
+        said = self.section(self.say(data={**TRAINING_SET, "synthetic": True}), "Who is protected")
+        assert "made up" in said and "user" not in said
+        assert "made up" not in self.section(self.say(), "Who is protected")
+
+    def test_how_it_was_counted(self):
+        said = self.section(self.say(), "How ε was counted")
+        for part in (
+            "draws each example by a coin",
+            "Each example's update is clipped to an l2 norm of 0.5",
+            "standard deviation 1 ",
+            "before its examples and its noise were drawn",
+        ):
+            assert part in said, part
+        assert "user" not in said and "twice the bound" not in said
+
+    def test_micro_batches(self):
+        said = self.section(self.say(micro_batch=4), "How ε was counted")
+        for part in (
+            "Means over about 4 examples",
+            "each drawn into its own by chance",
+            "standard deviation 2 (noise multiplier 2)",
+            "moves the sum by up to twice the bound, 1: the noise multiplier is taken to that",
+            "divided by the planned number of means",
+        ):
+            assert part in said, part
+        assert "user" not in said
+
+    def test_private_side_information_is_of_examples(self):
+        said = text(self.say(side={"source": "private", "description": "counts"}))
+        assert "computed from private examples" in said and "NOT covered by ε" in said
+
+    def test_nothing_at_all_is_said_of_users(self):
+        for side in (None, {"source": "public", "description": "counts"}):
+            for data in (TRAINING_SET, None):
+                assert "user" not in text(self.say(data=data, side=side))
+
+    def test_what_is_public_is_named(self):
+        said = text(self.say(side={"source": "public", "description": "counts"}))
+        assert "the 250 public examples get no protection from this run" in said
+        assert "The test set" in self.section(self.say(), "What ε does not cover")
