@@ -91,12 +91,12 @@ class SharedRecords:
         exact = isinstance(bound, Rounded)
         if isinstance(bound, Rounded):
             bound = bound.bound
-        if bound.mixture is not None:
-            raise ValueError(
-                "a mixture with a public update is not sent to nodes; run on one machine, or "
-                "precondition by second moments alone"
-            )
         if isinstance(bound, Preconditioned):
+            if bound.mixture is not None:
+                raise ValueError(
+                    "a mixture with a public update is not sent to nodes; run on one machine, or "
+                    "precondition by second moments alone"
+                )
             before_bound, bound = bound.multiplier, bound.bound
         return cls(
             arrays={
