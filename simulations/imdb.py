@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.central_experiment import CentralExperiment
-from fedpriv.data import side_information as scales
+from fedpriv.data import feature_scales as scales
 from fedpriv.data.dataset import Dataset
 from fedpriv.data.imdb import load_imdb
 from fedpriv.data.reviews import Reviews, bag_of_words
@@ -211,7 +211,7 @@ def _side(data: Dataset, column: Column) -> dict[str, Callable[[], SideInformati
     x: Any = data.x_train if column == "paper" else _public(data)[0]
     source: Literal["private", "public"] = "private" if column == "paper" else "public"
 
-    def made(found: scales.SideInformation) -> SideInformation:
+    def made(found: scales.FeatureScales) -> SideInformation:
         return SideInformation(
             multiplier={"weight": found.multiplier}, source=found.source, description=found.how
         )

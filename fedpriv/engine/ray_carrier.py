@@ -17,6 +17,7 @@ import ray
 from fedpriv.engine.dealing import deal, work_of
 from fedpriv.engine.ray_pool import LOST, Call, Pool
 from fedpriv.engine.resources import Share
+from fedpriv.engine.stopping import stop_if_asked
 from fedpriv.engine.worker import Opened, Order, Worker, WorkplaceFactory
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
@@ -74,6 +75,7 @@ class RayCarrier:
         attempt: int,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
+        stop_if_asked()
         order = ray.put(Order(params=params, bound=bound, key=key))
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
         shards = [shard for shard in deal(sizes, self._share.num_workers) if shard]

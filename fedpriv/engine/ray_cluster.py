@@ -10,13 +10,13 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
+from fedpriv.engine import stopping
 from fedpriv.engine.resources import Request, Share, share_of, this_machine
 
 _MIB = 1 << 20
@@ -124,9 +124,7 @@ class Cluster:
             except BaseException:
                 self.close()
                 raise
-        if threading.current_thread() is threading.main_thread():
-            # Ray's own answer to SIGTERM is to abort, and some of its processes outlive that.
-            signal.signal(signal.SIGTERM, _leave)
+        stopping.install()
 
     def close(self) -> None:
         """Stop what was started, and leave what was joined."""
@@ -135,8 +133,7 @@ class Cluster:
 
             with _without_warnings():
                 ray.shutdown()
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, self._before_sigterm)
+            stopping.restore(self._before_sigterm)
             self._connected = False
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -214,11 +211,6 @@ def _without_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
         gc.collect()  # now, and not where the warnings would be somebody else's
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    """Unwind on SIGTERM as on Ctrl-C, so that everything is stopped in order."""
-    raise SystemExit(128 + number)
 
 
 def _silence(ray: Any) -> None:

@@ -6,13 +6,13 @@ from scipy import sparse
 
 from fedpriv.data import bag_of_words as bags
 from fedpriv.data.dataset import split_public
-from fedpriv.data.reviews import WEIGHTS, Reviews, bag_of_words, sequences
-from fedpriv.data.side_information import (
+from fedpriv.data.feature_scales import (
     mean_magnitude,
     rows_with_feature,
     tf_idf_mass,
     token_frequency,
 )
+from fedpriv.data.reviews import WEIGHTS, Reviews, bag_of_words, sequences
 from fedpriv.data.synthetic_reviews import synthetic_reviews
 from fedpriv.data.word_rows import Texts, word_rows
 

@@ -18,7 +18,7 @@ from fedpriv.data.dataset import shape_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SideInformation:
+class FeatureScales:
     """What is known beforehand about the scale of each feature.
 
     Attributes:
@@ -34,7 +34,7 @@ class SideInformation:
 
 def token_frequency(
     counts: sparse.csr_matrix, *, source: Origin, cap: float = 1e4, division: float = 100.0
-) -> SideInformation:
+) -> FeatureScales:
     """Return multipliers that grow as tokens get rarer: min(cap, max f / f_j) / division.
 
     f_j = (count_j + 0.1) / N + 1e-10, count_j the sum of column j over the N rows. As the paper has
@@ -52,7 +52,7 @@ def token_frequency(
     num_rows = _num_rows(counts)
     _positive(cap=cap, division=division)
     frequency = (_column_sums(counts) + 0.1) / num_rows + 1e-10
-    return SideInformation(
+    return FeatureScales(
         multiplier=_rarity(frequency, cap, division),
         source=source,
         how=f"min({cap:g}, max f / f_j) / {division:g}, f_j the frequency of token j",
@@ -79,7 +79,7 @@ def tf_idf_mass(
     length: int = 290,
     reserved: int = RESERVED,
     as_if_rows: int | None = None,
-) -> SideInformation:
+) -> FeatureScales:
     """Return multipliers 10 (sum_i tfidf_ij + 1e-10), the reserved ids' forced to 0.01.
 
     tf = count / length, idf = log10(num_documents / df_j), with 0.1 for a df of 0. Note that this
@@ -111,7 +111,7 @@ def tf_idf_mass(
     multiplier = (10.0 * (mass + 1e-10)).astype(np.float32)
     # A token of every document has an idf, and so a mass, of 0: its multiplier is tiny, not zero.
     multiplier[:reserved] = 0.01
-    return SideInformation(
+    return FeatureScales(
         multiplier=multiplier,
         source=source,
         how="10 (sum of TF-IDF + 1e-10), tf = count / length, idf = log10(documents / df)",
@@ -124,7 +124,7 @@ def mean_magnitude(
     source: Origin,
     cap: float = 1e4,
     division: float = 100.0,
-) -> SideInformation:
+) -> FeatureScales:
     """Return multipliers min(cap, max a / a_j) / division, a_j the mean of |x_ij| over rows.
 
     For a linear model the gradient of weight j is proportional to x_ij, so a_j estimates its scale.
@@ -138,7 +138,7 @@ def mean_magnitude(
     magnitude = _column_sums(abs(x)) / num_rows
     if not magnitude.any():
         raise ValueError("every feature is 0 in every row; there is no magnitude to learn from")
-    return SideInformation(
+    return FeatureScales(
         multiplier=_rarity(magnitude, cap, division),
         source=source,
         how=f"min({cap:g}, max a / a_j) / {division:g}, a_j the mean magnitude of feature j",
