@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	# The first run need not wait for compilers.
-	$(BIN)/python -c "import fedpriv.kernels.sums, fedpriv.kernels.normals, fedpriv.kernels.tag_scores"
+	$(BIN)/python -c "from fedpriv.kernels import normals, philox, sparse_rows, sparse_softmax, sums, tag_scores"
 	touch $(STAMP)
 
 install: $(STAMP)
