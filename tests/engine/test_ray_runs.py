@@ -151,6 +151,8 @@ def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell has its background jobs ignore Ctrl-C, and tests may run in one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert wait_until(lambda: (out / "rounds.jsonl").exists())
