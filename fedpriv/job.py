@@ -15,7 +15,6 @@ from fedpriv.catalogue import AnyExperiment, load_experiment
 from fedpriv.central_experiment import CentralExperiment, CentralParts, build_central
 from fedpriv.data.corpus import Corpus
 from fedpriv.engine import Carrier, SerialCarrier
-from fedpriv.engine.central import CentralCarrier
 from fedpriv.engine.ray_cluster import Cluster
 from fedpriv.engine.threads import ThreadCarrier, check_shareable
 from fedpriv.engine.worker import Workplace
@@ -79,7 +78,7 @@ def federated(experiment: AnyExperiment, parts: AnyParts) -> tuple[Experiment, P
 def serial(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
     """Return the in-process carrier."""
     if isinstance(parts, CentralParts):
-        return CentralCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+        return SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
     return SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
 
 

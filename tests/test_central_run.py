@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedpriv import cli
 from fedpriv.catalogue import load_experiment
 from fedpriv.central_experiment import CentralExperiment, build_central
-from fedpriv.engine.central import CentralCarrier
+from fedpriv.engine import SerialCarrier
 from fedpriv.flower.settings import read_experiment
 from fedpriv.job import on_ray, on_threads, resume_job, serial, start_job
 from fedpriv.privacy.ledger import Ledger, LedgerError
@@ -74,7 +74,7 @@ def known(monkeypatch):
     monkeypatch.setitem(sys.modules, "made_up_central", module)
 
 
-class Dying(CentralCarrier):
+class Dying(SerialCarrier):
     """Dies in the middle of a step, after its charge."""
 
     def __init__(self, parts, at):
@@ -104,7 +104,7 @@ def model(folder, round_num):
 def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
     summary = start_job(made_up(), NAME, None, tmp_path / "r").run()
     parts = build_central(made_up())
-    carrier = CentralCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
     *_, (record, state) = rounds(parts, carrier, Key.simulation(0), eval_every=6)
     found = model(tmp_path / "r", 20)
     assert all(np.array_equal(found[name], state.params[name]) for name in state.params)
@@ -365,7 +365,7 @@ class TestCommand:
 
 def test_the_serial_factory_knows_both_kinds():
     carrier = serial(made_up(), build_central(made_up()))
-    assert isinstance(carrier, CentralCarrier)
+    assert isinstance(carrier, SerialCarrier)
     assert (
         carrier.evaluate(
             {"weight": np.zeros(5, np.float32), "bias": np.zeros(1, np.float32)}, public=True

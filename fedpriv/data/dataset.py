@@ -140,6 +140,24 @@ def hold_out_public(data: Dataset, share: float = 0.01, seed: int = 0) -> Datase
     )
 
 
+def for_tuning(data: Dataset, share: float = 0.1) -> Dataset:
+    """Return the data set with a share of its private training examples in the place of the test.
+
+    What is chosen by looking at these is not chosen on test; but they are private, so no ε covers
+    the choice. It depends on the number of examples alone.
+
+    Raises:
+        ValueError: If the share is not between 0 and 1.
+    """
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"a validation share of {share} is not between 0 and 1; give one as 0.1")
+    order = Key.simulation(0).fold("validation").generator().permutation(data.num_train)
+    cut = int(share * data.num_train)
+    seen, kept = np.sort(order[:cut]), np.sort(order[cut:])
+    x, y = data.x_train, data.y_train
+    return replace(data, x_train=x[kept], y_train=y[kept], x_test=x[seen], y_test=y[seen])
+
+
 def held_out(size: int, share: float, seed: int) -> dict[str, Any]:
     """Return what a provenance says of a public part that `split_public` chose."""
     return {"from": "training set, removed from it", "size": size, "share": share, "seed": seed}

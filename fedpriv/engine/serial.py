@@ -9,22 +9,21 @@ from fedpriv.engine.carrier import Measure
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local import LocalTrainer
-from fedpriv.training.round import PartialSum, UserData, partial_sum
+from fedpriv.training.round import PartialSum, Trainer, UserData, partial_sum
 from fedpriv.tree import Params
 
 
 class SerialCarrier:
-    """Trains the cohort in this process, one user after another.
+    """Trains the cohort in this process, one user after another, or sums over a batch.
 
     Args:
-        trainer: What a user does.
-        data: The users' examples.
+        trainer: What a user does; or the sum over examples of centralised training.
+        data: The users' examples; None where the trainer holds its examples itself.
         measure: How a model is measured, as `Task.evaluate`; None measures nothing.
     """
 
     def __init__(
-        self, *, trainer: LocalTrainer, data: UserData, measure: Measure | None = None
+        self, *, trainer: Trainer, data: UserData | None = None, measure: Measure | None = None
     ) -> None:
         self._trainer, self._data, self._measure = trainer, data, measure
 

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
+from fedpriv.training.evaluate import WHOLE, Metrics, Part, chunks, combined
 from fedpriv.training.local import Schedule
+from fedpriv.training.module_state import own_stream, unchanged_buffers
 from fedpriv.tree import Params, Tree
 
 _BATCH_NORM = (nn.modules.batchnorm._BatchNorm,)
@@ -69,6 +71,42 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor over the array's memory, or over a copy where it is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def module_metrics(
+    module: nn.Module,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: np.ndarray,
+    y: np.ndarray,
+    part: Part = WHOLE,
+) -> Metrics | None:
+    """Return loss, and accuracy where outputs are class scores, of a module in evaluation mode.
+
+    Args:
+        module: With the params that are measured.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        x: Inputs `(n, ...)`.
+        y: Targets `(n, ...)`; `(n,)` are classes.
+        part: Which share of the examples.
+    """
+    return combined(
+        _measured(module, loss, np.asarray(x[chosen]), np.asarray(y[chosen]))
+        for chosen in chunks(len(y), part)
+    )
+
+
+def _measured(
+    module: nn.Module,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: np.ndarray,
+    y: np.ndarray,
+) -> Metrics:
+    with torch.no_grad():
+        outputs, targets = module(as_tensor(x)), as_tensor(y)
+        right = None
+        if outputs.ndim == 2 and targets.ndim == 1:
+            right = float((outputs.argmax(dim=1) == targets).double().mean())
+        return Metrics(accuracy=right, loss=float(loss(outputs, targets)), num_examples=len(y))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,21 +216,10 @@ class ModuleTrainer:
             for name, parameter in trained.items():
                 parameter.copy_(start[name])
         module = self.module.train()
-        # A buffer that forward() changes would carry one user's examples to the next.
-        buffers = [
-            (layer, name, buffer, buffer.clone())
-            for layer in module.modules()
-            for name, buffer in layer.named_buffers(recurse=False)
-        ]
-        try:
-            with _own_stream(key, self.device), one_thread():
-                for batch in self.schedule.batches(len(chosen), rng):
-                    index = torch.from_numpy(batch).to(self.device)
-                    self._step(trained, self.loss(module(x[index]), y[index]))
-        finally:
-            with torch.no_grad():
-                for layer, name, buffer, before in buffers:
-                    setattr(layer, name, buffer.copy_(before))
+        with unchanged_buffers(module), own_stream(key, self.device), one_thread():
+            for batch in self.schedule.batches(len(chosen), rng):
+                index = torch.from_numpy(batch).to(self.device)
+                self._step(trained, self.loss(module(x[index]), y[index]))
         return {name: p.detach() - start[name] for name, p in trained.items()}
 
     def _step(self, trained: Mapping[str, nn.Parameter], loss: torch.Tensor) -> None:
@@ -205,20 +232,6 @@ class ModuleTrainer:
                 if name in self._factors:
                     gradient = gradient * self._factors[name]
                 parameter.add_(gradient, alpha=-self.schedule.learning_rate)
-
-
-@contextmanager
-def _own_stream(key: Key, device: str | torch.device) -> Iterator[None]:
-    """Give dropout and its like a stream of the user's own; leave the process's as it was."""
-    device = torch.device(device)
-    seed = int(key.fold("torch").generator().integers(2**62))
-    on_gpu = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=on_gpu):
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from fedpriv.training.factors import Before, Dense, Factor, Groups
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.gradient_ways import WAYS, Chosen, Way, choose
 from fedpriv.training.module import check_module, load_params
-from fedpriv.training.whole_gradients import unchanged_buffers
+from fedpriv.training.module_state import own_stream, unchanged_buffers
 from fedpriv.tree import Params
 
 _SMALLEST = 2.0**-120
@@ -147,9 +146,10 @@ class ModuleGradients:
         for part in _parts(index, step):
             x, y = self._batch(part)
             keys = self._keys(part, key)
+            stream = None if key is None else key.fold("gradient").fold(int(part[0]))
             self._module.train(key is not None)
             with (
-                _stream(key, part, self._device),
+                own_stream(stream, self._device),
                 unchanged_buffers(self._module),
                 torch.enable_grad(),
                 masks.drawn(keys),
@@ -295,13 +295,3 @@ def _parts(index: np.ndarray, step: int) -> Iterator[np.ndarray]:
     """Yield parts of nearly equal length, none longer than a step."""
     if len(index):
         yield from np.array_split(index, -(-len(index) // step))
-
-
-@contextmanager
-def _stream(key: Key | None, part: np.ndarray, device: torch.device) -> Iterator[None]:
-    """Give layers that draw from torch's own generator a stream of the key's."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        if key is not None:
-            key = key.fold("gradient").fold(int(part[0]))
-            torch.manual_seed(int(key.generator().integers(2**62)))
-        yield

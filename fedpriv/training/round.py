@@ -20,6 +20,7 @@ from fedpriv.noise.gaussian import gaussian
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.training.central import CentralSum
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local import LocalTrainer
 from fedpriv.training.vectorised import VectorisedTrainer
@@ -40,24 +41,29 @@ class UserData(Protocol):
         ...
 
 
+#: What turns a user into an update; or, where users are single examples, a batch into a sum.
+Trainer = LocalTrainer | CentralSum
+
+
 def partial_sum(
     *,
     params: Params,
     bound: Bound,
-    trainer: LocalTrainer,
-    data: UserData,
+    trainer: Trainer,
+    data: UserData | None,
     user_ids: Sequence[str],
     key: Key,
 ) -> PartialSum:
     """Train users, bound each update, and return one unweighted sum.
 
-    One by one; or many at once on the trainer's device, where the trainer does that.
+    One by one; or many at once on the trainer's device, where the trainer does that; or by the sum
+    over single examples of centralised training.
 
     Args:
         params: The global params, float32. Not changed.
         bound: The public bound.
         trainer: What a user does.
-        data: Where the users' examples are.
+        data: Where the users' examples are; None only if the trainer holds them itself.
         user_ids: The drawn users that live here.
         key: The key of this round and attempt; each user folds its own id into it.
 
@@ -66,6 +72,10 @@ def partial_sum(
         * A user whose training raises or whose update is not finite or not of the params' shapes
           contributes zero, alone: nobody can stop a round or change another's contribution.
     """
+    if isinstance(trainer, CentralSum):
+        return trainer.partial_sum(params=params, bound=bound, cohort=user_ids, key=key)
+    if data is None:
+        raise ValueError("data None: a trainer of users needs their examples")
     if isinstance(trainer, VectorisedTrainer):
         return vectorised_partial_sum(
             params=params, bound=bound, trainer=trainer, data=data, user_ids=user_ids, key=key

@@ -30,7 +30,6 @@ from fedpriv.training.evaluate import (
     WHOLE,
     Metrics,
     Part,
-    chunks,
     combined,
     evaluate_tags,
     majority_share,
@@ -39,11 +38,12 @@ from fedpriv.training.local import LocalTrainer, Schedule, SparseSoftmaxTrainer
 from fedpriv.training.module import (
     ArrayExamples,
     ModuleTrainer,
-    as_tensor,
     check_module,
     load_params,
+    module_metrics,
     module_params,
 )
+from fedpriv.training.module_state import made_from
 from fedpriv.training.round import UserData
 from fedpriv.training.users_at_once import default_users_at_once
 from fedpriv.training.vectorised import VectorisedTrainer
@@ -300,9 +300,7 @@ class ModuleTask:
 
     def init_params(self, key: Key) -> Params:
         """Return the module's own initialisation, drawn from the key."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(key.generator().integers(2**62)))
-            return module_params(self._make())
+        return module_params(made_from(key, self._make))
 
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
@@ -351,19 +349,7 @@ class ModuleTask:
         if examples is None:
             return None
         module = load_params(self._make(), params).eval()
-        return combined(
-            self._measured(module, np.asarray(examples.x[chosen]), np.asarray(examples.y[chosen]))
-            for chosen in chunks(len(examples), part)
-        )
-
-    def _measured(self, module: nn.Module, x: np.ndarray, y: np.ndarray) -> Metrics:
-        with torch.no_grad():
-            outputs, targets = module(as_tensor(x)), as_tensor(y)
-            loss = float(self._loss(outputs, targets))
-            right = None
-            if outputs.ndim == 2 and targets.ndim == 1:
-                right = float((outputs.argmax(dim=1) == targets).double().mean())
-        return Metrics(accuracy=right, loss=loss, num_examples=len(y))
+        return module_metrics(module, self._loss, examples.x, examples.y, part)
 
     def vocabulary(self) -> None:
         """There is none: the user's own code reads inputs and outputs."""

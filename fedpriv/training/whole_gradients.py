@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 from fedpriv.rng import Key
 from fedpriv.training.example_masks import ExampleMasks
 from fedpriv.training.factors import Dense
+from fedpriv.training.module_state import own_stream, unchanged_buffers
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -60,13 +60,14 @@ class LoopPass:
         """Return the gradients of a chunk's examples, at the module's own parameters."""
         own = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         made = {n: p.new_zeros((len(x), *p.shape)) for n, p in own.items()}
-        on_gpu = [x.device] if x.device.type == "cuda" else []
         for number in range(len(x)):
             one = slice(number, number + 1)
-            mine = None if keys is None else [keys[number]]
-            forked = torch.random.fork_rng(devices=on_gpu)
-            with forked, unchanged_buffers(self._module), self._masks.drawn(mine):
-                torch.manual_seed(_seed(keys[number]) if keys is not None else 0)
+            key = None if keys is None else keys[number]
+            with (
+                own_stream(key, x.device),
+                unchanged_buffers(self._module),
+                self._masks.drawn(None if key is None else [key]),
+            ):
                 with torch.enable_grad():
                     loss = self._loss(self._module(x[one]), y[one])
                 found = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
@@ -74,23 +75,3 @@ class LoopPass:
                 if gradient is not None:
                     made[name][number] = gradient
         return {name: Dense(gradients) for name, gradients in made.items()}
-
-
-@contextmanager
-def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Put buffers back that a forward pass changes: one example would tell the next of itself."""
-    before = [
-        (layer, name, buffer, buffer.clone())
-        for layer in module.modules()
-        for name, buffer in layer.named_buffers(recurse=False)
-    ]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for layer, name, buffer, value in before:
-                setattr(layer, name, buffer.copy_(value))
-
-
-def _seed(key: Key) -> int:
-    return int(key.fold("torch").generator().integers(2**62))

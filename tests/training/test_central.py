@@ -14,7 +14,6 @@ from scipy import sparse
 from fedpriv import tree
 from fedpriv.central_experiment import CentralExperiment, build_central
 from fedpriv.engine import SerialCarrier
-from fedpriv.engine.central import CentralCarrier
 from fedpriv.mechanisms import Clip, Rounded, SideInformation
 from fedpriv.rng import Key
 from fedpriv.run import rounds
@@ -86,7 +85,7 @@ GUIDES = {
 
 def run(experiment):
     parts = build_central(experiment)
-    carrier = CentralCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
     records, states = zip(*rounds(parts, carrier, KEY), strict=True)
     return parts, records, states
 
