@@ -4,10 +4,8 @@ from simulations import tags
 
 EXPERIMENTS = (*tags.EXPERIMENTS,)
 
-#: Modules with tables of papers, loaded when one is asked for.
+#: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
-    "simulations.imdb_tables",
-    "simulations.lstm",
-    "simulations.mnist",
-    "simulations.pooled_tags",
+    *(f"simulations.adadps.table{number}" for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)),
+    *(f"simulations.adadps.figure{number}" for number in (1, 4, 5)),
 )

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedpriv.central_experiment import CentralExperiment
 from fedpriv.reproduction import TUNING_SEED, Run, Split, complete, read
-from simulations import mnist
+from simulations.adadps import mnist
 
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 DECADES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -49,7 +49,7 @@ def experiment(
     return CentralExperiment(
         name=f"{mnist.dataset().name}-dpnsgd",
         description=KINDS[bound],
-        task=lambda chosen: mnist.task("classifier", split),
+        task=lambda chosen: mnist.task("classifier", "right", split),
         bound="normalise" if normalise else "clip",
         l2_clip_norm=1.0 if normalise else size,
         normalise_regulariser=size if normalise else 0.0,

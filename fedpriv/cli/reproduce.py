@@ -1,15 +1,23 @@
-"""`fedpriv reproduce`: a table of a paper beside ours."""
+"""`fedpriv reproduce`: a table or figure of a paper beside ours."""
 
 from __future__ import annotations
 
+import difflib
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedpriv.cli.output import console, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fedpriv.reproduction import Item, Run
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +27,11 @@ def register(app: typer.Typer) -> None:
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Of a table or figure; without one they are listed.")
+        str | None,
+        typer.Argument(
+            help="Of a table or figure, or its beginning up to a hyphen for several; without one "
+            "they are listed."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds are reported.")] = 3,
     reduced: Annotated[
@@ -28,22 +40,78 @@ def reproduce(
     results: Annotated[
         Path, typer.Option(help="JSON lines of all runs; what is in it is not run again.")
     ] = Path("results/reproductions.jsonl"),
-    out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the pages to this Markdown file.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw into this PNG file; several get their names added. A figure is drawn "
+            "beside --results without it."
+        ),
+    ] = None,
     processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
 ) -> None:
     """Print a table of a paper beside what its methods do here, with ε as counted and as true."""
     from fedpriv.catalogue import find_reproductions
-    from fedpriv.reproduction import complete, final_runs, table_markdown, tuning_runs
+    from fedpriv.reproduction import draw, figure_markdown, table_markdown
 
     found = find_reproductions()
     if name is None:
         _list(found)
         return
-    if name not in found:
-        raise ValueError(f"reproduction {name!r} is not known; `fedpriv reproduce` lists them")
     if seeds < 1 or processes < 1:
         raise ValueError(f"--seeds {seeds} and --processes {processes} must be at least 1")
-    table, chosen = found[name], range(seeds)
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise ValueError(f"--plot {plot} must end in .png")
+    items, chosen, pages = _named(found, name), range(seeds), []
+    said: set[str] = set()
+    for item in items:
+        done = _done(item, results, said, seeds=chosen, reduced=reduced, processes=processes)
+        picture = plot
+        if plot is None:
+            picture = results.parent / f"{item.name}.png" if item.kind == "figure" else None
+        elif len(items) > 1:
+            picture = plot.with_stem(f"{plot.stem}-{item.name}")
+        if picture is not None:
+            draw(item, done, picture, seeds=chosen, reduced=reduced)
+            errors.print(f"plot: {picture}", markup=False, highlight=False, soft_wrap=True)
+        if item.kind == "figure":
+            address = picture and Path(os.path.relpath(picture, out.parent if out else "."))
+            text = figure_markdown(
+                item, done, seeds=chosen, reduced=reduced, picture=address and address.as_posix()
+            )
+        else:
+            text = table_markdown(item, done, seeds=chosen, reduced=reduced)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        pages.append(text)
+        if out is not None:  # after each, so that a long night leaves what it had
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text("\n".join(pages), "utf-8")
+
+
+def _named(found: Mapping[str, Item], name: str) -> list[Item]:
+    """Return the reproductions of a name, or of a beginning up to a hyphen, by name."""
+    items = [found[known] for known in sorted(found) if f"{known}-".startswith(f"{name}-")]
+    if items:
+        return items
+    parts = (known.split("-") for known in sorted(found))
+    beginnings = ["-".join(part[:end]) for part in parts for end in range(len(part), 0, -1)]
+    near = difflib.get_close_matches(name, beginnings, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"reproduction {name!r} is not known; {hint}`fedpriv reproduce` lists them")
+
+
+def _done(
+    item: Item,
+    results: Path,
+    said: set[str],
+    *,
+    seeds: Sequence[int],
+    reduced: bool,
+    processes: int,
+) -> dict[str, dict[str, Any]]:
+    """Do what an item still needs and return all runs; made-up data are said before."""
+    from fedpriv.reproduction import complete, final_runs, made_up, pending, read, tuning_runs
+
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -52,26 +120,33 @@ def reproduce(
     )
     with Progress(*columns, console=errors) as bar:
 
-        def follow(stage: str) -> Any:
-            line = bar.add_task(f"{table.name}, {stage}", total=None)
+        def stage(title: str, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+            done = read(results)
+            todo = pending(runs, done)
+            if not todo:
+                return done
+            for data in made_up(todo):
+                if data not in said:
+                    said.add(data)
+                    errors.print(
+                        f"data: SYNTHETIC {data}; no figure of it is of real examples",
+                        style="yellow",
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+            line = bar.add_task(f"{item.name}, {title}", total=None)
 
             def tell(done: int, total: int, row: dict[str, Any]) -> None:
                 bar.update(line, completed=done, total=total)
 
-            return tell
+            return complete(todo, results, processes=processes, tell=tell)
 
-        tuning = tuning_runs(table, reduced=reduced)
-        done = complete(tuning, results, processes=processes, tell=follow("tuning"))
-        finals = final_runs(table, done, seeds=chosen, reduced=reduced)
-        done = complete(finals, results, processes=processes, tell=follow("seeds"))
-    text = table_markdown(table, done, seeds=chosen, reduced=reduced)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, "utf-8")
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        done = stage("tuning", tuning_runs(item, reduced=reduced))
+        return stage("seeds", final_runs(item, done, seeds=seeds, reduced=reduced))
 
 
-def _list(found: dict[str, Any]) -> None:
+def _list(found: Mapping[str, Item]) -> None:
     table = Table("name", "what it is", "minutes", "reduced", box=None, header_style="bold")
     for name, item in sorted(found.items()):
         full, small = item.minutes

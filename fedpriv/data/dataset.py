@@ -140,6 +140,20 @@ def hold_out_public(data: Dataset, share: float = 0.01, seed: int = 0) -> Datase
     )
 
 
+def fewer_public(data: Dataset, size: int) -> Dataset:
+    """Return the data set with the first so many of its public examples, and the same private ones.
+
+    Raises:
+        ValueError: If it has not got as many.
+    """
+    if not 1 <= size <= data.num_public:
+        raise ValueError(
+            f"{size} public examples of {data.name}: it has {data.num_public:,}; give 1 to as many"
+        )
+    assert data.x_public is not None and data.y_public is not None
+    return replace(data, x_public=data.x_public[:size], y_public=data.y_public[:size])
+
+
 def for_tuning(data: Dataset, share: float = 0.1) -> Dataset:
     """Return the data set with a share of its private training examples in the place of the test.
 

@@ -1,0 +1,172 @@
+"""Pages: a table beside the paper's, or a figure's last values, with every ε as it truly is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from fedpriv.reproduction.runs import Done, all_figures
+from fedpriv.reproduction.table import Figure, Item, Reproduction
+
+Found = Mapping[tuple[str, str], list[dict[str, Any]]]
+
+
+def table_markdown(
+    table: Reproduction, done: Done, *, seeds: Sequence[int], reduced: bool = False
+) -> str:
+    """Return the table: paper and ours side by side, mean and spread, ε as counted and as true.
+
+    Raises:
+        ValueError: If a run is missing.
+    """
+    found = all_figures(table, done, seeds=seeds, reduced=reduced)
+    lines = [f"# {heading(table, found)}", ""]
+    lines += [
+        f"{measured(table)} on test, {_over(seeds)}.{_size(reduced)} "
+        f"ε as the paper counted it: {table.paper_epsilon}.",
+        "",
+        "| | paper | " + " | ".join(table.columns.values()) + " |",
+        "|---|---:|" + "---:|" * len(table.columns),
+    ]
+    for row in table.rows:
+        paper = "–" if row.paper is None else f"{row.paper:g}"
+        lines.append(f"| {row.label} | {paper} | {_cells(table, found, row.label)} |")
+    lines += _epsilon_list(table, found)
+    if table.orderings:
+        lines += ["", "Orderings of the paper:", ""]
+        for first, second in table.orderings:
+            verdicts = [
+                f"{name}: {_verdict(table, found, first, second, column)}"
+                for column, name in table.columns.items()
+            ]
+            lines.append(f"- {first} ahead of {second}: " + "; ".join(verdicts))
+    lines += ["", *(f"{note}\n" for note in table.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def figure_markdown(
+    figure: Figure,
+    done: Done,
+    *,
+    seeds: Sequence[int],
+    reduced: bool = False,
+    picture: str | None = None,
+) -> str:
+    """Return the page of a figure: where its curves end, and every ε.
+
+    Args:
+        figure: What is shown.
+        done: Runs by identity.
+        seeds: Which are reported.
+        reduced: Whether they are of the reduced size.
+        picture: Address of the plot, from where the page will lie; None leaves it out.
+
+    Raises:
+        ValueError: If a run is missing.
+    """
+    found = all_figures(figure, done, seeds=seeds, reduced=reduced)
+    lines = [f"# {heading(figure, found)}", ""]
+    if picture is not None:
+        lines += [f"![{measured(figure)} over the steps]({picture})", ""]
+    lines += [
+        f"{measured(figure)} on test after the last step, {_over(seeds)}.{_size(reduced)}",
+        "",
+        "| | " + " | ".join(figure.columns.values()) + " |",
+        "|---|" + "---:|" * len(figure.columns),
+    ]
+    lines += [f"| {row.label} | {_cells(figure, found, row.label)} |" for row in figure.series]
+    lines += _epsilon_list(figure, found)
+    lines += ["", *(f"{note}\n" for note in figure.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def heading(item: Item, found: Found) -> str:
+    """Return the title; made-up data are said in it."""
+    rows = [row for cell in found.values() for row in cell]
+    return item.title + (" (SYNTHETIC data)" if any(row["synthetic"] for row in rows) else "")
+
+
+def measured(item: Item) -> str:
+    """Return the metric, with what it is multiplied by."""
+    return item.metric.capitalize() + (f" x {item.scale:g}" if item.scale != 1.0 else "")
+
+
+def values(rows: Sequence[Mapping[str, Any]], item: Item) -> list[float]:
+    """Return the metric of runs, scaled; NaN where one diverged."""
+    return [
+        float("nan") if row[item.metric] is None else row[item.metric] * item.scale for row in rows
+    ]
+
+
+def epsilons(found: Found, column: str) -> dict[str, list[str]]:
+    """Return the labels of a column's methods by what their ε is, in words."""
+    told: dict[str, list[str]] = {}
+    for (label, own), rows in found.items():
+        if own == column:
+            told.setdefault(_epsilon(rows[0]), []).append(label)
+    return told
+
+
+def _epsilon(row: Mapping[str, Any]) -> str:
+    if row["epsilon"] is None:
+        return "∞, not private"
+    beside = f", RDP {row['epsilon_rdp']:.2f}" if row["epsilon_rdp"] is not None else ""
+    text = (
+        f"{row['epsilon']:.2f} at δ = {row['delta']:g} ({row['relation']}, per "
+        f"{row['unit']}, {row['accountant']}{beside}, simulated)"
+    )
+    if row["side_information"] == "private":
+        text += ", which does NOT cover side information taken from private examples"
+    return text
+
+
+def _epsilon_list(item: Item, found: Found) -> list[str]:
+    lines = ["", "ε that the runs truly have:", ""]
+    for column, name in item.columns.items():
+        told = epsilons(found, column)
+        if len(told) == 1:
+            lines.append(f"- {name}: {next(iter(told))}")
+        else:
+            parts = (f"{text}: {', '.join(labels)}" for text, labels in told.items())
+            lines.append(f"- {name}: {'; '.join(parts)}")
+    return lines
+
+
+def _over(seeds: Sequence[int]) -> str:
+    return f"mean and standard deviation of {len(seeds)} seeds"
+
+
+def _size(reduced: bool) -> str:
+    return " Reduced size." if reduced else ""
+
+
+def _cells(item: Item, found: Found, label: str) -> str:
+    return " | ".join(
+        _shown(values(found[label, column], item)) if (label, column) in found else "–"
+        for column in item.columns
+    )
+
+
+def _shown(figures: Sequence[float]) -> str:
+    if not all(map(math.isfinite, figures)):
+        return "diverged"
+    spread = f" ± {stdev(figures):.3f}" if len(figures) > 1 else ""
+    return f"{mean(figures):.3f}{spread}"
+
+
+def _verdict(table: Reproduction, found: Found, first: str, second: str, column: str) -> str:
+    if (first, column) not in found or (second, column) not in found:
+        return "not run"
+    one, other = (values(found[label, column], table) for label in (first, second))
+    fine = [all(map(math.isfinite, figures)) for figures in (one, other)]
+    if not all(fine):
+        if any(fine):
+            return "held (the other diverged)" if fine[0] else "NOT held (diverged)"
+        return "both diverged"
+    ahead = mean(one) - mean(other) if table.metric == "accuracy" else mean(other) - mean(one)
+    spread = max(stdev(one), stdev(other)) if min(len(one), len(other)) > 1 else 0.0
+    if abs(ahead) <= spread:
+        return "within the spread"
+    return "held" if ahead > 0 else "NOT held"

@@ -1,0 +1,248 @@
+"""Plots of tables (dots beside the paper's) and of figures (curves with a band), as PNG."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from fedpriv.reproduction.page import Found, epsilons, heading, measured, values
+from fedpriv.reproduction.runs import Done, all_figures
+from fedpriv.reproduction.table import Figure, Item, Reproduction
+
+#: Told apart by most people who do not tell red from green: Okabe and Ito, "Color Universal
+#: Design" (2008), without their yellow, which is too light on white. Marks and dashes differ too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKS = ("o", "s", "^", "v", "D", "P", "X")
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+_GREY, _SHADE = "#595959", "#ececec"
+_DPI = 150
+#: Small letters below a drawing, an inch.
+_LETTERS = 16
+#: A column has more promises than a reader of a picture wants; the page has them all.
+_MOST_PROMISES = 3
+
+
+def draw(
+    item: Item, done: Done, path: Path, *, seeds: Sequence[int], reduced: bool = False
+) -> None:
+    """Draw a table or figure into a PNG file.
+
+    A table is one line a method: the paper's value a hollow diamond, ours a mark a column with its
+    standard deviation over seeds. A figure is a panel a column: means over seeds with a band of one
+    standard deviation. What is not private is shaded, or dotted; every ε is written below.
+
+    Args:
+        item: What is drawn.
+        done: Runs by identity.
+        path: Where to; folders are made.
+        seeds: Which are reported.
+        reduced: Whether they are of the reduced size.
+
+    Raises:
+        ValueError: If a run is missing.
+    """
+    found = all_figures(item, done, seeds=seeds, reduced=reduced)
+    title = heading(item, found) + (", reduced size" if reduced else "")
+    drawing, entries = _dots(item, found) if item.kind == "table" else _curves(item, found)
+    # The title is the legend's: above each other they would be laid over each other.
+    drawing.legend(
+        handles=entries,
+        loc="outside upper center",
+        ncols=min(3, len(entries)),
+        frameon=False,
+        fontsize=9,
+        title=textwrap.fill(title, int(9 * drawing.get_figwidth())),
+        title_fontproperties={"size": 12, "weight": "bold"},
+    )
+    below = [_spread_words(item, len(seeds)), *_promises(item, found)]
+    wide = int(_LETTERS * drawing.get_figwidth())
+    drawing.supxlabel(
+        "\n".join(textwrap.fill(line, wide) for line in below),
+        fontsize=7.5,
+        color=_GREY,
+        x=0.01,
+        ha="left",
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawing.savefig(path, dpi=_DPI, format="png")
+
+
+def _drawing(width: float, height: float) -> Any:
+    # Not pyplot, whose open figures and backend are global.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(drawing)
+    return drawing
+
+
+def _dots(table: Reproduction, found: Found) -> tuple[Any, list[Any]]:
+    labels = [row.label for row in table.rows]
+    drawing = _drawing(8.0, 1.9 + 0.34 * len(labels) + 0.2 * len(table.columns))
+    axes = drawing.subplots()
+    for place, label in enumerate(labels):
+        if _unpromised(found, label):
+            axes.axhspan(place - 0.5, place + 0.5, color=_SHADE, linewidth=0, zorder=0)
+    entries = [_paper_dots(axes, table)]
+    for index, (column, name) in enumerate(table.columns.items()):
+        shift = 0.44 * ((index + 0.5) / len(table.columns) - 0.5)
+        entries.append(_column_dots(axes, table, found, column, name, index, shift))
+    if any(_unpromised(found, label) for label in labels):
+        entries.append(axes.fill_between([], [], color=_SHADE, label="not private"))
+    axes.set_yticks(range(len(labels)), [textwrap.fill(label, 34) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlabel(f"{measured(table)} on test, {_better(table)}")
+    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    _bare(axes)
+    return drawing, [entry for entry in entries if entry is not None]
+
+
+def _paper_dots(axes: Any, table: Reproduction) -> Any:
+    printed = [(row.paper, place) for place, row in enumerate(table.rows) if row.paper is not None]
+    if not printed:
+        return None
+    return axes.scatter(
+        *zip(*printed, strict=True),
+        s=62,
+        marker="D",
+        facecolors="none",
+        edgecolors="#000000",
+        linewidths=1.3,
+        label="the paper",
+        zorder=2,
+    )
+
+
+def _column_dots(
+    axes: Any,
+    table: Reproduction,
+    found: Found,
+    column: str,
+    name: str,
+    index: int,
+    shift: float,
+) -> Any:
+    colour, mark = _COLOURS[index % len(_COLOURS)], _MARKS[index % len(_MARKS)]
+    x, y, error = [], [], []
+    for place, row in enumerate(table.rows):
+        if (row.label, column) not in found:
+            continue
+        figures = values(found[row.label, column], table)
+        if not all(map(math.isfinite, figures)):
+            axes.annotate(
+                "diverged",
+                (0.01, place + shift),
+                xycoords=("axes fraction", "data"),
+                color=colour,
+                fontsize=8,
+                va="center",
+            )
+            continue
+        x.append(mean(figures))
+        y.append(place + shift)
+        error.append(stdev(figures) if len(figures) > 1 else 0.0)
+    return axes.errorbar(
+        x, y, xerr=error, fmt=mark, color=colour, markersize=5.5, capsize=2.5, label=name, zorder=3
+    )
+
+
+def _curves(figure: Figure, found: Found) -> tuple[Any, list[Any]]:
+    panels = len(figure.columns)
+    rows_of_legend = math.ceil(len(figure.series) / 3)
+    drawing = _drawing(max(7.0, 4.6 * panels), 4.3 + 0.22 * (rows_of_legend + panels))
+    axes = drawing.subplots(1, panels, sharey=True, squeeze=False)[0]
+    entries: dict[str, Any] = {}
+    for panel, (column, name) in zip(axes, figure.columns.items(), strict=True):
+        for index, row in enumerate(figure.series):
+            if (row.label, column) in found:
+                line = _curve(panel, figure, found[row.label, column], index)
+                line.set_label(row.label + (" †" if _unpromised(found, row.label) else ""))
+                entries.setdefault(row.label, line)
+        panel.set_title(name, fontsize=10)
+        panel.set_xlabel("step")
+        panel.grid(color="#dddddd", linewidth=0.8)
+        panel.set_axisbelow(True)
+        _bare(panel)
+    axes[0].set_ylabel(f"{measured(figure)} on test")
+    return drawing, list(entries.values())
+
+
+def _curve(panel: Any, figure: Figure, rows: Sequence[Mapping[str, Any]], index: int) -> Any:
+    """Draw one method and return its line; where a seed diverged there is a gap."""
+    where = 1 if figure.metric == "accuracy" else 2
+    # The seeds of a cell are measured at the same steps.
+    steps = [point[0] for point in rows[0]["curve"]]
+    tracks = np.array(
+        [
+            [np.nan if point[where] is None else point[where] for point in row["curve"]]
+            for row in rows
+        ],
+        dtype=float,
+    )
+    tracks = figure.scale * np.where(np.isfinite(tracks), tracks, np.nan)
+    middle = tracks.mean(axis=0)
+    colour = _COLOURS[index % len(_COLOURS)]
+    if len(rows) > 1:
+        spread = tracks.std(axis=0, ddof=1)
+        panel.fill_between(
+            steps, middle - spread, middle + spread, color=colour, alpha=0.18, linewidth=0
+        )
+    [line] = panel.plot(
+        steps,
+        middle,
+        color=colour,
+        linestyle=_DASHES[index % len(_DASHES)],
+        marker=_MARKS[index % len(_MARKS)],
+        markevery=max(1, len(steps) // 8),
+        markersize=4.5,
+        linewidth=1.7,
+    )
+    return line
+
+
+def _bare(axes: Any) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _better(item: Item) -> str:
+    return "right is better" if item.metric == "accuracy" else "left is better"
+
+
+def _unpromised(found: Found, label: str) -> bool:
+    """Return whether a method has no ε in some column."""
+    return any(own == label and rows[0]["epsilon"] is None for (own, _), rows in found.items())
+
+
+def _spread_words(item: Item, num_seeds: int) -> str:
+    if num_seeds == 1:
+        return "One seed."
+    shape = "Bars" if item.kind == "table" else "Bands"
+    return f"Mean of {num_seeds} seeds. {shape}: ± one standard deviation."
+
+
+def _promises(item: Item, found: Found) -> list[str]:
+    """Return what is written below: every column's ε with what makes it mean something."""
+    lines: list[str] = []
+    if item.kind == "figure" and any(_unpromised(found, row.label) for row in item.rows):
+        lines.append("† not private")
+    for column, name in item.columns.items():
+        told = epsilons(found, column)
+        private = [text for text in told if not text.startswith("∞")]
+        if not private:
+            text = "no ε, not private"
+        elif len(private) > _MOST_PROMISES:
+            text = f"{len(private)} promises; the page has them"
+        else:
+            text = "ε = " + "; or ε = ".join(private)
+        lines.append(f"{name}: {text}.")
+    return lines

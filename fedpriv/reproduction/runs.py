@@ -1,0 +1,212 @@
+"""Runs: what is trained for a table or figure, what finds it again, and which settings win."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from fedpriv.central_experiment import CentralExperiment, build_central
+from fedpriv.engine import SerialCarrier
+from fedpriv.options import kebab
+from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
+from fedpriv.rng import Key
+from fedpriv.run import released_params, rounds
+
+Done = Mapping[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run to be done, or done.
+
+    Attributes:
+        experiment: What is trained.
+        split: What it is measured on.
+        seed: Takes the place of the experiment's own.
+        reduced: Whether it is of the size that takes minutes.
+        curve: Steps between the measurements of a curve; 0 for none.
+    """
+
+    experiment: CentralExperiment = field(repr=False)
+    split: Split
+    seed: int
+    reduced: bool
+    curve: int = 0
+
+    def __post_init__(self) -> None:
+        if self.curve < 0:
+            raise ValueError(f"a curve every {self.curve} steps; give 0 for none, or more")
+
+    @property
+    def identity(self) -> str:
+        """What finds it again: a digest of every option, the split, the size and the seed."""
+        described = {
+            "name": self.experiment.name,
+            **self.experiment.options(),
+            "seed": self.seed,
+            "split": self.split,
+            "reduced": self.reduced,
+        }
+        if self.curve:  # a run without one keeps the digest it had before there were curves
+            described["curve"] = self.curve
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        """What a person knows it by: name, split, seed and every option that is not a default."""
+        usual = {
+            kebab(item.name): item.default
+            for item in fields(self.experiment)
+            if item.default is not MISSING
+        }
+        changed = [
+            f"{name} {value}"
+            for name, value in self.experiment.options().items()
+            if name not in ("seed", "eval-every") and value != usual.get(name)
+        ]
+        size = ", reduced" if self.reduced else ""
+        text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"
+        return f"{text} ({', '.join(changed)})" if changed else text
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """Train to the end and return the figures of the last model, with its ε and what it is of.
+
+    A run with a curve also gives `"curve": [[step, accuracy, loss], ...]`, the last step included.
+    """
+    started = time.perf_counter()
+    experiment = run.experiment.with_options({"seed": run.seed})
+    parts = build_central(experiment)
+    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+    steps = parts.plan.num_rounds
+    seen, curve = None, []
+    for record, state in rounds(parts, carrier, Key.simulation(run.seed), eval_every=steps):
+        step = record.released.round_num
+        if step == steps or (run.curve and step % run.curve == 0):
+            seen = carrier.evaluate(released_params(state), public=True)
+            curve.append([step, seen and seen.accuracy, seen and seen.loss])
+    spent = parts.plan.epsilon(steps)
+    side = parts.side_information
+    return {
+        "identity": run.identity,
+        "experiment": experiment.name,
+        "data": parts.task.name,
+        "synthetic": parts.task.synthetic,
+        "split": run.split,
+        "reduced": run.reduced,
+        "seed": run.seed,
+        "options": experiment.options(),
+        "accuracy": seen and seen.accuracy,
+        "loss": seen and seen.loss,
+        **({"curve": curve} if run.curve else {}),
+        **spent.to_json(),
+        "side_information": side and side.source,
+        "steps": steps,
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+def made_up(runs: Iterable[Run]) -> list[str]:
+    """Return the names of the data of these runs that are synthetic, each once.
+
+    One task of each experiment's name is made, which opens its data; nothing is trained.
+    """
+    experiments = {run.experiment.name: run.experiment for run in runs}
+    tasks = [experiment.task(experiment) for experiment in experiments.values()]
+    return list(dict.fromkeys(task.name for task in tasks if task.synthetic))
+
+
+def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:
+    """Yield the runs that choose settings: every setting of every cell that has a choice."""
+    for row in item.rows:
+        for cell in row.cells.values():
+            if len(cell.grid) > 1:
+                made = cell.make("validation", reduced)
+                for settings in cell.grid:
+                    yield _tuning_run(made.with_options(settings), reduced)
+
+
+def final_runs(item: Item, done: Done, *, seeds: Sequence[int], reduced: bool) -> Iterator[Run]:
+    """Yield the runs that a table or figure reports, in the settings that tuning chose.
+
+    Raises:
+        ValueError: If a cell has not been tuned.
+    """
+    for row in item.rows:
+        for cell in row.cells.values():
+            yield from _reported(item, cell, done, seeds=seeds, reduced=reduced)
+
+
+def best(item: Item, cell: Cell, done: Done, *, reduced: bool) -> Settings:
+    """Return the settings with the best figure on the validation split, the first of equals.
+
+    Raises:
+        ValueError: If some were not run.
+    """
+    if len(cell.grid) == 1:
+        return cell.grid[0]
+    made = cell.make("validation", reduced)
+    sign = 1.0 if item.metric == "accuracy" else -1.0
+
+    def figure(settings: Settings) -> float:
+        run = _tuning_run(made.with_options(settings), reduced)
+        if run.identity not in done:
+            raise ValueError(f"{item.name}: {dict(settings)} was not run; tune it first")
+        value = done[run.identity][item.metric]
+        return float("-inf") if value is None or value != value else sign * value
+
+    return max(cell.grid, key=figure)
+
+
+def figures(
+    item: Item, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
+) -> list[dict[str, Any]]:
+    """Return the reported runs of a cell, one a seed.
+
+    Raises:
+        ValueError: If one is missing.
+    """
+    rows = []
+    for run in _reported(item, cell, done, seeds=seeds, reduced=reduced):
+        if run.identity not in done:
+            raise ValueError(f"{item.name}: a run of seed {run.seed} is missing; run it first")
+        rows.append(done[run.identity])
+    return rows
+
+
+def all_figures(
+    item: Item, done: Done, *, seeds: Sequence[int], reduced: bool
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the reported runs of every cell, by label and column.
+
+    Raises:
+        ValueError: If one is missing.
+    """
+    return {
+        (row.label, column): figures(item, cell, done, seeds=seeds, reduced=reduced)
+        for row in item.rows
+        for column, cell in row.cells.items()
+    }
+
+
+def _tuning_run(experiment: CentralExperiment, reduced: bool) -> Run:
+    return Run(experiment=experiment, split="validation", seed=TUNING_SEED, reduced=reduced)
+
+
+def _reported(
+    item: Item, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
+) -> Iterator[Run]:
+    settings = best(item, cell, done, reduced=reduced)
+    made = cell.make("test", reduced).with_options(settings)
+    curve = 0
+    if item.kind == "figure":
+        # Only the data know how many steps so many epochs are.
+        steps = made.steps or made.num_steps(made.task(made).num_train)
+        curve = math.ceil(steps / item.points)
+    for seed in seeds:
+        chosen = made.with_options({"seed": seed})
+        yield Run(experiment=chosen, split="test", seed=seed, reduced=reduced, curve=curve)

@@ -1,0 +1,117 @@
+"""What is reproduced: a table or a figure, its methods, and how their values come about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from fedpriv.central_experiment import CentralExperiment
+from fedpriv.options import Option
+
+Split = Literal["validation", "test"]
+Settings = Mapping[str, Option]
+Metric = Literal["accuracy", "loss"]
+
+#: A seed that no table reports.
+TUNING_SEED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """How one figure comes about.
+
+    Attributes:
+        make: From (split, reduced) to the experiment, before its settings.
+        grid: Settings to choose from; a single one is taken as it is.
+    """
+
+    make: Callable[[Split, bool], CentralExperiment] = field(repr=False)
+    grid: tuple[Settings, ...] = ({},)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One method.
+
+    Attributes:
+        label: Its name.
+        paper: What the paper printed; None where it did not.
+        cells: By column.
+    """
+
+    label: str
+    paper: float | None = None
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """One table.
+
+    Attributes:
+        name: What `fedpriv reproduce` calls it.
+        title: Of the table.
+        metric: "accuracy" (a share, the higher the better) or "loss" (the lower the better).
+        scale: What the metric is multiplied by in the table, as the paper prints it.
+        columns: Headings by key.
+        rows: Methods.
+        paper_epsilon: The ε as the paper counted it, with where that is known from.
+        orderings: Pairs of labels of which the paper has the first ahead of the second.
+        minutes: How long it takes on 2 cores, about, and reduced.
+        notes: What a reader has to know, a paragraph each.
+    """
+
+    kind: ClassVar[Literal["table"]] = "table"
+
+    name: str
+    title: str
+    metric: Metric = "accuracy"
+    scale: float = 1.0
+    columns: Mapping[str, str]
+    rows: tuple[Row, ...]
+    paper_epsilon: str
+    orderings: tuple[tuple[str, str], ...] = ()
+    minutes: tuple[float, float]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure: a metric over the steps.
+
+    Attributes:
+        name: What `fedpriv reproduce` calls it.
+        title: Of the figure.
+        metric: "accuracy" (a share, the higher the better) or "loss" (the lower the better).
+        scale: What the metric is multiplied by.
+        columns: Headings by key; one panel each.
+        series: Methods, one curve each in every panel that they have a cell of.
+        points: How many points a curve has, at most; the last is at the last step.
+        minutes: How long it takes on 2 cores, about, and reduced.
+        notes: What a reader has to know, a paragraph each.
+    """
+
+    kind: ClassVar[Literal["figure"]] = "figure"
+
+    name: str
+    title: str
+    metric: Metric = "accuracy"
+    scale: float = 1.0
+    columns: Mapping[str, str]
+    series: tuple[Row, ...]
+    points: int = 20
+    minutes: tuple[float, float]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise ValueError(f"{self.name}: a curve of {self.points} points; give at least 1")
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The series, as a table calls them."""
+        return self.series
+
+
+Item = Reproduction | Figure

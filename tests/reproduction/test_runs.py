@@ -1,0 +1,288 @@
+"""Runs: what chooses, what finds a run again, and what a row holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_tables import RATES, SEEDS, figure, made, row, table, task
+
+from fedpriv.reproduction import (
+    TUNING_SEED,
+    Cell,
+    Row,
+    Run,
+    best,
+    complete,
+    final_runs,
+    made_up,
+    perform,
+    read,
+    tuning_runs,
+)
+
+
+class TestTuning:
+    def test_chooses_by_validation_though_test_would_choose_otherwise(self, tmp_path):
+        one = table()
+        complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        cell_ = one.rows[0].cells["ours"]
+        assert best(one, cell_, read(tmp_path / "r"), reduced=False) == {"learning-rate": 1.0}
+        # What test says of the same settings, which tuning must not know:
+        finals = {}
+        for settings in RATES:
+            run = Run(experiment=made(**settings), split="test", seed=0, reduced=False)
+            finals[settings["learning-rate"]] = perform(run)["accuracy"]
+        assert max(finals, key=finals.get) == 0.01
+
+    def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports(self):
+        asked = []
+
+        def make(split, reduced):
+            asked.append(split)
+            return made(split, reduced)
+
+        one = table(Row(label="a", paper=None, cells={"ours": Cell(make=make, grid=RATES)}))
+        runs = list(tuning_runs(one, reduced=False))
+        assert asked == ["validation"] and len(runs) == 3
+        assert {run.seed for run in runs} == {TUNING_SEED}
+        assert {run.split for run in runs} == {"validation"}
+
+    def test_final_runs_are_on_test_with_what_was_chosen(self, tmp_path):
+        one = table()
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
+        assert [run.seed for run in finals] == [0, 1]
+        assert {run.split for run in finals} == {"test"}
+        assert {run.experiment.learning_rate for run in finals} == {1.0}
+
+    def test_the_lower_loss_wins(self, tmp_path):
+        one = table(metric="loss")  # the loss of the task is minus its accuracy
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
+        assert chosen == {"learning-rate": 1.0}
+
+    def test_a_figure_that_diverged_is_never_chosen(self, tmp_path):
+        one = table()
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        for line in done.values():
+            if line["options"]["learning-rate"] == 1.0:
+                line["accuracy"] = float("nan")
+            if line["options"]["learning-rate"] == 0.1:
+                line["accuracy"] = None
+        chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
+        assert chosen == {"learning-rate": 0.01}
+
+    def test_the_first_of_equals(self, tmp_path):
+        grid = ({"adaptivity": 1e-3}, {"adaptivity": 1e-4})  # of no effect on SGD
+        one = table(row("a", grid=grid))
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        assert best(one, one.rows[0].cells["ours"], done, reduced=False) == grid[0]
+
+    def test_a_single_setting_is_not_tuned(self):
+        one = table(row("a", grid=({"learning-rate": 0.7},)))
+        assert list(tuning_runs(one, reduced=False)) == []
+        [run] = final_runs(one, {}, seeds=(4,), reduced=False)
+        assert run.experiment.learning_rate == 0.7 and run.experiment.seed == 4
+
+
+class TestIdentity:
+    base = Run(experiment=made(), split="test", seed=0, reduced=False)
+
+    def test_every_option_changes_it(self):
+        other = {
+            "bound": "normalise",
+            "l2-clip-norm": 2.5,
+            "normalise-regulariser": 0.3,
+            "noise": "none",
+            "noise-multiplier": 3.25,
+            "delta": 1e-4,
+            "relation": "replace-one",
+            "sampling": "fixed",
+            "aggregate": "ema",
+            "optimizer": "adam",
+            "schedule": "cyclic",
+            "guide": "past-releases",
+            "side-information": "tf-idf",
+            "public-batch": 3,
+            "refresh": "epoch",
+            "regulariser-inside": True,
+            "epochs": 2.0,
+            "steps": 9,
+            "micro-batch": 2,
+            "target-epsilon": 4.0,
+        }
+        seen = {self.base.identity}
+        for name, value in self.base.experiment.options().items():
+            if name in ("decay", "ema-decay", "momentum"):
+                changed = 0.25
+            elif name in other:
+                changed = other[name]
+            elif name == "seed":
+                continue  # the run's own takes its place
+            else:
+                assert isinstance(value, (int, float)), name
+                changed = value + 1
+            experiment = self.base.experiment.with_options({name: changed})
+            run = replace(self.base, experiment=experiment)
+            assert run.identity not in seen, name
+            seen.add(run.identity)
+
+    def test_seed_split_size_and_name_change_it(self):
+        seen = {self.base.identity}
+        for changes in (
+            {"seed": 1},
+            {"split": "validation"},
+            {"reduced": True},
+            {"experiment": replace(made(), name="another")},
+        ):
+            seen.add(replace(self.base, **changes).identity)
+        assert len(seen) == 5
+
+    def test_is_the_same_for_the_same(self):
+        again = Run(experiment=made(), split="test", seed=0, reduced=False)
+        assert again.identity == self.base.identity and len(again.identity) == 16
+
+
+class TestPerform:
+    def test_what_a_line_holds(self):
+        line = perform(Run(experiment=made(), split="test", seed=5, reduced=False))
+        assert line["seed"] == line["options"]["seed"] == 5
+        assert line["data"] == "sixty rows" and line["synthetic"] is True
+        assert line["steps"] == 5 and line["side_information"] is None
+        assert 0 < line["accuracy"] <= 1 and line["epsilon"] > 0
+        assert line["delta"] == 1e-3 and line["unit"] == "example"
+        assert line == json.loads(json.dumps(line))
+
+    def test_the_seed_is_the_runs_and_repeats(self):
+        one, again, other = (
+            perform(Run(experiment=made(seed=3), split="test", seed=seed, reduced=False))
+            for seed in (1, 1, 2)
+        )
+        assert one["accuracy"] == again["accuracy"] != other["accuracy"]
+
+    def test_the_average_is_what_is_measured_where_there_is_one(self):
+        plain, averaged = (
+            perform(Run(experiment=made(aggregate=kind), split="test", seed=1, reduced=False))
+            for kind in ("none", "ema")
+        )
+        assert plain["accuracy"] != averaged["accuracy"]
+
+
+class TestRefusals:
+    def test_untuned(self):
+        with pytest.raises(ValueError, match=r"tiny: .*0\.01.* was not run; tune it first"):
+            list(final_runs(table(), {}, seeds=SEEDS, reduced=False))
+
+
+RECORDED = Path(__file__).parents[2] / "docs" / "results" / "reproductions.jsonl"
+
+
+class TestRecorded:
+    """Every run that was published must be found again, or hours of work are done twice."""
+
+    def test_published_rows_keep_their_identity(self):
+        lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
+        assert len(lines) >= 526
+        for line in lines:
+            recorded = replace(made(), name=line["experiment"]).with_options(line["options"])
+            assert recorded.options() == line["options"], "an option came or went"
+            again = Run(
+                experiment=recorded,
+                split=line["split"],
+                seed=line["seed"],
+                reduced=line["reduced"],
+                curve=1 if "curve" in line else 0,
+            )
+            assert again.curve or again.identity == line["identity"]
+
+
+class TestCurves:
+    def run(self, curve, **options):
+        experiment = made(**{"steps": 7, **options})
+        return Run(experiment=experiment, split="test", seed=1, reduced=False, curve=curve)
+
+    def test_every_so_many_steps_and_the_last(self):
+        line = perform(self.run(3))
+        assert [step for step, _, _ in line["curve"]] == [3, 6, 7]
+        assert line["curve"][-1][1:] == [line["accuracy"], line["loss"]]
+        assert len({accuracy for _, accuracy, _ in line["curve"]}) == 3
+        assert line == json.loads(json.dumps(line))
+
+    def test_a_point_is_what_a_run_of_so_many_steps_ends_with(self):
+        line, short = perform(self.run(3)), perform(self.run(0, steps=3))
+        assert line["curve"][0] == [3, short["accuracy"], short["loss"]]
+
+    def test_measuring_changes_nothing(self):
+        with_curve, without = perform(self.run(2)), perform(self.run(0))
+        assert "curve" not in without
+        for key in ("curve", "identity", "seconds"):
+            with_curve.pop(key), without.pop(key, None)
+        assert with_curve == without
+
+    def test_the_average_is_measured_where_there_is_one(self):
+        plain, averaged = (perform(self.run(3, aggregate=kind)) for kind in ("none", "ema"))
+        assert plain["curve"][0] != averaged["curve"][0]
+
+    def test_it_is_of_the_identity_only_where_there_is_one(self):
+        assert self.run(0).identity == replace(self.run(3), curve=0).identity
+        assert len({self.run(curve).identity for curve in (0, 1, 2)}) == 3
+
+    def test_a_negative_one(self):
+        with pytest.raises(ValueError, match="a curve every -2 steps; give 0"):
+            self.run(-2)
+
+    @pytest.mark.parametrize(
+        ("points", "steps", "every"), [(3, 7, 3), (7, 7, 1), (50, 7, 1), (1, 7, 7), (20, 100, 5)]
+    )
+    def test_a_figure_has_at_most_its_points(self, points, steps, every):
+        one = figure(row("a", grid=({"steps": steps},)), points=points)
+        [run] = final_runs(one, {}, seeds=(0,), reduced=False)
+        assert run.curve == every
+        assert len(perform(run)["curve"]) <= points
+
+    def test_steps_by_epochs(self):
+        one = figure(row("a", grid=({"epochs": 2.0},), steps=None), points=4)
+        [run] = final_runs(one, {}, seeds=(0,), reduced=False)
+        assert run.curve == 5  # 60 examples in batches of 6, twice: 20 steps
+
+    def test_tables_and_tuning_have_none(self, tmp_path):
+        runs = [*tuning_runs(figure(), reduced=False), *tuning_runs(table(), reduced=False)]
+        done = complete(runs, tmp_path / "r")
+        assert len(done) == 3  # and a figure shares its tuning with a table
+        assert {run.curve for run in runs} == {0}
+        assert {run.curve for run in final_runs(table(), done, seeds=SEEDS, reduced=False)} == {0}
+
+
+class TestName:
+    def test_of_a_run(self):
+        experiment = made(optimizer="adam", **{"learning-rate": 0.7})
+        run = Run(experiment=experiment, split="validation", seed=3, reduced=True)
+        text = str(run)
+        assert text.startswith("tiny on validation, seed 3, reduced (")
+        assert "optimizer adam" in text and "learning-rate 0.7" in text
+        assert "seed 0" not in text and "momentum" not in text and "eval-every" not in text
+
+
+class TestMadeUp:
+    def run(self, name, synthetic):
+        asked = []
+        plain = made(name=name, synthetic=synthetic)
+
+        def opened(experiment):
+            asked.append(name)
+            return replace(task("test", synthetic=synthetic), name=f"data of {name}")
+
+        experiment = replace(plain, task=opened)
+        runs = [Run(experiment=experiment, split="test", seed=s, reduced=False) for s in range(3)]
+        return runs, asked
+
+    def test_each_name_once(self):
+        one, asked = self.run("one", True)
+        two, _ = self.run("two", False)
+        three, _ = self.run("three", True)
+        assert made_up([*one, *two, *three]) == ["data of one", "data of three"]
+        assert asked == ["one"]
+        assert made_up([]) == made_up(two) == []

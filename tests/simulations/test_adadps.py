@@ -1,0 +1,184 @@
+"""AdaDPS's tables and figures: every cell trains, in a small size on made-up data that says so."""
+
+from __future__ import annotations
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+
+import simulations
+from fedpriv.data.dataset import hold_out_public
+from fedpriv.data.synthetic_reviews import synthetic_reviews
+from fedpriv.reproduction import Figure, Run, perform
+from simulations.adadps import imdb, lstm, mnist, pooled_tags, table3, table5
+from simulations.adadps.methods import METHODS
+
+CACHES = (
+    imdb.reviews,
+    imdb.amazon,
+    imdb.dataset,
+    imdb.task,
+    lstm.dataset,
+    lstm.task,
+    mnist.dataset,
+    mnist.task,
+    pooled_tags.view,
+    pooled_tags.dataset,
+    pooled_tags.task,
+)
+ITEMS = [
+    item
+    for module in simulations.REPRODUCTIONS
+    for item in importlib.import_module(module).REPRODUCTIONS
+    if item.name.startswith("adadps")
+]
+TABLES = [item for item in ITEMS if not isinstance(item, Figure)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tiny_corpus):
+    """Made-up data of a size for tests; what was cached of other data is forgotten."""
+    for cached in CACHES:
+        cached.cache_clear()
+    digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
+    monkeypatch.setattr(mnist, "dataset", lambda: digits)
+    reviews = synthetic_reviews(400, 50, num_words=200)
+    monkeypatch.setattr(imdb, "reviews", lambda: reviews)
+    monkeypatch.setattr(imdb, "amazon", lambda: reviews.test)
+    monkeypatch.setattr(imdb, "fewer_public", lambda data, size: data)
+    monkeypatch.setattr(lstm, "SHORT", 5)
+    seen = tiny_corpus.view(roster=tiny_corpus.default_roster)
+    monkeypatch.setattr(pooled_tags, "view", lambda: seen)
+    monkeypatch.setattr(pooled_tags, "PUBLIC_SHARE", 0.3)
+    monkeypatch.setattr(pooled_tags, "FIRST", 1)
+    monkeypatch.setattr(pooled_tags, "fewer_public", lambda data, size: data)
+    yield
+    for cached in CACHES:
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
+
+
+def different_cells():
+    """Yield each cell once, though tables share many: one a label, column and experiment."""
+    seen = set()
+    for item in ITEMS:
+        key = item.name.rsplit("-", 1)[1]
+        for row in item.rows:
+            for column in row.cells:
+                if (key, row.label, column) not in seen:
+                    seen.add((key, row.label, column))
+                    yield pytest.param(item, row, column, id=f"{key}, {row.label}, {column}")
+
+
+def figures_of(item, row, column, **options):
+    cell = row.cells[column]
+    given = {"epochs": "none", "steps": 2, "batch-size": 8, "warm-start-epochs": 0, **options}
+    made = cell.make("validation", True)
+    if made.public_batch is not None:
+        given["public-batch"] = 4
+    if made.warm_start_epochs:
+        given["warm-start-epochs"] = 1
+    made = made.with_options({**cell.grid[0], **given})
+    return perform(Run(experiment=made, split="validation", seed=0, reduced=True))
+
+
+@pytest.mark.parametrize(("item", "row", "column"), list(different_cells()))
+def test_two_steps_of_a_cell(item, row, column):
+    found = figures_of(item, row, column)
+    assert found["synthetic"] and found["unit"] == "example" and found["steps"] == 2
+    assert math.isfinite(found[item.metric])
+    assert (found["epsilon"] is not None) == ("(not private)" not in row.label)
+    if "side-information" in found["options"].get("guide", ""):
+        knows_words = item.name.endswith("imdb") and column == "paper"
+        assert found["side_information"] == ("private" if knows_words else "public")
+
+
+class TestTables:
+    @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+    def test_the_noise_is_sigma_clip_norms_in_either_column(self, item):
+        sigma = 0.95 if "tags" in item.name else 0.75 if "table7-auto" in item.name else 1.0
+        for row in item.rows:
+            for column, groups in (("paper", 4), ("right", 1)):
+                made = row.cells[column].make("test", False)
+                assert made.micro_batch == groups and made.batch_size == 64
+                if made.noise != "none":
+                    assert made.noise_multiplier * (2 if groups > 1 else 1) == sigma
+
+    @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+    def test_every_setting_fits_and_is_another_one(self, item):
+        for row in item.rows:
+            for cell in row.cells.values():
+                options = [tuple(sorted(settings.items())) for settings in cell.grid]
+                assert len(set(options)) == len(options)
+                for split in ("validation", "test"):
+                    made = cell.make(split, True)
+                    for settings in cell.grid:
+                        made.with_options(settings)
+
+    @pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+    def test_the_reduced_size_is_smaller(self, item):
+        for row in item.rows:
+            for cell in row.cells.values():
+                assert cell.make("test", True).epochs < cell.make("test", False).epochs / 5
+        full, reduced = item.minutes
+        assert reduced <= min(10, full)
+
+    def test_table_5_is_what_the_papers_column_takes(self):
+        for key, setup in table5.SETUPS.items():
+            for label, (clip, rate) in setup.table5.items():
+                for settings in setup.grid(label, "paper"):
+                    assert settings["l2-clip-norm"] == clip and settings["learning-rate"] == rate
+                made = table5.load_preset(key, label)
+                assert (made.l2_clip_norm, made.learning_rate, made.micro_batch) == (clip, rate, 4)
+
+    def test_a_preset_that_is_not_there(self):
+        with pytest.raises(ValueError, match="no 'DP-AdaGrad' on 'imdb'; it has imdb: DP-SGD"):
+            table5.load_preset("imdb", "DP-AdaGrad")
+
+    def test_one_method_has_one_grid_in_every_table(self):
+        """Or two tables would tune the same method twice and show two figures."""
+        grids = {}
+        for item in ITEMS:
+            for row in item.rows:
+                for cell in row.cells.values():
+                    made = cell.make("test", False)
+                    run = Run(experiment=made, split="test", seed=0, reduced=False).identity
+                    assert grids.setdefault(run, cell.grid) == cell.grid
+
+    def test_every_method_is_in_a_table(self):
+        shown = {row.label for table in TABLES for row in table.rows}
+        assert set(METHODS) <= shown
+
+    def test_names_are_of_one_item_each(self):
+        assert len({item.name for item in ITEMS}) == len(ITEMS)
+
+    @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+    def test_orderings_are_those_of_the_papers_figures(self, table):
+        paper = {row.label: row.paper for row in table.rows}
+        sign = 1 if table.metric == "accuracy" else -1
+        assert all(sign * (paper[one] - paper[other]) > 0 for one, other in table.orderings)
+        assert table.orderings or len(set(paper.values())) == 1
+
+    def test_public_data_from_elsewhere_are_another_experiment_of_the_same_method(self):
+        for table in table3.REPRODUCTIONS:
+            rows = {row.label: row for row in table.rows}
+            here, elsewhere = rows[table3.HERE], rows[table3.ELSEWHERE]
+            for column in here.cells:
+                one, other = (row.cells[column].make("test", False) for row in (here, elsewhere))
+                assert one.name != other.name and one.options() == other.options()
+
+
+class TestFirstUsers:
+    def test_their_sentences_are_public_and_not_private(self):
+        data = pooled_tags.dataset("right", "first users")
+        view = pooled_tags.view()
+        first = len(view.examples(view.roster[0], "train"))
+        whole = sum(len(view.examples(user, "train")) for user in view.roster)
+        assert (data.num_public, data.num_train) == (first, whole - first)
+
+
+def test_made_up_digits_are_a_thing_to_learn():
+    digits = mnist.synthetic_digits(200, 50)
+    assert digits.synthetic and set(np.unique(digits.y_train)) == set(range(10))

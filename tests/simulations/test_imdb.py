@@ -1,0 +1,136 @@
+"""IMDB's setup: splits, side information, noise, and what one example can do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpriv.central_experiment import build_central
+from fedpriv.data.synthetic_reviews import synthetic_reviews
+from fedpriv.training.central_task import CentralTask, zeros
+from simulations.adadps import imdb
+
+COLUMNS = ("paper", "right")
+ORIGINAL = imdb.reviews
+
+
+def clear():
+    for cached in (imdb.amazon, imdb.dataset, imdb.task):
+        cached.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made_up():
+    """Stand-in reviews, so that the tests need no download; nothing of them stays cached."""
+    texts = synthetic_reviews(2_000, 200)
+    with pytest.MonkeyPatch.context() as patch:
+        clear()
+        patch.setattr(imdb, "reviews", lambda: texts)
+        yield texts
+    clear()
+
+
+class TestSplits:
+    @pytest.mark.parametrize("column", COLUMNS)
+    def test_validation_is_a_tenth_of_the_private_training_set(self, column):
+        data = imdb.dataset(column)
+        whole, held = imdb.task(column, "test"), imdb.task(column, "validation")
+        assert whole.num_train == data.num_train == 1_980
+        assert held.num_train == 1_980 - 198
+        params = whole.init_params(None)
+        assert held.evaluate(params, public=True).num_examples == 198
+        assert whole.evaluate(params, public=True).num_examples == 200
+
+    def test_public_reviews_are_no_private_ones(self):
+        for column in COLUMNS:
+            assert imdb.task(column, "test").num_public + imdb.dataset(column).num_train == 2_000
+
+    def test_only_the_papers_column_takes_from_private_reviews(self):
+        for kind in ("frequency", "tf-idf", "magnitude"):
+            for column, source in (("paper", "private"), ("right", "public")):
+                side = imdb.task(column, "test").side_information(kind)
+                assert side.source == source
+                multiplier = side.multiplier["weight"]
+                assert multiplier.shape == (imdb.NUM_WORDS,) and (multiplier > 0).all()
+
+    @pytest.mark.parametrize("column", COLUMNS)
+    def test_less_of_it_public_leaves_the_private_part_alone(self, column):
+        whole, less = imdb.dataset(column), imdb.dataset(column, 4)
+        assert less.num_public == 4 and whole.num_public == 20
+        assert (less.x_train != whole.x_train).nnz == 0
+        assert (less.x_public != whole.x_public[:4]).nnz == 0
+
+    @pytest.mark.parametrize("column", COLUMNS)
+    def test_public_reviews_from_elsewhere_take_none_of_these(self, column, made_up):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(imdb, "amazon", lambda: made_up.test)
+            data = imdb.dataset(column, "amazon")
+        assert data.num_train == 2_000 and data.num_public == 200
+
+    def test_amazon_that_is_not_here_says_how_to_get_it(self, monkeypatch, tmp_path):
+        clear()
+        monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+        monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
+        with pytest.raises(ValueError, match="download a file of reviews"):
+            imdb.dataset("right", "amazon")
+
+    def test_every_public_part_is_another_experiment(self):
+        names = {imdb.experiment(p, "right").name for p in ("held out", "amazon", 50, 10)}
+        assert len(names) == 4
+
+
+def of_the_real_size(label, column):
+    """The plan on 24,750 examples, 25,000 without the public hundredth."""
+    stand_in = CentralTask(
+        name="as large",
+        train=imdb.task(column, "test").train,
+        num_train=24_750,
+        init=zeros({"weight": (imdb.NUM_WORDS,), "bias": (1,)}),
+        measure=lambda params: None,
+    )
+    made = imdb.SETUP.make(label, column, "test", False)
+    return build_central(made.with_options({"l2-clip-norm": 0.4}), stand_in)
+
+
+class TestNoise:
+    @pytest.mark.parametrize("column", COLUMNS)
+    def test_its_deviation_is_the_clip_norm(self, column):
+        """σ = 1 to the clip norm in both columns, whatever one example can do."""
+        promised = of_the_real_size("DP-SGD", column).plan
+        assert promised.stddev == pytest.approx(1.0 * 0.4)
+        assert promised.sensitivity == pytest.approx(0.4 * (2 if column == "paper" else 1))
+
+    def test_micro_batches_are_of_four(self):
+        parts = of_the_real_size("DP-SGD", "paper")
+        assert parts.plan.micro_batch == 4 and parts.plan.denominator == 16
+        assert parts.trainer.num_groups == 16
+
+    @pytest.mark.parametrize(("column", "rdp"), [("paper", 12.7), ("right", 1.51)])
+    def test_epsilon(self, column, rdp):
+        """As the paper counted it was 1.51; in micro-batches that is truly 12.7."""
+        promised = of_the_real_size("DP-SGD", column).plan
+        assert promised.num_rounds == 12_375 == math.ceil(32 * 24_750 / 64)
+        spent = promised.epsilon(promised.num_rounds)
+        assert abs(spent.rdp - rdp) < 0.1
+        assert spent.value < spent.rdp and spent.delta == 4e-5
+
+    def test_the_ideal_adds_the_noise_it_does_not_promise(self):
+        for column in COLUMNS:
+            parts = of_the_real_size("ideal (not private)", column)
+            assert not parts.plan.is_private and parts.side_information.source == "private"
+            assert parts.round.unpromised_stddev == pytest.approx(0.4)
+
+
+def test_made_up_reviews_stand_in_where_the_real_ones_are_missing():
+    """And say that they are made up, in the name too."""
+
+    def missing():
+        raise ValueError("not to be had")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imdb, "load_imdb", missing)
+        found = ORIGINAL.__wrapped__()
+    assert found.synthetic and "synthetic" in found.name
+    assert np.asarray(found.train.labels).size > 0
