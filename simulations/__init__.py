@@ -8,4 +8,5 @@ EXPERIMENTS = (*tags.EXPERIMENTS,)
 REPRODUCTIONS = (
     *(f"simulations.adadps.table{number}" for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)),
     *(f"simulations.adadps.figure{number}" for number in (1, 4, 5)),
+    "simulations.dpnsgd.figure2",
 )

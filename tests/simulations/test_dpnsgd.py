@@ -5,53 +5,94 @@ from __future__ import annotations
 import pytest
 
 from fedpriv.data.dataset import hold_out_public
-from fedpriv.reproduction import Run, perform
-from simulations import dpnsgd
+from fedpriv.reproduction import Run, final_runs, perform
 from simulations.adadps import mnist
+from simulations.dpnsgd import figure2, images
+from simulations.dpnsgd.figure3 import heat_maps
+from simulations.dpnsgd.heat_maps import page, plot
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Made-up digits."""
+    """Made-up images."""
     digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
-    mnist.task.cache_clear()
+    pictures = images.made_up_images(40, 20)
+    for cached in (mnist.task, images.cifar_task):
+        cached.cache_clear()
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
+    monkeypatch.setattr(images, "cifar", lambda: pictures)
     yield
-    mnist.task.cache_clear()
+    for cached in (mnist.task, images.cifar_task):
+        cached.cache_clear()
+
+
+def filled(maps):
+    """Normalised flat in r, clipped the better the larger c."""
+    done = {}
+    for run in maps.grid():
+        size = run.experiment.l2_clip_norm
+        flat = run.experiment.bound == "normalise"
+        done[run.identity] = {
+            "accuracy": 0.9 - 0.01 * run.experiment.learning_rate if flat else 0.3 + 0.5 * size,
+            "epsilon": 4.0,
+            "delta": 1e-5,
+            "relation": "add-remove",
+            "unit": "example",
+            "accountant": "PLD",
+            "synthetic": True,
+        }
+    return done
 
 
 class TestHeatMaps:
     def test_every_square_is_another_run(self):
-        runs = list(dpnsgd.grid(reduced=False))
+        runs = list(heat_maps().grid())
         assert len({run.identity for run in runs}) == len(runs) == 2 * 7 * 5
 
     def test_page_and_plot_of_made_up_accuracies(self, tmp_path):
-        done = {}
-        for run in [*dpnsgd.grid(reduced=True)]:
-            size = max(run.experiment.normalise_regulariser, run.experiment.l2_clip_norm)
-            flat = run.experiment.bound == "normalise"
-            accuracy = 0.9 - 0.01 * run.experiment.learning_rate if flat else 0.3 + 0.5 * size
-            done[run.identity] = {
-                "accuracy": accuracy,
-                "epsilon": 4.0,
-                "delta": 1e-5,
-                "relation": "add-remove",
-                "unit": "example",
-                "accountant": "PLD",
-                "synthetic": True,
-            }
-        with pytest.raises(ValueError, match="are missing"):
-            dpnsgd.best(dict(list(done.items())[1:]), "normalise", reduced=True)
-        assert dpnsgd.best(done, "clip", reduced=True)[1] == 1.0
-        text = dpnsgd.page(done, reduced=True)
-        assert "SYNTHETIC" in text and "add-remove, per example, PLD" in text
-        assert dpnsgd.spread(dpnsgd.heat_map(done, "normalise", reduced=True)) == 0.0
-        assert dpnsgd.spread(dpnsgd.heat_map(done, "clip", reduced=True)) > 0.4
-        dpnsgd.plot(done, tmp_path / "maps.png", reduced=True)
+        maps = heat_maps(reduced=True)
+        done = filled(maps)
+        assert maps.best(done, "clip")[1] == 1.0
+        assert maps.spread(done, "normalise") == 0.0 and maps.spread(done, "clip") > 0.4
+        text = page(maps, done, "maps.png")
+        assert "SYNTHETIC" in text and "reduced" in text and "add-remove, per example, PLD" in text
+        plot(maps, done, tmp_path / "maps.png")
         assert (tmp_path / "maps.png").stat().st_size > 10_000
 
-    def test_one_square_trains(self):
-        run = next(iter(dpnsgd.grid(reduced=True)))
-        made = run.experiment.with_options({"epochs": "none", "steps": 2, "batch-size": 8})
-        found = perform(Run(experiment=made, split="validation", seed=1, reduced=True))
-        assert 0.0 <= found["accuracy"] <= 1.0 and found["epsilon"] <= 4.0
+    def test_a_missing_square_is_said(self):
+        maps = heat_maps(reduced=True)
+        done = filled(maps)
+        del done[next(iter(done))]
+        with pytest.raises(ValueError, match=r"1 runs of DP-NSGD.* are missing"):
+            maps.best(done, "normalise")
+
+    @pytest.mark.parametrize("key", ["mnist", "cifar10"])
+    def test_one_square_trains(self, key):
+        for run in (
+            heat_maps(key, True).run(rule, 0.1, 0.5, "validation", 1) for rule in images.RULES
+        ):
+            made = run.experiment.with_options({"epochs": "none", "steps": 2, "batch-size": 8})
+            found = perform(Run(experiment=made, split="validation", seed=1, reduced=True))
+            assert 0.0 <= found["accuracy"] <= 1.0 and found["synthetic"]
+            assert found["epsilon"] <= (4.0 if key == "mnist" else 8.0)
+
+    @pytest.mark.parametrize("key", ["mnist", "cifar10"])
+    def test_the_rule_is_the_only_difference(self, key):
+        setup = images.SETUPS[key]
+        one, other = (
+            setup.experiment(rule, 0.1, 0.5, "test", False).options() for rule in images.RULES
+        )
+        assert {name for name in one if one[name] != other[name]} == {
+            "bound",
+            "l2-clip-norm",
+            "normalise-regulariser",
+        }
+
+
+def test_figure_2_is_without_noise_and_says_so():
+    [figure] = figure2.REPRODUCTIONS
+    for run in final_runs(figure, {}, seeds=(0,), reduced=True):
+        made = run.experiment.with_options({"epochs": "none", "steps": 3, "batch-size": 8})
+        found = perform(Run(experiment=made, split="test", seed=0, reduced=True, curve=1))
+        assert found["epsilon"] is None and len(found["curve"]) == 3
+    assert all("(not private)" in row.label for row in figure.rows)
