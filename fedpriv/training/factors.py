@@ -4,7 +4,8 @@ A bounded sum needs the norm of each gradient and then one weighted sum over exa
 needs the gradients themselves. For a dense layer each is an outer product δ aᵀ of what came back
 and what went in, so that norms and sum are matrix products over the batch and nothing of the size
 (examples, parameters) exists. Norms are float64 throughout: whoever computes one too small leaves
-the bound. Sums are float32, one rounding an example and a coordinate.
+the bound. Sums are float32, one rounding an example and a coordinate. (Gradients that are sums of
+parts: `summed_factors`.)
 
 Reference for the outer products: Goodfellow, "Efficient Per-Example Gradient Computations" (2015);
 for the time axis: Li et al., "Large Language Models Can Be Strong Differentially Private Learners"
@@ -21,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-_SLICE = 1 << 22  # float64 numbers that a step through rows holds at once
+SLICE = 1 << 22  # float64 numbers that a step through rows holds at once
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -47,7 +48,7 @@ class Before:
     @cached_property
     def squared(self) -> Tensor | None:
         """m², float64."""
-        return None if self.multiplier is None else self.multiplier.double().square_()
+        return None if self.multiplier is None else self.multiplier.double().square()
 
     @cached_property
     def cross(self) -> Tensor | None:
@@ -80,16 +81,29 @@ class Factor(Protocol):
         """Return every ‖(-own g + offset) · m‖², float64 `(b,)`; not finite where g is not."""
         ...
 
-    def kept(self, good: Tensor) -> Factor:
+    def measured(self, before: Before) -> tuple[Tensor, Summands]:
+        """Return what `squares` does, and the summands that have these very norms.
+
+        A gradient that is a sum of several parts may nearly cancel. Its norm is then as small as
+        the rounding of a sum taken another way, which a weight of C / norm would enlarge beyond
+        the bound. So what was measured is what is summed.
+        """
+        ...
+
+    def grouped(self, groups: Groups) -> Factor:
+        """Return the means over groups, in the place of examples."""
+        ...
+
+
+class Summands(Protocol):
+    """What is left of a factor once its norms are known."""
+
+    def kept(self, good: Tensor) -> Summands:
         """Return the gradients with zeros where `good` (bool `(b,)`) is false."""
         ...
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return Σ w_i g_i, float32 of the parameter's shape; weights are float64 `(b,)`."""
-        ...
-
-    def grouped(self, groups: Groups) -> Factor:
-        """Return the means over groups, in the place of examples."""
         ...
 
 
@@ -135,19 +149,20 @@ def _against(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
-def _zeroed(rows: Tensor, good: Tensor) -> Tensor:
+def zeroed(rows: Tensor, good: Tensor) -> Tensor:
+    """Return rows `(b, ...)` with zeros where `good` (bool `(b,)`) is false."""
     return rows.masked_fill(~_against(good, rows), 0)
 
 
-def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
+def weighted(rows: Tensor, weights: Tensor) -> Tensor:
     """Return w_i · rows_i; what is beyond float32 saturates, so that it cannot become NaN."""
     scaled = rows * _against(weights, rows)
     return scaled.clamp_(-_LARGEST, _LARGEST).to(rows.dtype)
 
 
-def _row_squares(rows: Tensor, before: Before) -> Tensor:
+def row_squares(rows: Tensor, before: Before) -> Tensor:
     """Return the squared norms of `(b, *shape)` after `before`, some rows at a time."""
-    step = max(1, _SLICE // max(1, rows[0].numel()))
+    step = max(1, SLICE // max(1, rows[0].numel()))
     parts = [before.of(part).flatten(1).square_().sum(1) for part in rows.split(step)]
     return torch.cat(parts)
 
@@ -160,11 +175,15 @@ class Dense:
 
     def squares(self, before: Before) -> Tensor:
         """Return the squared norms."""
-        return _row_squares(self.gradients, before)
+        return row_squares(self.gradients, before)
+
+    def measured(self, before: Before) -> tuple[Tensor, Dense]:
+        """Return the squared norms, and this."""
+        return self.squares(before), self
 
     def kept(self, good: Tensor) -> Dense:
         """Return the good ones and zeros."""
-        return Dense(_zeroed(self.gradients, good))
+        return Dense(zeroed(self.gradients, good))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
@@ -187,6 +206,10 @@ class Untouched:
     def squares(self, before: Before) -> Tensor:
         """Return what the offset leaves."""
         return self.like.new_full((self.num_examples,), before.constant, dtype=torch.float64)
+
+    def measured(self, before: Before) -> tuple[Tensor, Untouched]:
+        """Return the squared norms, and this."""
+        return self.squares(before), self
 
     def kept(self, good: Tensor) -> Untouched:
         """Return the zeros."""
@@ -222,111 +245,22 @@ class Outer:
             total += before.constant
         return total.clamp_(min=0.0)
 
+    def measured(self, before: Before) -> tuple[Tensor, Outer]:
+        """Return the squared norms, and this."""
+        return self.squares(before), self
+
     def kept(self, good: Tensor) -> Outer:
         """Return the good ones and zeros."""
-        return Outer(_zeroed(self.left, good), _zeroed(self.right, good))
+        return Outer(zeroed(self.left, good), zeroed(self.right, good))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum, one product."""
-        return _weighted(self.left, weights).T @ self.right
+        return weighted(self.left, weights).T @ self.right
 
     def grouped(self, groups: Groups) -> Factor:
         """Return the means: sums of outer products."""
         if groups.are_single:
             return self
+        from fedpriv.training.summed_factors import summed_outer
+
         return summed_outer(groups.shares(self.left), groups.take(self.right))
-
-
-def summed_outer(left: Tensor, right: Tensor) -> Factor:
-    """Return Σ_t left_t right_tᵀ of `(b, t, out)` and `(b, t, in)`, made or not as is smaller."""
-    steps, out = left.shape[1:]
-    if out * right.shape[2] <= steps * (out + right.shape[2]):
-        return Dense(left.transpose(1, 2) @ right)
-    return SummedOuter(left, right)
-
-
-@dataclass(frozen=True)
-class SummedOuter:
-    """Each gradient is a sum over steps: `(b, t, out)` and `(b, t, in)`, larger when made."""
-
-    left: Tensor
-    right: Tensor
-
-    def squares(self, before: Before) -> Tensor:
-        """Return the squared norms: by products between steps where nothing comes before."""
-        steps, out = self.left.shape[1:]
-        width = self.right.shape[2]
-        held = steps * (steps + out + width) if before.is_nothing else out * width
-        step = max(1, _SLICE // held)
-        found = []
-        for left, right in zip(self.left.split(step), self.right.split(step), strict=True):
-            if before.is_nothing:
-                wide_left, wide_right = left.double(), right.double()
-                products = wide_left @ wide_left.transpose(1, 2)
-                products *= wide_right @ wide_right.transpose(1, 2)
-                found.append(products.sum((1, 2)) * before.own**2)
-            else:
-                found.append(_row_squares(left.transpose(1, 2) @ right, before))
-        return torch.cat(found).clamp_(min=0.0)
-
-    def kept(self, good: Tensor) -> SummedOuter:
-        """Return the good ones and zeros."""
-        return SummedOuter(_zeroed(self.left, good), _zeroed(self.right, good))
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum, one product over examples and steps."""
-        return _weighted(self.left, weights).flatten(0, 1).T @ self.right.flatten(0, 1)
-
-    def grouped(self, groups: Groups) -> Factor:
-        """Return the means: more steps."""
-        if groups.are_single:
-            return self
-        left, right = groups.shares(self.left), groups.take(self.right)
-        return summed_outer(left.flatten(1, 2), right.flatten(1, 2))
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Each gradient adds values `(b, t, width)` to the rows ids `(b, t)` of a table of zeros."""
-
-    ids: Tensor
-    values: Tensor
-    num_rows: int
-
-    def squares(self, before: Before) -> Tensor:
-        """Return the squared norms: a row that an example names twice is added up first."""
-        num_examples, _, width = self.values.shape
-        examples = torch.arange(num_examples, device=self.ids.device)
-        named, inverse = torch.unique(
-            examples[:, None] * self.num_rows + self.ids, return_inverse=True
-        )
-        sums = self.values.new_zeros((len(named), width), dtype=torch.float64)
-        sums.index_add_(0, inverse.flatten(), self.values.double().flatten(0, 1))
-        rows = named % self.num_rows
-        here = Before(
-            before.own,
-            None if before.offset is None else before.offset[rows],
-            None if before.multiplier is None else before.multiplier[rows],
-        )
-        squares = here.of(sums).square_().sum(1)
-        if here.offset is not None and here.cross is not None:
-            squares -= (here.cross * here.offset).sum(1)
-        total = squares.new_full((num_examples,), before.constant)
-        return total.index_add_(0, named // self.num_rows, squares).clamp_(min=0.0)
-
-    def kept(self, good: Tensor) -> Rows:
-        """Return the good ones and zeros."""
-        return Rows(self.ids, _zeroed(self.values, good), self.num_rows)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum, dense."""
-        total = self.values.new_zeros((self.num_rows, self.values.shape[2]))
-        values = _weighted(self.values, weights).flatten(0, 1)
-        return total.index_add_(0, self.ids.flatten(), values)
-
-    def grouped(self, groups: Groups) -> Factor:
-        """Return the means: more rows named."""
-        if groups.are_single:
-            return self
-        ids, values = groups.take(self.ids), groups.shares(self.values)
-        return Rows(ids.flatten(1, 2), values.flatten(1, 2), self.num_rows)

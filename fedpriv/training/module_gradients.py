@@ -21,6 +21,7 @@ from fedpriv.training.module_state import own_stream, unchanged_buffers
 from fedpriv.tree import Params
 
 _SMALLEST = 2.0**-120
+_NOTHING = Before()
 _SAFETY = 2.0**-22
 
 
@@ -222,7 +223,8 @@ class ModuleGradients:
         for part in _parts(group, step):
             weights = torch.full((len(part),), 1.0 / len(group), dtype=torch.float64)
             for name, factor in self._factors(part, key).items():
-                means[name][0] += factor.weighted_sum(weights.to(self._device))
+                _, summands = factor.measured(_NOTHING)
+                means[name][0] += summands.weighted_sum(weights.to(self._device))
         return {name: Dense(mean) for name, mean in means.items()}
 
     def _sum(self, bound: Bound, chunks: Iterator[Mapping[str, Factor]]) -> dict[str, np.ndarray]:
@@ -235,19 +237,20 @@ class ModuleGradients:
         weight = 0.0
         with torch.no_grad():
             for factors in chunks:
-                squares = torch.stack([f.squares(before[n]) for n, f in factors.items()]).sum(0)
+                measured = {n: f.measured(before[n]) for n, f in factors.items()}
+                squares = torch.stack([found for found, _ in measured.values()]).sum(0)
                 weights = self._weights(squares + safety, bound)
                 weight += float(weights.sum())
                 good = torch.isfinite(squares)
                 all_good = bool(good.all())
-                for name, factor in factors.items():
-                    factor = factor if all_good else factor.kept(good)
-                    part = factor.weighted_sum(-own * weights)
+                for name, (_, summands) in measured.items():
+                    summands = summands if all_good else summands.kept(good)
+                    part = summands.weighted_sum(-own * weights)
                     if name in totals:
                         totals[name] += part
                     else:
                         totals[name] = part.double()
-                del factors, factor, part  # before the next chunk is made
+                del factors, measured, summands, part  # before the next chunk is made
             return {n: self._after(totals.get(n), before[n], weight, n) for n in self._own}
 
     def _before(self, bound: Bound, name: str, parameter: nn.Parameter) -> Before:
