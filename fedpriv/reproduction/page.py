@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
@@ -77,9 +78,44 @@ def figure_markdown(
         "|---|" + "---:|" * len(figure.columns),
     ]
     lines += [f"| {row.label} | {_cells(figure, found, row.label)} |" for row in figure.series]
+    lines += _jump_table(figure, found)
     lines += _epsilon_list(figure, found)
     lines += ["", *(f"{note}\n" for note in figure.notes)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def jumps(row: Mapping[str, Any], figure: Figure) -> float:
+    """Return how much a curve still fluctuates: the mean absolute difference of neighbours.
+
+    Over the second half of its points, scaled as the metric; NaN where it diverged or has fewer
+    than two points there.
+    """
+    where = 1 if figure.metric == "accuracy" else 2
+    half = row["curve"][len(row["curve"]) // 2 :]
+    points = [math.nan if point[where] is None else point[where] for point in half]
+    steps = [abs(after - before) for before, after in itertools.pairwise(points)]
+    return mean(steps) * figure.scale if steps else math.nan
+
+
+def _jump_table(figure: Figure, found: Found) -> list[str]:
+    lines = [
+        "",
+        "How much the curves still jump: the mean absolute difference of neighbouring points over "
+        "their second half.",
+        "",
+        "| | " + " | ".join(figure.columns.values()) + " |",
+        "|---|" + "---:|" * len(figure.columns),
+    ]
+    for row in figure.series:
+        cells = [found.get((row.label, column)) for column in figure.columns]
+        shown = ["–" if rows is None else _shown_jumps(rows, figure) for rows in cells]
+        lines.append(f"| {row.label} | " + " | ".join(shown) + " |")
+    return lines
+
+
+def _shown_jumps(rows: Sequence[Mapping[str, Any]], figure: Figure) -> str:
+    found = [jumps(row, figure) for row in rows]
+    return f"{mean(found):.4f}" if all(map(math.isfinite, found)) else "–"
 
 
 def heading(item: Item, found: Found) -> str:

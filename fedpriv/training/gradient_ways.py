@@ -91,11 +91,11 @@ def choose(
         ValueError: If `only` does not work for this module, or if examples reach each other
             through what the module keeps, so that no way does; says why.
     """
-    size = sum(p.numel() for p in module.parameters() if p.requires_grad)
     masks = ExampleMasks(module)
     is_random = bool(masks) or _draws_elsewhere(module)
+    most = len(x) if chunk is None else min(chunk, len(x))
     refused: dict[Way, str] = {}
-    for precision in _precisions(size):
+    for precision in _precisions(_size(module)):
         with on_trial(module, loss, x, y, precision) as trial:
             try:
                 kept, draws = trial.alone(), trial.draws()
@@ -104,22 +104,73 @@ def choose(
             except Exception as error:  # asks for float32, or has no use for made-up examples
                 refused |= dict.fromkeys(WAYS, _said(error))
                 continue
+            made = 2 * _size(module) + 2 * kept
             for way in WAYS if only is None else (only,):
-                floats = 2 * size + 2 * kept
                 try:
-                    if draws and way != "loop":
-                        raise ValueError(_DRAWS)
                     run = _PASSES[way](module, loss, masks)
-                    if way != "loop":
-                        held = trial.few(run)
-                    if way == "factored":
-                        floats = held
-                    at_once = _fitting(floats)
-                    if way == "factored":
-                        tried = at_once if chunk is None else min(chunk, at_once)
-                        trial.chunk(run, min(tried, len(x)))
+                    fit = _fitting(made) if way == "loop" else _tried(trial, run, draws, made, most)
                 except Exception as error:
                     refused[way] = _said(error)
                     continue
-                return Chosen(way=way, run=run, chunk=at_once, is_random=is_random or draws)
-            break
+                return Chosen(way=way, run=run, chunk=fit, is_random=is_random or draws)
+        break
+    else:
+        if only is None:  # the made-up examples fit no way; the real ones may fit this one
+            run = LoopPass(module, loss, masks)
+            fit = _fitting(2 * _size(module))
+            return Chosen(way="loop", run=run, chunk=fit, is_random=is_random)
+    raise ValueError(f"way {only!r} does not work for this module: {refused[only or 'loop']}")
+
+
+def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
+    """Return how many examples at once fit; raise if examples would not be kept apart.
+
+    Args:
+        trial: Of the module.
+        run: What puts more than one example through.
+        draws: Whether the module draws from torch's own generators.
+        made: Numbers to hold for an example whose whole gradient is made.
+        most: Examples that will ever go through at once.
+    """
+    if draws:
+        raise ValueError(
+            "its forward pass draws at random outside of nn.Dropout, and only way 'loop' gives "
+            "every example a stream of its own; draw by nn.Dropout layers where you can"
+        )
+    held = trial.few(run)
+    if not isinstance(run, FactoredPass):  # takes examples apart by itself
+        return _fitting(made)
+    trial.chunk(run, min(_fitting(held), most))
+    return _fitting(held)
+
+
+def _fitting(floats: int) -> int:
+    """Return how many examples of so many float32 fit into memory at once."""
+    return max(1, min(_MOST, _BYTES // (4 * floats)))
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _precisions(size: int) -> list[Precision]:
+    """Return what to try in.
+
+    In float32 a deep network's gradient may move by a part in 10^3 when a sum is taken in another
+    order; float64 tells that from a mistake. Code that asks for float32 by name has to do with it,
+    and so have models of which a wide copy would be large.
+    """
+    return [NARROW] if size > _WIDE_PARAMS else [WIDE, NARROW]
+
+
+def _draws_elsewhere(module: nn.Module) -> bool:
+    """Return whether a layer other than `nn.Dropout` is known to draw while it trains."""
+    return any(
+        random_layer(layer) is not None
+        for layer in module.modules()
+        if type(layer) is not nn.Dropout and not list(layer.children())
+    )

@@ -48,9 +48,6 @@ REPRODUCTIONS = (
         ),
         points=48,
         minutes=(5, 1),
-        notes=(
-            "Jumps are the mean absolute difference of neighbouring points over the second half "
-            "of a curve. That the paper's figure shows this is remembered, not read.",
-        ),
+        notes=("That the paper's figure shows this is remembered, not read.",),
     ),
 )

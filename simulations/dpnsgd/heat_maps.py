@@ -123,7 +123,9 @@ def page(maps: HeatMaps, done: Done, picture: str) -> str:
     lines += [
         "",
         "The spread is from the best to the worst accuracy over the decades of r, or of c, at the "
-        "learning rate of the best square.",
+        "learning rate of the best square. c also scales the step: along an anti-diagonal, where "
+        "η times c stays the same, DP-SGD moves far less. What normalisation spares is searching "
+        "the two together.",
         "",
         f"![accuracy over learning rate and r, and over learning rate and c]({picture})",
         "",

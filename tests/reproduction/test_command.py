@@ -26,7 +26,11 @@ class TestCommand:
         tables.REPRODUCTIONS = (
             table(row("DP-SGD", 0.63, RATES)),
             table(row("a"), name="other-table1-toy", title="Other, Table 1"),
-            table(row("a", synthetic=False, name="real"), name="other-table1-real", title="Other, real"),
+            table(
+                row("a", synthetic=False, name="real"),
+                name="other-table1-real",
+                title="Other, real",
+            ),
             table(row("a"), name="other-table11", title="Other, Table 11"),
             figure(row("a"), name="curves"),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tiny_tables import RATES, SEEDS, done_for, figure, made, row, shown, table
 
 from fedpriv.reproduction import Run, figure_markdown, perform, table_markdown
+from fedpriv.reproduction.page import jumps
 
 
 class TestTable:
@@ -195,6 +197,20 @@ class TestFigure:
         next(iter(done.values()))["accuracy"] = None
         text = figure_markdown(one, done, seeds=SEEDS)
         assert "| a | diverged | – |" in text and text.endswith("First.\n")
+
+    def test_jumps_are_those_of_the_second_half(self):
+        curve = [[1, 0.0, 9.0], [2, 0.9, 5.0], [3, 0.5, 2.0], [4, 0.7, 1.0], [5, 0.6, 1.5]]
+        assert jumps({"curve": curve}, figure(row("a"))) == pytest.approx(0.15)
+        loss = figure(row("a"), metric="loss", scale=100.0)
+        assert jumps({"curve": curve}, loss) == pytest.approx(75.0)
+        assert math.isnan(jumps({"curve": curve[:1]}, loss))
+        assert math.isnan(jumps({"curve": [*curve[:4], [5, None, None]]}, loss))
+
+    def test_jumps_are_on_the_page(self, tmp_path):
+        one = figure(row("a"), points=5)
+        done = done_for(one, tmp_path / "r")
+        shown = np.mean([jumps(line, one) for line in done.values()])
+        assert f"| a | {shown:.4f} |" in figure_markdown(one, done, seeds=SEEDS)
 
     def test_a_reduced_size_is_said(self, tmp_path):
         one = figure(row("a"))

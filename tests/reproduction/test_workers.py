@@ -121,8 +121,15 @@ class TestThreads:
             found = (os.environ["OMP_NUM_THREADS"], torch.get_num_threads())
             (tmp_path / "threads").write_text(repr(found), "utf-8")
 
-        rows = performed([run(0, note), run(1, note)], 2)
-        next(rows)
+        import torch
+
+        here = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            rows = performed([run(0, note), run(1, note)], 2)
+            next(rows)
+        finally:
+            torch.set_num_threads(here)
         assert os.environ.get("OMP_NUM_THREADS") == before  # while the workers are there
         assert len(list(rows)) == 1
         assert os.environ.get("OMP_NUM_THREADS") == before
