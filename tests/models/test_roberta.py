@@ -21,7 +21,7 @@ from fedpriv.training.example_masks import ExampleMasks
 from fedpriv.training.gradient_ways import WAYS, choose
 from fedpriv.training.module import check_module, module_params
 from fedpriv.training.module_gradients import ModuleGradients
-from simulations.sst2_stand_in import made_up_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
 
 hub = pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
 
@@ -337,7 +337,7 @@ class TestExtra:
     def test_the_library_does_without_it(self):
         code = (
             "import sys; sys.modules['transformers'] = sys.modules['tokenizers'] = None\n"
-            "import fedpriv, fedpriv.models.roberta, fedpriv.cli, simulations.dpnsgd_sst2"
+            "import fedpriv, fedpriv.models.roberta, fedpriv.cli, simulations.dpnsgd.figure4"
         )
         subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
 

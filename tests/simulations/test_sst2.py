@@ -19,10 +19,10 @@ from fedpriv.rng import Key
 from fedpriv.training.central_task import CentralTask, zeros
 from fedpriv.training.module import module_params
 from fedpriv.training.module_gradients import ModuleGradients
-from simulations import sst2
-from simulations.by_length import by_length
-from simulations.dpnsgd_sst2 import METHODS, Grid, experiment, main
-from simulations.sst2_stand_in import made_up_sentences, write_tiny_weights
+from simulations.dpnsgd import sst2
+from simulations.dpnsgd.by_length import by_length
+from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
+from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
 
 pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
 

@@ -2,9 +2,9 @@
 
     pip install 'fedpriv[transformers]'
     fedpriv data fetch sst2
-    python -m simulations.dpnsgd_sst2 --weights DIR --method dp-nsgd --rate 0.4 --size 0.01
-    python -m simulations.dpnsgd_sst2 --weights DIR            # every setting of every method
-    python -m simulations.dpnsgd_sst2 --reduced                # minutes, SYNTHETIC sentences
+    python -m simulations.dpnsgd.figure4 --weights DIR --method dp-nsgd --rate 0.4 --size 0.01
+    python -m simulations.dpnsgd.figure4 --weights DIR            # every setting of every method
+    python -m simulations.dpnsgd.figure4 --reduced                # minutes, SYNTHETIC sentences
 
 `DIR` holds RoBERTa-base as transformers saves it: `config.json`, `model.safetensors` and a
 tokeniser. As in the paper: 67,349 training sentences, batches of 1000, 10 epochs (680 steps), full
@@ -43,8 +43,8 @@ from fedpriv.promised import plain_bound
 from fedpriv.reproduction import TUNING_SEED, Run, Split, complete, read
 from fedpriv.rng import Key
 from fedpriv.training.central_task import CentralTask
-from simulations.by_length import ByLength
-from simulations.sst2 import SIGMA, Setup, digest, reduced_setup, task
+from simulations.dpnsgd.by_length import ByLength
+from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task
 
 DELTA = 1e-5
 SEEDS = (0, 1, 2)

@@ -22,8 +22,8 @@ from fedpriv.training.evaluate import Metrics
 from fedpriv.training.module import load_params, module_params
 from fedpriv.training.module_gradients import ModuleGradients
 from fedpriv.tree import Params
-from simulations.by_length import by_length
-from simulations.sst2_stand_in import LENGTH, made_up_sentences, write_tiny_weights
+from simulations.dpnsgd.by_length import by_length
+from simulations.dpnsgd.sst2_stand_in import LENGTH, made_up_sentences, write_tiny_weights
 
 BATCH, EPOCHS, VALIDATION = 1000, 10, 0.1
 #: Noise multipliers by ε, as RDP counts 680 Poisson batches of 1000 from 67,349.
