@@ -136,7 +136,7 @@ def best(tuning: Sequence[dict[str, Any]], cell: Cell) -> dict[str, Option]:
     return options
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description="The tables of tag prediction.")
     parser.add_argument("command", choices=("tune", "run", "table"))
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--setting", action="append", choices=tuple(SETTINGS))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     settings = arguments.setting or list(SETTINGS)
     cells = [
         Cell(setting=s, inputs=i, method=m)

@@ -16,7 +16,7 @@ Source: Li et al., "Private Adaptive Optimization with Side Information" (ICML 2
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -216,13 +216,13 @@ def plot(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Run the four methods and print their final losses."""
     parser = argparse.ArgumentParser(description="AdaDPS, Figure 3: the toy regression.")
     parser.add_argument("--reduced", action="store_true", help="a tenth of the steps, two seeds")
     parser.add_argument("--sampling", choices=("window", "poisson"), default="window")
     parser.add_argument("--plot", type=Path, help="where to draw the curves, a .png")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     data, seeds = toy(), SEEDS[:2] if arguments.reduced else SEEDS
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     for name, method in METHODS.items():

@@ -17,7 +17,7 @@ from fedpriv.cli.output import console, errors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fedpriv.reproduction import Item, Run
+    from fedpriv.reproduction import AnyItem, Item, Run
 
 
 def register(app: typer.Typer) -> None:
@@ -65,6 +65,9 @@ def reproduce(
     items, chosen, pages = _named(found, name), range(seeds), []
     said: set[str] = set()
     for item in items:
+        if item.kind == "script":
+            item.run(reduced=reduced)
+            continue
         done = _done(item, results, said, seeds=chosen, reduced=reduced, processes=processes)
         picture = plot
         if plot is None:
@@ -88,7 +91,7 @@ def reproduce(
             out.write_text("\n".join(pages), "utf-8")
 
 
-def _named(found: Mapping[str, Item], name: str) -> list[Item]:
+def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
     """Return the reproductions of a name, or of a beginning up to a hyphen, by name."""
     items = [found[known] for known in sorted(found) if f"{known}-".startswith(f"{name}-")]
     if items:
@@ -146,9 +149,10 @@ def _done(
         return stage("seeds", final_runs(item, done, seeds=seeds, reduced=reduced))
 
 
-def _list(found: Mapping[str, Item]) -> None:
+def _list(found: Mapping[str, AnyItem]) -> None:
     table = Table("name", "what it is", "minutes", "reduced", box=None, header_style="bold")
     for name, item in sorted(found.items()):
         full, small = item.minutes
-        table.add_row(name, item.title, f"{full:g}", f"{small:g}")
+        has_small = item.kind != "script" or item.reduced
+        table.add_row(name, item.title, f"{full:g}", f"{small:g}" if has_small else "–")
     console.print(table)

@@ -2,7 +2,8 @@
 
 A `Reproduction` says which rows a table has, what the paper printed, and how each cell is run: a
 grid of settings that is searched on a validation split, never on test, and then several seeds on
-the test split. A `Figure` is the same with curves over the steps. Every run is one line of a
+the test split. A `Figure` is the same with curves over the steps; a `Script` is
+a program that makes a figure of its own. Every run is one line of a
 JSON-lines file, found again by all its options, so a killed command goes on where it was and two
 tables share what they have in common.
 """
@@ -21,23 +22,27 @@ from fedpriv.reproduction.runs import (
 from fedpriv.reproduction.store import complete, pending, read
 from fedpriv.reproduction.table import (
     TUNING_SEED,
+    AnyItem,
     Cell,
     Figure,
     Item,
     Reproduction,
     Row,
+    Script,
     Settings,
     Split,
 )
 
 __all__ = [
     "TUNING_SEED",
+    "AnyItem",
     "Cell",
     "Figure",
     "Item",
     "Reproduction",
     "Row",
     "Run",
+    "Script",
     "Settings",
     "Split",
     "best",

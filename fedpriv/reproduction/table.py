@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -114,4 +115,42 @@ class Figure:
         return self.series
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A figure that a program of its own makes: it is listed, and run by name, with the others.
+
+    Attributes:
+        name: What `fedpriv reproduce` calls it.
+        title: Of the figure.
+        module: Has `main(arguments)`.
+        calls: Arguments of each call, one after the other; empty where a person has to choose.
+        reduced: Likewise, in the size that takes minutes; empty where there is none.
+        minutes: How long it takes on 2 cores, about, and reduced.
+    """
+
+    kind: ClassVar[Literal["script"]] = "script"
+
+    name: str
+    title: str
+    module: str
+    calls: tuple[tuple[str, ...], ...]
+    reduced: tuple[tuple[str, ...], ...] = ()
+    minutes: tuple[float, float]
+
+    def run(self, *, reduced: bool = False) -> None:
+        """Run the program.
+
+        Raises:
+            ValueError: If it has to be told something, or has no reduced size.
+        """
+        calls = self.reduced if reduced else self.calls
+        if not calls:
+            why = "has no reduced size" if reduced else "has to be told more"
+            raise ValueError(f"{self.name} {why}; see `python -m {self.module} --help`")
+        main = importlib.import_module(self.module).main
+        for arguments in calls:
+            main(list(arguments))
+
+
 Item = Reproduction | Figure
+AnyItem = Item | Script

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.reproduction import complete, read
+from fedpriv.reproduction import Script, complete, read
 from simulations.dpnsgd.heat_maps import HeatMaps, page, plot
 from simulations.dpnsgd.images import SETUPS
 
@@ -36,6 +36,24 @@ def heat_maps(key: str = "mnist", reduced: bool = False) -> HeatMaps:
         decades=DECADES[::2] if reduced else DECADES,
         reduced=reduced,
     )
+
+
+def _script(key: str, title: str, minutes: tuple[float, float]) -> Script:
+    stages = (("run", "--data", key), ("page", "--data", key))
+    return Script(
+        name=f"dpnsgd-figure3-{key}",
+        title=f"DP-NSGD, Figure 3, heat maps of DP-NSGD and DP-SGD: {title}",
+        module="simulations.dpnsgd.figure3",
+        calls=stages,
+        reduced=tuple((*stage, "--reduced") for stage in stages),
+        minutes=minutes,
+    )
+
+
+REPRODUCTIONS = (
+    _script("mnist", "a CNN on MNIST", (20, 1)),
+    _script("cifar10", "ResNet-20 on CIFAR-10", (3_000, 6)),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

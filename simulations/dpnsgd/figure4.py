@@ -40,7 +40,7 @@ import numpy as np
 from fedpriv.central_experiment import CentralExperiment
 from fedpriv.data.sst2 import load_sst2
 from fedpriv.promised import plain_bound
-from fedpriv.reproduction import TUNING_SEED, Run, Split, complete, read
+from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
 from fedpriv.rng import Key
 from fedpriv.training.central_task import CentralTask
 from simulations.dpnsgd.by_length import ByLength
@@ -50,6 +50,18 @@ DELTA = 1e-5
 SEEDS = (0, 1, 2)
 CLIPS, REGULARISERS = (0.1, 0.4, 1.6, 6.4, 25.6), (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 SGD_RATES, ADAM_RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), (5e-5, 1e-4, 2e-4, 5e-4, 1e-3)
+
+
+REPRODUCTIONS = (
+    Script(
+        name="dpnsgd-figure4-sst2",
+        title="DP-NSGD, Figure 4, heat maps of DP-NSGD and DP-SGD: RoBERTa-base on SST-2",
+        module="simulations.dpnsgd.figure4",
+        calls=(),  # it wants --weights
+        reduced=(("--reduced",),),
+        minutes=(300_000, 2),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 import simulations
 from fedpriv.data.dataset import hold_out_public
 from fedpriv.data.synthetic_reviews import synthetic_reviews
-from fedpriv.reproduction import Figure, Run, perform
+from fedpriv.reproduction import Figure, Run, Script, perform
 from simulations.adadps import imdb, lstm, mnist, pooled_tags, table3, table5
 from simulations.adadps.methods import METHODS
 
@@ -32,7 +32,7 @@ ITEMS = [
     item
     for module in simulations.REPRODUCTIONS
     for item in importlib.import_module(module).REPRODUCTIONS
-    if item.name.startswith("adadps")
+    if item.name.startswith("adadps") and not isinstance(item, Script)
 ]
 TABLES = [item for item in ITEMS if not isinstance(item, Figure)]
 

@@ -1,0 +1,18 @@
+"""AdaDPS, Figure 3: the toy regression; see `simulations.toy`."""
+
+from __future__ import annotations
+
+from fedpriv.reproduction import Script
+
+_PLOT = ("--plot", "results/adadps-figure3.png")
+
+REPRODUCTIONS = (
+    Script(
+        name="adadps-figure3",
+        title="AdaDPS, Figure 3, regression on frequent and rare features",
+        module="simulations.toy",
+        calls=(_PLOT,),
+        reduced=(("--reduced", *_PLOT),),
+        minutes=(1, 0.2),
+    ),
+)
