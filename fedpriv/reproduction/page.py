@@ -153,8 +153,11 @@ def _epsilon(row: Mapping[str, Any]) -> str:
         f"{row['epsilon']:.2f} at δ = {row['delta']:g} ({row['relation']}, per "
         f"{row['unit']}, {row['accountant']}{beside}, simulated)"
     )
+    beyond = list(row.get("not_covered", ()))
     if row["side_information"] == "private":
-        text += ", which does NOT cover side information taken from private examples"
+        beyond.append("side information")
+    if beyond:
+        text += f", which does NOT cover {' and '.join(beyond)} taken from private examples"
     return text
 
 

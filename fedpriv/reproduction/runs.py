@@ -105,6 +105,7 @@ def perform(run: Run) -> dict[str, Any]:
         **({"curve": curve} if run.curve else {}),
         **spent.to_json(),
         "side_information": side and side.source,
+        "not_covered": list(parts.task.provenance.get("private_side_information", ())),
         "steps": steps,
         "seconds": round(time.perf_counter() - started, 2),
     }

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from scipy import sparse
 
+from fedpriv.central_experiment import CentralExperiment, build_central
+from fedpriv.engine import SerialCarrier
 from fedpriv.privacy.plan import Plan
+from fedpriv.rng import Key
+from fedpriv.run import rounds
+from fedpriv.training.central_task import CentralTask, zeros
+from fedpriv.training.linear_gradients import LogisticGradients
 
 ROSTER = "0" * 64
 
@@ -16,6 +24,7 @@ def plan(num_examples, batch, steps, sigma, delta, **changes):
         "num_rounds": steps,
         "bound": "normalise",
         "l2_bound": 1.0,
+        "noise": "gaussian",
         "noise_multiplier": sigma,
         "delta": delta,
         "roster_sha256": ROSTER,
@@ -42,8 +51,9 @@ DP_NSGD = [
 def test_dp_nsgd_in_poisson_batches(sigma, rdp, pld):
     spent = plan(50_000, 1_000, 5_000, sigma, 1e-5).epsilon(5_000)
     assert spent.rdp == pytest.approx(rdp, abs=6e-4)
-    assert spent.value == pytest.approx(pld, abs=6e-4)
-    assert (spent.relation, spent.unit, spent.accountant) == ("add-remove", "example", "PLD")
+    # Both are upper bounds; ours is taken on a finer grid, which can only be tighter.
+    assert pld * (1 - 2.5e-3) <= spent.value <= pld + 6e-4
+    assert (spent.relation.value, spent.unit, spent.accountant) == ("add-remove", "example", "PLD")
 
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(1.5, 33.74), (2.0, 20.99), (3.0, 11.65)])
@@ -52,7 +62,7 @@ def test_dp_nsgd_as_the_paper_counts_in_fixed_batches_and_replace_one(sigma, eps
     promised = plan(50_000, 1_000, 5_000, sigma, 1e-5, sampling="fixed", relation="replace-one")
     spent = promised.epsilon(5_000)
     assert spent.value == pytest.approx(epsilon, abs=6e-3)
-    assert (spent.relation, spent.accountant) == ("replace-one", "RDP")
+    assert (spent.relation.value, spent.accountant) == ("replace-one", "RDP")
 
 
 @pytest.mark.parametrize(
@@ -74,3 +84,38 @@ def test_other_setups_by_rdp(num_examples, batch, steps, sigma, delta, rdp):
     spent = plan(num_examples, batch, steps, sigma, delta).epsilon(steps)
     assert spent.rdp == pytest.approx(rdp, rel=4e-3)
     assert spent.value < spent.rdp
+
+
+def test_a_run_of_the_papers_own_kind():
+    """DP-NSGD in fixed batches: exactly so many examples a step, and ε under replace-one."""
+    rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    gradients = LogisticGradients(sparse.csr_matrix(rows), (rows[:, 0] > 0).astype(np.int64))
+    task = CentralTask(
+        name="sixty rows",
+        train=gradients,
+        num_train=60,
+        init=zeros({"weight": (4,), "bias": (1,)}),
+        measure=lambda params: None,
+    )
+    experiment = CentralExperiment(
+        name="dp-nsgd",
+        description="As the paper samples and counts.",
+        task=lambda chosen: task,
+        bound="normalise",
+        normalise_regulariser=0.01,
+        sampling="fixed",
+        relation="replace-one",
+        batch_size=6,
+        steps=4,
+        noise_multiplier=2.0,
+        delta=1e-3,
+    )
+    parts = build_central(experiment)
+    carrier = SerialCarrier(trainer=parts.trainer, measure=task.evaluate)
+    played = [record for record, _ in rounds(parts, carrier, Key.simulation(0), eval_every=1)]
+    assert {record.diagnostics.cohort_size for record in played} == {6}
+    last = played[-1].released
+    promised = parts.plan.epsilon(4)
+    assert (promised.relation.value, promised.accountant) == ("replace-one", "RDP")
+    assert last.epsilon == promised.value
+    assert parts.plan.stddev == pytest.approx(2.0 * 1.0)

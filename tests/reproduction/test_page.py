@@ -23,6 +23,15 @@ class TestTable:
         assert "ε as the paper counted it: 1.5 at δ = 0.001, remembered." in text
         assert "mean and standard deviation of 2 seeds" in text
 
+    def test_what_else_is_not_covered(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r")
+        for line in done.values():
+            line["not_covered"] = ["vocabulary", "document frequencies"]
+        text = table_markdown(one, done, seeds=SEEDS)
+        words = "does NOT cover vocabulary and document frequencies taken from private examples"
+        assert words in text
+
     def test_figures_are_those_of_the_seeds(self, tmp_path):
         one = table(row("a"))
         done = done_for(one, tmp_path / "r", seeds=(0, 1, 2))
