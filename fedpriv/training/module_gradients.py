@@ -29,8 +29,9 @@ class ModuleGradients:
     """A module on a training set of arrays, seen one example at a time.
 
     Guarantees:
-        * An example's contribution has at most the bound's norm, to a part in 10^6: norms are
-          float64, sums over a chunk float32, sums over chunks float64.
+        * An example's own contribution has at most the bound's norm, to a part in 10^6: norms are
+          float64, sums over a chunk float32, sums over chunks float64. Whoever leaves a batch also
+          moves the last bits of the others' sum, by 1e-4 of the bound for a thousand like examples.
         * Every example's update depends on the params, on itself and on its own key only, but for
           the last bits of float32, which depend on the batch it is computed in.
         * Memory is bounded: examples go through the module in chunks.
