@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,7 +53,6 @@ def reproduce(
 ) -> None:
     """Print a table of a paper beside what its methods do here, with ε as counted and as true."""
     from fedpriv.catalogue import find_reproductions
-    from fedpriv.reproduction import draw, figure_markdown, table_markdown
 
     found = find_reproductions()
     if name is None:
@@ -62,33 +62,72 @@ def reproduce(
         raise ValueError(f"--seeds {seeds} and --processes {processes} must be at least 1")
     if plot is not None and plot.suffix.lower() != ".png":
         raise ValueError(f"--plot {plot} must end in .png")
-    items, chosen, pages = _named(found, name), range(seeds), []
-    said: set[str] = set()
+    items, pages = _named(found, name), list[str]()
+    wanted = _Wanted(
+        seeds=range(seeds), reduced=reduced, results=results, out=out, processes=processes
+    )
+    missing: dict[str, ValueError] = {}
     for item in items:
-        if item.kind == "script":
-            item.run(reduced=reduced)
-            continue
-        done = _done(item, results, said, seeds=chosen, reduced=reduced, processes=processes)
         picture = plot
-        if plot is None:
-            picture = results.parent / f"{item.name}.png" if item.kind == "figure" else None
-        elif len(items) > 1:
+        if plot is not None and len(items) > 1:
             picture = plot.with_stem(f"{plot.stem}-{item.name}")
-        if picture is not None:
-            draw(item, done, picture, seeds=chosen, reduced=reduced)
-            errors.print(f"plot: {picture}", markup=False, highlight=False, soft_wrap=True)
-        if item.kind == "figure":
-            address = picture and Path(os.path.relpath(picture, out.parent if out else "."))
-            text = figure_markdown(
-                item, done, seeds=chosen, reduced=reduced, picture=address and address.as_posix()
-            )
-        else:
-            text = table_markdown(item, done, seeds=chosen, reduced=reduced)
+        try:
+            text = _reproduced(item, wanted, picture)
+        except ValueError as error:
+            if len(items) == 1:
+                raise
+            # One data set that is not to be had does not keep the others from being run.
+            missing[item.name] = error
+            errors.print(f"{item.name}: {error}", style="red", markup=False, soft_wrap=True)
+            continue
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         pages.append(text)
         if out is not None:  # after each, so that a long night leaves what it had
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text("\n".join(pages), "utf-8")
+    if missing:
+        raise ValueError(f"not reproduced: {', '.join(missing)}; the reasons are above")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """How items are reproduced.
+
+    Attributes:
+        seeds: Which are reported.
+        reduced: Whether in the size that takes minutes.
+        results: JSON lines of all runs.
+        out: Where the pages will lie; None for nowhere.
+        processes: Runs at once.
+    """
+
+    seeds: Sequence[int]
+    reduced: bool
+    results: Path
+    out: Path | None
+    processes: int
+    said: set[str] = field(default_factory=set)
+
+
+def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
+    """Do what an item still needs, draw it, and return its page."""
+    from fedpriv.reproduction import draw, figure_markdown, table_markdown
+
+    if item.kind == "script":
+        item.run(reduced=wanted.reduced)
+        return ""
+    done = _done(item, wanted)
+    if picture is None and item.kind == "figure":
+        picture = wanted.results.parent / f"{item.name}.png"
+    seeds, reduced = wanted.seeds, wanted.reduced
+    if picture is not None:
+        draw(item, done, picture, seeds=seeds, reduced=reduced)
+        errors.print(f"plot: {picture}", markup=False, highlight=False, soft_wrap=True)
+    if item.kind == "table":
+        return table_markdown(item, done, seeds=seeds, reduced=reduced)
+    beside = wanted.out.parent if wanted.out else "."
+    address = picture and Path(os.path.relpath(picture, beside)).as_posix()
+    return figure_markdown(item, done, seeds=seeds, reduced=reduced, picture=address)
 
 
 def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
@@ -103,15 +142,7 @@ def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
     raise ValueError(f"reproduction {name!r} is not known; {hint}`fedpriv reproduce` lists them")
 
 
-def _done(
-    item: Item,
-    results: Path,
-    said: set[str],
-    *,
-    seeds: Sequence[int],
-    reduced: bool,
-    processes: int,
-) -> dict[str, dict[str, Any]]:
+def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
     """Do what an item still needs and return all runs; made-up data are said before."""
     from fedpriv.reproduction import complete, final_runs, made_up, pending, read, tuning_runs
 
@@ -124,13 +155,13 @@ def _done(
     with Progress(*columns, console=errors) as bar:
 
         def stage(title: str, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-            done = read(results)
+            done = read(wanted.results)
             todo = pending(runs, done)
             if not todo:
                 return done
             for data in made_up(todo):
-                if data not in said:
-                    said.add(data)
+                if data not in wanted.said:
+                    wanted.said.add(data)
                     errors.print(
                         f"data: SYNTHETIC {data}; no figure of it is of real examples",
                         style="yellow",
@@ -143,10 +174,11 @@ def _done(
             def tell(done: int, total: int, row: dict[str, Any]) -> None:
                 bar.update(line, completed=done, total=total)
 
-            return complete(todo, results, processes=processes, tell=tell)
+            return complete(todo, wanted.results, processes=wanted.processes, tell=tell)
 
-        done = stage("tuning", tuning_runs(item, reduced=reduced))
-        return stage("seeds", final_runs(item, done, seeds=seeds, reduced=reduced))
+        done = stage("tuning", tuning_runs(item, reduced=wanted.reduced))
+        finals = final_runs(item, done, seeds=wanted.seeds, reduced=wanted.reduced)
+        return stage("seeds", finals)
 
 
 def _list(found: Mapping[str, AnyItem]) -> None:

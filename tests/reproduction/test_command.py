@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from types import ModuleType
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.cli import reproduce as command
-from fedpriv.reproduction import read, workers
+from fedpriv.reproduction import Cell, Row, Script, read, workers
 
 
 class TestCommand:
@@ -84,6 +85,35 @@ class TestCommand:
         assert text.index("# Other, real\n") < text.index("# Other, Table 1 (SYNTHETIC data)\n")
         assert "Table 11" not in text
         assert "# Other, real\n" in said.output and "# Other, Table 1 (" in said.output
+
+    def test_data_that_are_not_to_be_had_do_not_keep_the_others(self, tmp_path, monkeypatch):
+        def fail(split, reduced):
+            raise ValueError("download it first")
+
+        gone = table(
+            Row(label="a", cells={"ours": Cell(make=fail)}), name="other-table1-gone", title="Gone"
+        )
+        tables = sys.modules["made_up_tables"]
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (gone, *tables.REPRODUCTIONS))
+        said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r")
+        assert "# Other, real" in said.output and "# Other, Table 1 (SYNTHETIC" in said.output
+        assert "other-table1-gone: download it first" in self.errors.getvalue()
+        assert said.exit_code != 0 and "not reproduced: other-table1-gone" in str(said.exception)
+
+    def test_a_script_is_run(self, tmp_path, monkeypatch):
+        calls, tables = [], sys.modules["made_up_tables"]
+        monkeypatch.setattr(tables, "main", calls.append, raising=False)
+        one = Script(
+            name="drawn",
+            title="By a program",
+            module="made_up_tables",
+            calls=(("all",),),
+            minutes=(1, 1),
+        )
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
+        assert self.run("drawn").exit_code == 0 and calls == [["all"]]
+        assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
+        assert "By a program" in self.run().output
 
     def test_a_whole_name_is_no_beginning_of_a_longer_word(self, tmp_path):
         said = self.run("other-table11", "--seeds", 1, "--results", tmp_path / "r")
