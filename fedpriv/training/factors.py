@@ -4,8 +4,8 @@ A bounded sum needs the norm of each gradient and then one weighted sum over exa
 needs the gradients themselves. For a dense layer each is an outer product δ aᵀ of what came back
 and what went in, so that norms and sum are matrix products over the batch and nothing of the size
 (examples, parameters) exists. Norms are float64 throughout: whoever computes one too small leaves
-the bound. Sums are float32, one rounding an example and a coordinate. (Gradients that are sums of
-parts: `summed_factors`.)
+the bound. Sums are float32, one rounding an example and a coordinate. (Outer
+products: `outer_factors`; rows of a table: `row_factors`.)
 
 Reference for the outer products: Goodfellow, "Efficient Per-Example Gradient Computations" (2015);
 for the time axis: Li et al., "Large Language Models Can Be Strong Differentially Private Learners"
@@ -222,45 +222,3 @@ class Untouched:
     def grouped(self, groups: Groups) -> Untouched:
         """Return zeros for groups."""
         return Untouched(len(groups.places), self.like)
-
-
-@dataclass(frozen=True)
-class Outer:
-    """Each gradient is left rightᵀ: `(b, out)` and `(b, in)`."""
-
-    left: Tensor
-    right: Tensor
-
-    def squares(self, before: Before) -> Tensor:
-        """Return the squared norms, by one or two products with the batch."""
-        left, right = self.left.double(), self.right.double()
-        left_squares, right_squares = left.square(), right.square()
-        if before.squared is None:
-            own = left_squares.sum(1) * right_squares.sum(1)
-        else:
-            own = ((left_squares @ before.squared) * right_squares).sum(1)
-        total = own * before.own**2
-        if before.cross is not None:
-            total -= 2 * before.own * ((left @ before.cross) * right).sum(1)
-            total += before.constant
-        return total.clamp_(min=0.0)
-
-    def measured(self, before: Before) -> tuple[Tensor, Outer]:
-        """Return the squared norms, and this."""
-        return self.squares(before), self
-
-    def kept(self, good: Tensor) -> Outer:
-        """Return the good ones and zeros."""
-        return Outer(zeroed(self.left, good), zeroed(self.right, good))
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum, one product."""
-        return weighted(self.left, weights).T @ self.right
-
-    def grouped(self, groups: Groups) -> Factor:
-        """Return the means: sums of outer products."""
-        if groups.are_single:
-            return self
-        from fedpriv.training.summed_factors import summed_outer
-
-        return summed_outer(groups.shares(self.left), groups.take(self.right))

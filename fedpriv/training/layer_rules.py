@@ -14,8 +14,9 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from fedpriv.models.linear import SoftmaxRegression
-from fedpriv.training.factors import Dense, Factor, Outer
-from fedpriv.training.summed_factors import Rows, summed_outer
+from fedpriv.training.factors import Dense, Factor
+from fedpriv.training.outer_factors import Outer, summed_outer
+from fedpriv.training.row_factors import Rows
 
 #: For every call of a layer its input and the gradient by its output, examples first.
 Calls = Sequence[tuple[Tensor, Tensor]]

@@ -12,7 +12,8 @@ from fedpriv.mechanisms.bound import Mixture
 from fedpriv.training.factors import Before
 from fedpriv.training.module import module_params
 from fedpriv.training.module_gradients import ModuleGradients
-from fedpriv.training.summed_factors import MadeRows, PartlyMade, Rows, SummedOuter
+from fedpriv.training.outer_factors import PartlyMade, SummedOuter
+from fedpriv.training.row_factors import MadeRows, Rows
 
 DIM = 48
 #: What float32 may leave beyond the bound: a few roundings of a weight and a coordinate.

@@ -1,4 +1,4 @@
-"""Gradients that are sums of several parts: over a time axis, over a group, over repeated words.
+"""Gradients that are outer products, and sums of them: over a time axis, over a group.
 
 The parts of one example may cancel. Then the gradient is as small as the rounding of a float32 sum
 over its parts, and dividing by its norm would make that rounding as long as the bound, or longer.
@@ -30,6 +30,46 @@ from fedpriv.training.factors import (
 _CANCELS = 2.0**-6
 #: Pairs of parts an example, on average, up to which products of pairs cost less than the sum made.
 _FEW_PAIRS = 24
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Each gradient is left rightᵀ: `(b, out)` and `(b, in)`."""
+
+    left: Tensor
+    right: Tensor
+
+    def squares(self, before: Before) -> Tensor:
+        """Return the squared norms, by one or two products with the batch."""
+        left, right = self.left.double(), self.right.double()
+        left_squares, right_squares = left.square(), right.square()
+        if before.squared is None:
+            own = left_squares.sum(1) * right_squares.sum(1)
+        else:
+            own = ((left_squares @ before.squared) * right_squares).sum(1)
+        total = own * before.own**2
+        if before.cross is not None:
+            total -= 2 * before.own * ((left @ before.cross) * right).sum(1)
+            total += before.constant
+        return total.clamp_(min=0.0)
+
+    def measured(self, before: Before) -> tuple[Tensor, Outer]:
+        """Return the squared norms, and this."""
+        return self.squares(before), self
+
+    def kept(self, good: Tensor) -> Outer:
+        """Return the good ones and zeros."""
+        return Outer(zeroed(self.left, good), zeroed(self.right, good))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum, one product."""
+        return weighted(self.left, weights).T @ self.right
+
+    def grouped(self, groups: Groups) -> Factor:
+        """Return the means: sums of outer products."""
+        if groups.are_single:
+            return self
+        return summed_outer(groups.shares(self.left), groups.take(self.right))
 
 
 def summed_outer(left: Tensor, right: Tensor) -> Factor:
@@ -168,72 +208,3 @@ class PartlyMade:
         """Return the weighted sum of both."""
         made = self.made.weighted_sum(weights[self.places])
         return self.rest.weighted_sum(weights).add_(made)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Each gradient adds values `(b, t, width)` to the rows ids `(b, t)` of a table of zeros."""
-
-    ids: Tensor
-    values: Tensor
-    num_rows: int
-
-    def squares(self, before: Before) -> Tensor:
-        """Return the squared norms."""
-        return self.measured(before)[0]
-
-    def measured(self, before: Before) -> tuple[Tensor, Summands]:
-        """Return the squared norms, and the rows: what an example names twice is added up first."""
-        num_examples, _, width = self.values.shape
-        examples = torch.arange(num_examples, device=self.ids.device)
-        named, inverse = torch.unique(
-            examples[:, None] * self.num_rows + self.ids, return_inverse=True
-        )
-        sums = self.values.new_zeros((len(named), width), dtype=torch.float64)
-        sums.index_add_(0, inverse.flatten(), self.values.double().flatten(0, 1))
-        made = sums.to(self.values.dtype)
-        owner, rows = named // self.num_rows, named % self.num_rows
-        here = Before(
-            before.own,
-            None if before.offset is None else before.offset[rows],
-            None if before.multiplier is None else before.multiplier[rows],
-        )
-        squares = here.of(made).square_().sum(1)
-        if here.offset is not None and here.cross is not None:
-            squares -= (here.cross * here.offset).sum(1)
-        total = squares.new_full((num_examples,), before.constant)
-        total.index_add_(0, owner, squares).clamp_(min=0.0)
-        return total, MadeRows(owner, rows, made, self.num_rows)
-
-    def grouped(self, groups: Groups) -> Factor:
-        """Return the means: more rows named."""
-        if groups.are_single:
-            return self
-        ids, values = groups.take(self.ids), groups.shares(self.values)
-        return Rows(ids.flatten(1, 2), values.flatten(1, 2), self.num_rows)
-
-
-@dataclass(frozen=True)
-class MadeRows:
-    """Rows of a table, each named once an example.
-
-    Attributes:
-        owner: int64, whose row it is, by place in the chunk.
-        rows: int64, which row.
-        values: `(number, width)`.
-        num_rows: Of the table.
-    """
-
-    owner: Tensor
-    rows: Tensor
-    values: Tensor
-    num_rows: int
-
-    def kept(self, good: Tensor) -> MadeRows:
-        """Return the good ones and zeros."""
-        return MadeRows(self.owner, self.rows, zeroed(self.values, good[self.owner]), self.num_rows)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum, dense."""
-        total = self.values.new_zeros((self.num_rows, self.values.shape[1]))
-        return total.index_add_(0, self.rows, weighted(self.values, weights[self.owner]))
