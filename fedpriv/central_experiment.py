@@ -30,6 +30,7 @@ from fedpriv import optimizers
 from fedpriv.mechanisms import Bound, SideInformation, moments
 from fedpriv.mechanisms.guide import Guide, Unguided
 from fedpriv.mechanisms.guides import Fixed, MirrorDescent, PublicMoments
+from fedpriv.options import Range, check_ranges
 from fedpriv.privacy.plan import Plan
 from fedpriv.promised import (
     Promised,
@@ -46,6 +47,19 @@ from fedpriv.transform import Transform, chain
 from fedpriv.tree import Params
 
 CentralTaskFactory = Callable[["CentralExperiment"], CentralTask]
+
+_RANGES = {
+    "batch_size": Range.ABOVE_ZERO,
+    "epochs": Range.ABOVE_ZERO,
+    "steps": Range.AT_LEAST_ONE,
+    "micro_batch": Range.AT_LEAST_ONE,
+    "learning_rate": Range.ABOVE_ZERO,
+    "momentum": Range.FRACTION,
+    "adaptivity": Range.ABOVE_ZERO,
+    "public_batch": Range.AT_LEAST_ONE,
+    "warm_start_epochs": Range.AT_LEAST_ZERO,
+    "warm_start_rate": Range.ABOVE_ZERO,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +126,10 @@ class CentralExperiment(Promised):
     regulariser_inside: bool = False
     warm_start_epochs: int = 0
     warm_start_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        Promised.__post_init__(self)  # `super()` does not know a class remade with slots
+        check_ranges(self, _RANGES)
 
     def num_steps(self, num_examples: int) -> int:
         """Return how many steps are planned.

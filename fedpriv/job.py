@@ -336,8 +336,8 @@ def resume_job(
     attempt has streams of its own anyway.
 
     Raises:
-        ValueError: If there is no run, its files do not verify, its corpus changed, or the carrier
-            cannot carry its task.
+        ValueError: If there is no run, its files do not verify, its corpus or training set
+            changed, or the carrier cannot carry its task.
     """
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
@@ -353,6 +353,8 @@ def resume_job(
         )
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
+        if isinstance(parts, CentralParts):
+            folder.check_data(parts.task)
         state = folder.resume(first_state(parts, root))
     except ValueError:
         folder.close()

@@ -18,6 +18,7 @@ import math
 import types
 import typing
 from collections.abc import Collection, Mapping
+from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
@@ -56,11 +57,48 @@ def checked(name: str, value: Any, hint: Any) -> Option:
             raise ValueError(f"{label} {value!r} is not a word")
         return value
     number = (int, float, np.integer, np.floating)
+    way_out = "give one, or none to leave it out" if type(None) in allowed else "give one"
     if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
-        raise ValueError(f"{label} {value!r} is not a finite number")
+        raise ValueError(f"{label} {value!r} is not a finite number; {way_out}")
     if kind is int and int(value) != value:
-        raise ValueError(f"{label} {value!r} is not a whole number")
+        raise ValueError(f"{label} {value!r} is not a whole number; {way_out}")
     return int(value) if kind is int else float(value)
+
+
+class Range(Enum):
+    """What numbers an option may be; each says what to give instead of another."""
+
+    ABOVE_ZERO = "must be above 0"
+    AT_LEAST_ZERO = "must be at least 0"
+    AT_LEAST_ONE = "must be at least 1"
+    FRACTION = "must be at least 0 and below 1"
+    BETWEEN = "must be above 0 and below 1"
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is one of them; NaN is none."""
+        match self:
+            case Range.ABOVE_ZERO:
+                return value > 0
+            case Range.AT_LEAST_ZERO:
+                return value >= 0
+            case Range.AT_LEAST_ONE:
+                return value >= 1
+            case Range.FRACTION:
+                return 0 <= value < 1
+            case Range.BETWEEN:
+                return 0 < value < 1
+
+
+def check_ranges(options: object, ranges: Mapping[str, Range]) -> None:
+    """Check numbers among the fields of an object; None is in every range.
+
+    Raises:
+        ValueError: For the first that is out of its range, with its name as it is typed.
+    """
+    for name, allowed in ranges.items():
+        value = getattr(options, name)
+        if value is not None and not allowed.holds(value):
+            raise ValueError(f"{kebab(name)} {value!r} {allowed.value}")
 
 
 def as_fields(options: Mapping[str, Option], known: Collection[str]) -> dict[str, Option]:

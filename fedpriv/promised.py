@@ -11,11 +11,26 @@ from fedpriv.checkpoints import aggregates
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.guide import Guide
 from fedpriv.mechanisms.guides import Delayed, PastReleases
-from fedpriv.options import Option, as_fields, checked, kebab
+from fedpriv.options import Option, Range, as_fields, check_ranges, checked, kebab
 from fedpriv.privacy.plan import Plan
 from fedpriv.transform import Transform, identity
 
 _FIXED = frozenset({"name", "description", "task", "carriers", "statistics"})
+_RANGES = {
+    "l2_clip_norm": Range.ABOVE_ZERO,
+    "normalise_regulariser": Range.AT_LEAST_ZERO,
+    "noise_multiplier": Range.AT_LEAST_ZERO,
+    "target_epsilon": Range.ABOVE_ZERO,
+    "delta": Range.BETWEEN,
+    "decay": Range.FRACTION,
+    "regulariser": Range.ABOVE_ZERO,
+    "delay_plain": Range.AT_LEAST_ONE,
+    "delay_preconditioned": Range.AT_LEAST_ONE,
+    "clip_ratio": Range.ABOVE_ZERO,
+    "rate_ratio": Range.ABOVE_ZERO,
+    "ema_decay": Range.FRACTION,
+    "eval_every": Range.AT_LEAST_ONE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +62,8 @@ class Promised:
         eval_every: Rounds between evaluations; the last round is always evaluated.
 
     Raises:
-        ValueError: For a value that is not one of its option's, or options that do not fit.
+        ValueError: For a value that is not one of its option's or out of its range, or options
+            that do not fit.
     """
 
     name: str
@@ -83,8 +99,7 @@ class Promised:
             if item.name not in _FIXED:
                 value = checked(item.name, getattr(self, item.name), hints[item.name])
                 object.__setattr__(self, item.name, value)
-        if self.eval_every < 1:
-            raise ValueError(f"eval-every {self.eval_every} must be at least 1")
+        check_ranges(self, _RANGES)
         if self.noise == "gaussian" and self.bound == "none":
             raise ValueError(
                 "noise 'gaussian' without a bound protects nobody; use bound 'clip' or "

@@ -2,6 +2,8 @@
 
 =====================  ======================================================================
 experiment.json        options, plan, corpus, versions: written once
+data.key               of a secure centralised run: the secret that keys its digest of the
+                       training set; never to be published
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -36,12 +39,15 @@ import numpy as np
 from fedpriv import __version__
 from fedpriv.central_experiment import CentralExperiment, CentralParts
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.data.fingerprint import read_secret, write_secret
 from fedpriv.experiment import Experiment, Parts
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.verification import document_digest
 from fedpriv.report.exported import Vocabulary, write_vocabulary
+from fedpriv.training.central_task import CentralTask
 from fedpriv.training.round import ServerState
+from fedpriv.training.same_data import check_same_data, data_digests
 
 FORMAT, VERSION = "fedpriv-run", 1
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
@@ -94,14 +100,16 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        path.mkdir(parents=True, exist_ok=True)
         side = parts.side_information
         described = parts.task.describe()
+        secret = secrets.token_bytes(32) if mode == "secure" else None
         if mode == "secure":  # counted on rostered users: diagnostics
             described["majority_class_accuracy"] = None
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
+        if isinstance(parts, CentralParts):
+            described["data_sha256"] = data_digests(parts.task, secret)
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -120,6 +128,9 @@ class RunFolder:
             "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
             "baseline": {"majority_class_accuracy": described.get("majority_class_accuracy")},
         }
+        path.mkdir(parents=True, exist_ok=True)
+        if secret is not None and described.get("data_sha256") is not None:
+            write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": experiment.name, "experiment_sha256": document_digest(document)}
         ledger = Ledger.create(path / "ledger.jsonl", plan=parts.plan, mode=mode, extra=extra)
@@ -152,6 +163,17 @@ class RunFolder:
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             _cut_torn_line(path / name)
         return folder
+
+    def check_data(self, task: CentralTask) -> None:
+        """Compare a task's data with those the run was started with, where those were known.
+
+        Raises:
+            ValueError: If they differ, or cannot be compared any more.
+        """
+        sealed = self.document["corpus"].get("data_sha256")
+        secure = sealed is not None and self.document["mode"] == "secure"
+        secret = read_secret(self.path / "data.key") if secure else None
+        check_same_data(task, sealed, secret, str(self.path))
 
     def resume(self, first: ServerState) -> ServerState:
         """Return where the run stands, repairing what a kill left between two writes.

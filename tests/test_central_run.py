@@ -128,6 +128,31 @@ def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
     assert found.epsilon == made_up_plan().epsilon(20)
 
 
+@pytest.mark.parametrize("ends", ["with its steps", "by its budget"])
+def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
+    """Step 20, or step 15 where no more can be paid for, is none of every sixth."""
+    options, last = {}, 20
+    if ends == "by its budget":
+        options, last = {"noise-multiplier": 1.0}, 15
+        options["target-epsilon"] = made_up_plan().epsilon(15).value * (1 + 1e-6)
+    experiment, folder = made_up().with_options(options), tmp_path / "r"
+    start_job(experiment, NAME, None, folder).run()
+    parts = build_central(experiment)
+    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+    *_, (record, state) = rounds(parts, carrier, Key.simulation(0), eval_every=6)
+    assert state.round_num == last and kept(folder) == [*range(6, last, 6), last]
+    for name, array in model(folder, last).items():
+        np.testing.assert_array_equal(array, state.params[name])
+    with Ledger.open(folder / "ledger.jsonl") as ledger:
+        assert ledger.has_release(last, 1) and ledger.history.rounds_done == last
+    line = read_lines(folder, "rounds")[-1]
+    assert line["accuracy_public"] == record.released.accuracy_public is not None
+    job = resume_job(folder)
+    assert job.state.round_num == last
+    np.testing.assert_array_equal(job.state.params["weight"], state.params["weight"])
+    job.folder.close()
+
+
 def made_up_plan():
     return build_central(made_up()).plan
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
+from fedpriv.data.fingerprint import fingerprint
 from fedpriv.rng import Key
 
 Inputs = np.ndarray | sparse.csr_matrix
@@ -80,6 +81,16 @@ class Dataset:
     def num_public(self) -> int:
         """Number of public examples."""
         return 0 if self.x_public is None else shape_of(self.x_public)[0]
+
+    def sha256(self) -> dict[str, str]:
+        """Return digests of the "private" training set and of the "public" one, where there is one.
+
+        Inputs and labels are read whole. They tell of private examples: see `fingerprint`.
+        """
+        found = {"private": fingerprint(self.x_train, self.y_train)}
+        if self.x_public is not None:
+            found["public"] = fingerprint(self.x_public, self.y_public)
+        return found
 
 
 def split_public(n: int, share: float = 0.01, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

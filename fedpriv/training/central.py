@@ -16,6 +16,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.example_gradients import ExampleGradients
+from fedpriv.training.failures import counted_failures
 from fedpriv.tree import Params
 
 
@@ -55,20 +56,28 @@ class CentralSum:
             cohort: Ids of `example_ids`.
             key: Of this round and attempt.
 
+        Returns:
+            The sum, and as its `num_failed` how many contributions were zero for not being finite:
+            of examples, or in micro-batches of whole micro-batches.
+
         Raises:
             ValueError: If the bound rounds to a grid.
         """
         if bound.unit is not None:
             raise ValueError("single examples are summed as floats; run with exact-sum false")
         index = np.fromiter(map(int, cohort), np.int64, len(cohort))
-        if self.num_groups is None:
-            total = self.gradients.bounded_sum(params, index, bound, key)
-        else:
-            coins = key.fold("micro-batches").generator()
-            group = coins.integers(self.num_groups, size=self.num_examples)[index]
-            groups = [index[group == number] for number in np.unique(group)]
-            total = self.gradients.grouped_sum(params, groups, bound, key)
-        return PartialSum(total=total, unit=None, num_users=len(cohort), num_failed=0)
+        with counted_failures() as failures:
+            if self.num_groups is None:
+                total = self.gradients.bounded_sum(params, index, bound, key)
+            else:
+                groups = self._groups(self.num_groups, index, key)
+                total = self.gradients.grouped_sum(params, groups, bound, key)
+        return PartialSum(total=total, unit=None, num_users=len(cohort), num_failed=failures.count)
+
+    def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:
+        coins = key.fold("micro-batches").generator()
+        group = coins.integers(number, size=self.num_examples)[index]
+        return [index[group == place] for place in np.unique(group)]
 
 
 def public_gradient(

@@ -31,6 +31,10 @@ class CentralTask:
         num_public: How many there are.
         side: Side information by kind, made when it is asked for.
         provenance: Where everything came from, for the run folder.
+        data_sha256: From nothing to digests in hex of what must not change in a run: "private"
+            of the training set, "public" of the public examples (`fingerprint`, or
+            `Dataset.sha256`). Asked by run folders only. With None nobody checks that a run is
+            resumed on the data it was started with.
         synthetic: Whether the data were made up.
     """
 
@@ -43,6 +47,7 @@ class CentralTask:
     num_public: int = 0
     side: Mapping[str, Callable[[], SideInformation]] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    data_sha256: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False)
     synthetic: bool = False
     _roster: tuple[str, ...] = field(init=False, repr=False)
 
@@ -60,7 +65,7 @@ class CentralTask:
 
     @property
     def roster_sha256(self) -> str:
-        """Digest of the roster."""
+        """Digest of the roster: of how many examples there are, and nothing else of them."""
         return hashlib.sha256("\n".join(self.roster).encode()).hexdigest()
 
     def init_params(self, key: Key) -> Params:

@@ -52,6 +52,7 @@ def linear_task(
         num_public=data.num_public,
         side={} if side is None else side,
         provenance=data.provenance,
+        data_sha256=data.sha256,
         synthetic=data.synthetic,
     )
 
@@ -95,5 +96,6 @@ def module_task(
         public=public,
         num_public=data.num_public,
         provenance=data.provenance,
+        data_sha256=data.sha256,
         synthetic=data.synthetic,
     )

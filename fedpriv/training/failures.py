@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 _LOG = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Failures:
+    """How many contributions were zero because they failed."""
+
+    count: int = 0
+
+
+_COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
+
+
+@contextmanager
+def counted_failures() -> Iterator[Failures]:
+    """Count what contributes zero within the `with`, in this thread and nobody else's.
+
+    For sums that look at many examples at once and have nowhere to return a number. One inside
+    another counts for itself.
+    """
+    failures = Failures()
+    before = _COUNTED.set(failures)
+    try:
+        yield failures
+    finally:
+        _COUNTED.reset(before)
+
+
 def contributes_zero(error: BaseException) -> None:
-    """Log that a user contributes zero; the text of an error may hold the user's data."""
+    """Log and count that a user contributes zero; an error's text may hold the user's data."""
+    failures = _COUNTED.get()
+    if failures is not None:
+        failures.count += 1
     _LOG.warning("a user contributes zero: %s", type(error).__name__)
     _LOG.debug("why it does", exc_info=error)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv.data.fingerprint import fingerprint
 from fedpriv.data.sst2 import TextSplits
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
 from fedpriv.reproduction import Split
@@ -114,6 +115,7 @@ def task(setup: Setup, split: Split) -> CentralTask:
             "tokens": setup.length,
         },
         synthetic=data.synthetic,
+        data_sha256=lambda: {"private": fingerprint(x, y)},
     )
 
 

@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from fedpriv.data.array_cache import cached_arrays
-from fedpriv.data.dataset import Dataset, hold_out_public, split_public
+from fedpriv.data.dataset import Dataset, fewer_public, hold_out_public, split_public
+from fedpriv.data.fingerprint import fingerprint, read_secret, write_secret
 
 
 def dataset(n=200, **given):
@@ -120,3 +121,78 @@ class _Bad(np.ndarray):
     @property
     def dtype(self):
         raise OverflowError("written half")
+
+
+class TestFingerprint:
+    X = np.arange(12, dtype=np.float32).reshape(4, 3) % 5
+
+    def test_golden(self):
+        """SHA-256 of b"<f4 (2,)\\n" and the eight bytes of two zeros."""
+        import hashlib
+
+        expected = hashlib.sha256(b"<f4 (2,)\n" + bytes(8)).hexdigest()
+        assert fingerprint(np.zeros(2, "<f4")) == expected
+
+    def test_values_shape_dtype_and_order_count(self):
+        x = self.X
+        others = [
+            x.reshape(3, 4),
+            x.astype(np.float64),
+            x.view(np.int32),
+            x.astype(">f4"),
+            x[::-1],
+            x.T,
+            x[:3],
+            sparse.csr_matrix(x),
+        ]
+        found = [fingerprint(x), *map(fingerprint, others)]
+        found += [fingerprint(x, x), fingerprint(x, x[:0]), fingerprint()]
+        assert len(set(found)) == len(found)
+
+    def test_memory_layout_does_not(self, tmp_path):
+        np.save(tmp_path / "x.npy", self.X)
+        mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+        wide = np.zeros((4, 6), np.float32)
+        wide[:, ::2] = self.X
+        for same in (np.asfortranarray(self.X), mapped, wide[:, ::2]):
+            assert fingerprint(same) == fingerprint(self.X)
+
+    def test_sparse_values_places_and_width_count_and_scipys_index_type_does_not(self):
+        x = sparse.csr_matrix(self.X)
+        same = x.copy()
+        same.indices, same.indptr = same.indices.astype(np.int64), same.indptr.astype(np.int64)
+        assert fingerprint(same) == fingerprint(x) == fingerprint(x.tocsc()) == fingerprint(x[:])
+        wider = sparse.csr_matrix((x.data, x.indices, x.indptr), shape=(4, 7))
+        moved = sparse.csr_matrix((x.data, x.indices[::-1].copy(), x.indptr), shape=x.shape)
+        found = {fingerprint(m) for m in (x, wider, moved, x * 2, x.astype(np.float64), x[::-1])}
+        assert len(found) == 6
+
+    def test_empty_arrays_and_texts_have_one_and_objects_none(self):
+        assert fingerprint(np.zeros((0, 3))) != fingerprint(np.zeros((3, 0)))
+        assert fingerprint(np.array(["a", "b"])) != fingerprint(np.array(["a", "c"]))
+        with pytest.raises(ValueError, match="dtype object has no bytes"):
+            fingerprint(np.array([{}, 1]))
+
+    def test_secrets_are_their_owners_and_damage_is_said(self, tmp_path):
+        file = tmp_path / "data.key"
+        for secret in (b"\x00" * 32, b"\xff" * 32):
+            write_secret(file, secret)
+            assert read_secret(file) == secret and file.stat().st_mode & 0o777 == 0o600
+        file.write_text("not hex")
+        with pytest.raises(ValueError, match=r"data\.key is gone or damaged"):
+            read_secret(file)
+        file.unlink()
+        with pytest.raises(ValueError, match="restore it, or start a new run"):
+            read_secret(file)
+
+
+def test_the_digests_of_a_data_set_are_of_its_private_and_its_public_part():
+    data = dataset()
+    assert data.sha256().keys() == {"private"}
+    held = hold_out_public(data, 0.1)
+    assert held.sha256() == {
+        "private": fingerprint(held.x_train, held.y_train),
+        "public": fingerprint(held.x_public, held.y_public),
+    }
+    assert fewer_public(held, 3).sha256()["private"] == held.sha256()["private"]
+    assert dataset(x_test=data.x_test + 1).sha256() == data.sha256()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
+from torch import nn
 
 from fedpriv import tree
 from fedpriv.central_experiment import CentralExperiment, build_central
@@ -17,11 +20,17 @@ from fedpriv.engine import SerialCarrier
 from fedpriv.mechanisms import Clip, Rounded, SideInformation
 from fedpriv.rng import Key
 from fedpriv.run import rounds
-from fedpriv.training.central import CentralSum, example_ids, public_gradient
+from fedpriv.training.central import CentralSum, example_ids, public_gradient, warm_start
 from fedpriv.training.central_task import CentralTask, zeros
-from fedpriv.training.linear_gradients import LinearRegressionGradients, LogisticGradients
+from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.training.linear_gradients import (
+    LinearRegressionGradients,
+    LogisticGradients,
+    SoftmaxGradients,
+)
 from fedpriv.training.local import Schedule
 from fedpriv.training.module import ArrayExamples, ModuleTrainer
+from fedpriv.training.module_gradients import ModuleGradients
 
 NUM, DIM, KEY = 200, 12, Key.simulation(4)
 SHAPES = {"weight": (DIM,), "bias": (1,)}
@@ -128,8 +137,6 @@ def test_a_preconditioner_of_ones_is_dp_sgd_bit_for_bit():
 
 def test_one_user_with_one_record_and_one_step_is_an_example():
     """The federated path, each of 200 users with one record, gives the centralised step."""
-    from torch import nn
-
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(40, DIM)).astype(np.float32), rng.normal(size=40).astype(np.float32)
     module = nn.Linear(DIM, 1, bias=False)
@@ -275,6 +282,308 @@ class TestRefusals:
                 cohort=("1",),
                 key=KEY,
             )
+
+
+class Recording(LogisticGradients):
+    """Notes what it is asked of."""
+
+    def __init__(self, x, y):
+        super().__init__(x, y)
+        self.looks, self.groups = [], []
+
+    def gradient(self, params, index, key=None):
+        self.looks.append(tuple(index.tolist()))
+        return super().gradient(params, index, key)
+
+    def grouped_sum(self, params, groups, bound, key=None):
+        self.groups.append({frozenset(group.tolist()) for group in groups})
+        return super().grouped_sum(params, groups, bound, key)
+
+
+def recording(num, seed):
+    x = np.random.default_rng(seed).normal(size=(num, DIM)).astype(np.float32)
+    return Recording(sparse.csr_matrix(x), (x[:, 0] > 0).astype(np.int64))
+
+
+class TestWarmStart:
+    def test_it_learns_from_public_examples_and_never_from_private_ones(self):
+        class Private(LogisticGradients):
+            def gradient(self, params, index, key=None):
+                raise AssertionError("a private example was looked at without noise")
+
+        x = sparse.csr_matrix(np.ones((NUM, DIM), np.float32))
+        guarded = replace(task(), train=Private(x, np.zeros(NUM, np.int64)))
+        for guide in ("none", "public-rmsprop"):
+            experiment = BASE.with_options({"warm-start-epochs": 2, "guide": guide})
+            found = build_central(experiment, guarded).task.init_params(KEY)
+            assert np.abs(found["weight"]).max() > 0
+
+    def test_in_one_batch_it_is_gradient_descent_by_hand(self):
+        """Twenty public examples are one batch, whatever their order."""
+        warmed = build_central(BASE.with_options({"warm-start-epochs": 3, "warm-start-rate": 0.7}))
+        found, public = warmed.task.init_params(KEY), reviews(20, 1)
+        expected = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
+        for _ in range(3):
+            step = public.gradient(expected, np.arange(20))
+            expected = {n: a - np.float32(0.7) * step[n] for n, a in expected.items()}
+        for name in SHAPES:
+            np.testing.assert_array_equal(found[name], expected[name])
+        assert flat(run(BASE.with_options({"warm-start-epochs": 1}))[2][-1]).any()
+
+    def test_every_epoch_goes_through_every_example_in_another_order(self):
+        public = recording(50, 3)
+        zero = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
+        warm_start(public, 50, zero, KEY, epochs=2, learning_rate=0.1, batch_size=20)
+        assert [len(look) for look in public.looks] == [20, 20, 10] * 2
+        for epoch in (public.looks[:3], public.looks[3:]):
+            assert sorted(i for look in epoch for i in look) == list(range(50))
+        assert public.looks[:3] != public.looks[3:]
+        assert not any(array.any() for array in zero.values())
+
+
+class TestIdeal:
+    """Clean gradients as guide: nothing is promised, and the noise is that of the private twin."""
+
+    @pytest.mark.parametrize("micro_batch", [1, 4])
+    def test_its_noise_is_bit_for_bit_that_of_a_run_that_promises_it(self, micro_batch):
+        options = {"micro-batch": micro_batch}
+        twin = build_central(BASE.with_options(options))
+        ideal = build_central(BASE.with_options({**options, "guide": "ideal"}))
+        assert ideal.round.unpromised_stddev == twin.plan.stddev == 0.15 * min(micro_batch, 2)
+        params = {"weight": np.zeros((500, 200), np.float32)}
+        found = ideal.round.noise(params, KEY)["weight"]
+        np.testing.assert_array_equal(found, twin.round.noise(params, KEY)["weight"])
+        # 1e5 normals: their deviation is within 1.5 % in all but 2e-11 of keys.
+        assert found.std() == pytest.approx(0.15 * min(micro_batch, 2), rel=0.015)
+
+    def test_without_noise_it_has_none(self):
+        ideal = build_central(BASE.with_options({"guide": "ideal", "noise": "none"}))
+        assert not any(
+            a.any() for a in ideal.round.noise(ideal.task.init_params(KEY), KEY).values()
+        )
+
+
+class TestPublicLooks:
+    def looks(self, **options):
+        public = recording(20, 1)
+        experiment = BASE.with_options({"guide": "public-rmsprop", "public-batch": 5, **options})
+        parts = build_central(experiment, replace(task(), public=public))
+        list(rounds(parts, SerialCarrier(trainer=parts.trainer), KEY))
+        return public.looks
+
+    @pytest.mark.parametrize("guide", ["public-adam", "r-pub", "mirror-descent"])
+    def test_every_step_looks_at_another_batch(self, guide):
+        looks = self.looks(guide=guide)
+        assert len(set(looks)) == len(looks) == 6
+        assert all(len(set(look)) == 5 for look in looks)
+
+    def test_so_does_every_batch_of_an_epochs_look(self):
+        looks = self.looks(refresh="epoch", steps=12)
+        assert len(set(looks)) == len(looks) == 8  # four before steps 1 and 11 each
+
+
+class TestGroupsByCoin:
+    """In which micro-batch an example is, its position and the round's key say, and nobody else."""
+
+    def groups(self, drawn, key):
+        gradients = recording(40, 5)
+        CentralSum(gradients=gradients, num_examples=40, num_groups=4).partial_sum(
+            params={n: np.zeros(s, np.float32) for n, s in SHAPES.items()},
+            bound=Clip(l2_clip_norm=1.0),
+            cohort=[str(i) for i in drawn],
+            key=key,
+        )
+        return gradients.groups[0]
+
+    def test_whoever_leaves_moves_nobody_else(self):
+        drawn = list(range(0, 40, 2))
+        whole = self.groups(drawn, KEY)
+        assert sorted(i for group in whole for i in group) == drawn and len(whole) == 4
+        for gone in drawn:
+            rest = self.groups([i for i in drawn if i != gone], KEY)
+            assert rest == {group - {gone} for group in whole} - {frozenset()}
+
+    def test_nor_does_the_order_of_arrival(self):
+        drawn = list(range(0, 40, 2))
+        assert self.groups(drawn[::-1], KEY) == self.groups(drawn, KEY)
+
+    def test_every_round_and_attempt_has_coins_of_its_own(self):
+        keys = [KEY.fold(round_num).fold(attempt) for round_num in (1, 2) for attempt in (1, 2)]
+        found = [frozenset(self.groups(range(40), key)) for key in keys]
+        assert len(set(found)) == 4
+
+
+def spoilt(kind, bad):
+    """A training set of 30 whose examples 3 and 11 cannot be learnt from, and its zero params."""
+    rng = np.random.default_rng(8)
+    x, y = rng.normal(size=(30, DIM)).astype(np.float32), rng.integers(0, 2, 30)
+    x[[3, 11], 2] = bad
+    weight = {"weight": np.zeros(DIM, np.float32)}
+    bias = {"bias": np.zeros(1, np.float32)}
+    match kind:
+        case "logistic":
+            return LogisticGradients(sparse.csr_matrix(x), y), weight | bias
+        case "softmax":
+            kernel = {"kernel": np.zeros((DIM, 3), np.float32), "bias": np.zeros(3, np.float32)}
+            return SoftmaxGradients(sparse.csr_matrix(x), y, 3), kernel
+        case "regression":
+            return LinearRegressionGradients(x, y - 0.5), weight
+    module = nn.Linear(DIM, 2)
+    params = {"weight": np.zeros((2, DIM), np.float32), "bias": np.zeros(2, np.float32)}
+    return ModuleGradients(module, nn.functional.cross_entropy, x, y), params
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "regression", "module"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+class TestWhatIsNotFinite:
+    def total(self, gradients, params, drawn, num_groups=None):
+        summed = CentralSum(gradients=gradients, num_examples=30, num_groups=num_groups)
+        cohort = [str(i) for i in drawn]
+        return summed.partial_sum(
+            params=params, bound=Clip(l2_clip_norm=0.5), cohort=cohort, key=KEY
+        )
+
+    def test_an_example_is_left_out_and_counted(self, kind, bad):
+        gradients, params = spoilt(kind, bad)
+        found = self.total(gradients, params, range(12))
+        rest = self.total(gradients, params, [i for i in range(11) if i != 3])
+        assert (found.num_users, found.num_failed) == (12, 2)
+        assert (rest.num_users, rest.num_failed) == (10, 0)
+        for name in params:
+            assert np.isfinite(found.total[name]).all() and np.any(found.total[name])
+            np.testing.assert_allclose(found.total[name], rest.total[name], rtol=1e-5, atol=1e-7)
+
+    def test_so_is_a_micro_batch_with_one_in_it(self, kind, bad):
+        gradients, params = spoilt(kind, bad)
+        found = self.total(gradients, params, range(30), num_groups=8)
+        place = KEY.fold("micro-batches").generator().integers(8, size=30)
+        spoiled = {int(place[3]), int(place[11])}
+        kept = [i for i in range(30) if int(place[i]) not in spoiled]
+        rest = self.total(gradients, params, kept, num_groups=8)
+        assert (found.num_failed, rest.num_failed) == (len(spoiled), 0)
+        for name in params:
+            np.testing.assert_allclose(found.total[name], rest.total[name], rtol=1e-5, atol=1e-7)
+
+    def test_when_params_have_diverged_everybody_fails(self, kind, bad):
+        gradients, params = spoilt(kind, bad)
+        gone = {name: np.full_like(array, np.nan) for name, array in params.items()}
+        self.total(gradients, params, (0, 1))  # a module chooses its way at params it can use
+        found = self.total(gradients, gone, range(7))
+        assert found.num_failed == 7 and not any(np.any(a) for a in found.total.values())
+        assert self.total(gradients, params, (0, 1)).num_failed == 0  # each sum for itself
+
+
+class TestCountedFailures:
+    def test_a_count_is_of_its_own_with_and_thread(self):
+        inside, go_on = threading.Event(), threading.Event()
+
+        def other():
+            with counted_failures() as failures:
+                contributes_zero(ValueError())
+                inside.set()
+                go_on.wait(60)
+                contributes_zero(ValueError())
+            return failures.count
+
+        with ThreadPoolExecutor(1) as pool, counted_failures() as mine:
+            done = pool.submit(other)
+            assert inside.wait(60)
+            contributes_zero(ValueError())
+            go_on.set()
+            assert done.result() == 2
+            with counted_failures() as inner:
+                contributes_zero(ValueError())
+            contributes_zero(ValueError())
+        assert (mine.count, inner.count) == (2, 1)
+        contributes_zero(ValueError())  # nobody counts
+        assert mine.count == 2
+
+    def test_it_ends_with_an_error(self):
+        with pytest.raises(KeyError), counted_failures() as failures:
+            raise KeyError
+        contributes_zero(ValueError())
+        assert failures.count == 0
+
+
+def test_a_run_says_how_many_examples_failed():
+    gradients, _ = spoilt("logistic", np.nan)
+    parts = build_central(
+        BASE.with_options({"batch-size": 30, "noise": "none"}),
+        replace(task(), train=gradients, num_train=30),
+    )
+    records = [r for r, _ in rounds(parts, SerialCarrier(trainer=parts.trainer), KEY)]
+    assert [r.diagnostics.cohort_size for r in records] == [30] * 6
+    assert [r.diagnostics.num_failed for r in records] == [2] * 6
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("batch-size", 0.0, "must be above 0"),
+            ("batch-size", -5.0, "must be above 0"),
+            ("epochs", 0.0, "must be above 0"),
+            ("epochs", -1.0, "must be above 0"),
+            ("steps", 0, "must be at least 1"),
+            ("steps", -3, "must be at least 1"),
+            ("micro-batch", 0, "must be at least 1"),
+            ("learning-rate", 0.0, "must be above 0"),
+            ("learning-rate", -0.1, "must be above 0"),
+            ("momentum", 1.0, "must be at least 0 and below 1"),
+            ("momentum", -0.1, "must be at least 0 and below 1"),
+            ("adaptivity", 0.0, "must be above 0"),
+            ("public-batch", 0, "must be at least 1"),
+            ("warm-start-epochs", -1, "must be at least 0"),
+            ("warm-start-rate", 0.0, "must be above 0"),
+            ("warm-start-rate", -1.0, "must be above 0"),
+            ("l2-clip-norm", 0.0, "must be above 0"),
+            ("normalise-regulariser", -1e-3, "must be at least 0"),
+            ("noise-multiplier", -1.0, "must be at least 0"),
+            ("target-epsilon", 0.0, "must be above 0"),
+            ("delta", 1.0, "must be above 0 and below 1"),
+            ("delta", 0.0, "must be above 0 and below 1"),
+            ("decay", 1.0, "must be at least 0 and below 1"),
+            ("regulariser", 0.0, "must be above 0"),
+            ("delay-plain", 0, "must be at least 1"),
+            ("delay-preconditioned", -1, "must be at least 1"),
+            ("clip-ratio", 0.0, "must be above 0"),
+            ("rate-ratio", -2.0, "must be above 0"),
+            ("ema-decay", 1.5, "must be at least 0 and below 1"),
+            ("eval-every", 0, "must be at least 1"),
+        ],
+    )
+    def test_numbers_without_sense_are_refused_by_name(self, name, value, said):
+        with pytest.raises(ValueError, match=rf"^{name} {value} {said}$"):
+            BASE.with_options({name: value})
+
+    @pytest.mark.parametrize(
+        "name",
+        [name for name, value in BASE.options().items() if not isinstance(value, (str, bool))],
+    )
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "ten", "null", True])
+    def test_what_is_no_number_is_refused_by_name(self, name, value):
+        with pytest.raises(ValueError, match=rf"^{name} '?{value}'? is not a finite number; give"):
+            BASE.with_options({name: value})
+
+    def test_what_may_be_left_out_says_how(self):
+        with pytest.raises(
+            ValueError, match=r"target-epsilon 'null' is not .* give one, or none to leave it out"
+        ):
+            BASE.with_options({"target-epsilon": "null"})
+        with pytest.raises(ValueError, match=r"learning-rate 'none' is not .* give one$"):
+            BASE.with_options({"learning-rate": "none"})
+        with pytest.raises(
+            ValueError, match=r"steps 2\.5 is not a whole number; give one, or none"
+        ):
+            BASE.with_options({"steps": 2.5})
+        aimed = BASE.with_options({"target-epsilon": 2.0})
+        assert aimed.noise_multiplier is None
+        for nothing in ("none", None):
+            assert aimed.with_options({"target-epsilon": nothing}).target_epsilon is None
+
+    def test_the_edges_of_the_ranges_are_inside(self):
+        edges = {"momentum": 0.0, "warm-start-epochs": 0, "decay": 0.0, "ema-decay": 0.0}
+        build_central(BASE.with_options({**edges, "optimizer": "momentum", "batch-size": 0.5}))
 
 
 def test_public_batches_are_drawn_from_the_key_and_may_be_everything():
