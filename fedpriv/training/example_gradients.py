@@ -34,8 +34,10 @@ class ExampleGradients(Protocol):
             float64 dense arrays. An example whose gradient is not finite contributes zero, alone.
 
         Guarantees:
-            * Each example moves the sum by at most `bound.l2_bound` in l2, to the rounding of
-              float32 sums (a part in 10^6).
+            * Each example, added or removed, moves the sum by at most `bound.l2_bound` in l2, to
+              the rounding of float32 sums (a part in 10^6). For a module of your own that holds
+              as far as examples are kept apart: `fedpriv.training.gradient_ways` says what its
+              trial finds, and what it cannot see.
         """
         ...
 

@@ -15,11 +15,11 @@ without a word. So a way is taken only if, on made-up examples and params near t
 finds what plain autograd finds for each example alone (`fedpriv.training.gradient_trial`). No
 example of the training set is looked at, so the choice is as public as the model.
 
-What a trial cannot see: code that decides by values, by a batch size or by a call's number that
-the trial did not meet (tried are 1, 3 and a whole chunk); something kept in a closure, a global or
-an object of a class of its own, unless it moves the next gradient at once; a mixing below the
-rounding of the trial, a part in 10^9 (10^6 where the module cannot be tried in float64). The first
-of these is no matter with `way="loop"`.
+What a trial cannot see: code that decides by values or by a batch size that it did not meet (tried
+are 1, 3 and a whole chunk); something that is kept in a closure, a global or an object of a class
+of its own, unless it moves the next gradient at once; a mixing of a part in 10^9 (10^6 in modules
+of more than 16 million parameters, or that ask for float32). `way="loop"` is safe for code that
+decides, since no two examples go through the module together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from torch import Tensor, nn
 
 from fedpriv.training.example_masks import ExampleMasks
 from fedpriv.training.factored import FactoredPass
-from fedpriv.training.gradient_trial import NARROW, WIDE, Precision, Trial, on_trial
+from fedpriv.training.gradient_trial import NARROW, WIDE, Precision, Trial
+from fedpriv.training.made_up import moved
 from fedpriv.training.plain_attributes import KeepsStateError
 from fedpriv.training.users_at_once import random_layer
 from fedpriv.training.whole_gradients import LoopPass, Pass, VmapPass
@@ -75,7 +76,7 @@ def choose(
 ) -> Chosen:
     """Return the first way that works, or a certain one.
 
-    Costs about what four chunks of training do, once. The module is as it was afterwards.
+    Costs what some ten chunks of training do, once. The module is as it was afterwards.
 
     Args:
         module: On its device.
@@ -93,10 +94,11 @@ def choose(
     """
     masks = ExampleMasks(module)
     is_random = bool(masks) or _draws_elsewhere(module)
-    most = len(x) if chunk is None else min(chunk, len(x))
+    most = max(1, len(x) if chunk is None else min(chunk, len(x)))
     refused: dict[Way, str] = {}
     for precision in _precisions(_size(module)):
-        with on_trial(module, loss, x, y, precision) as trial:
+        with moved(module, precision.dtype):
+            trial = Trial(module, loss, x, y, precision)
             try:
                 kept, draws = trial.alone(), trial.draws()
             except KeepsStateError:
@@ -135,13 +137,14 @@ def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
     if draws:
         raise ValueError(
             "its forward pass draws at random outside of nn.Dropout, and only way 'loop' gives "
-            "every example a stream of its own; draw by nn.Dropout layers where you can"
+            "every example a stream of its own; use nn.Dropout layers where you can"
         )
-    held = trial.few(run)
     if not isinstance(run, FactoredPass):  # takes examples apart by itself
+        trial.few(run, count=False)
         return _fitting(made)
-    trial.chunk(run, min(_fitting(held), most))
-    return _fitting(held)
+    fit = _fitting(trial.few(run, count=True))
+    trial.chunk(run, min(fit, most))
+    return fit
 
 
 def _fitting(floats: int) -> int:

@@ -181,7 +181,9 @@ class ModuleGradients:
 
     def _chosen(self) -> Chosen:
         if self._found is None:
-            self._found = choose(self._module, self._loss, self._x, self._y, self._given_way)
+            self._found = choose(
+                self._module, self._loss, self._x, self._y, self._given_way, self._given_chunk
+            )
         return self._found
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
