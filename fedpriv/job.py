@@ -26,6 +26,7 @@ from fedpriv.experiment import (
     make_trainer,
 )
 from fedpriv.options import Option
+from fedpriv.privacy.coverage import KEY, coverage_of, refuse_private_knowledge
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.rng import Key
 from fedpriv.run import RoundRecord, first_state, released_params, rounds
@@ -228,6 +229,7 @@ class Job:
             "majority_class_accuracy": corpus.get("majority_class_accuracy"),
             "epsilon": spent.value if plan.is_private else None,
             "epsilon_rdp": spent.rdp if plan.is_private else None,
+            KEY: list(coverage_of(self.folder.document).not_covered),
             "delta": spent.delta,
             "relation": plan.relation.value,
             "unit": plan.unit,
@@ -300,11 +302,16 @@ def start_job(
         keep_last: Newest checkpoints to keep; None keeps all.
 
     Raises:
-        ValueError: If the options do not fit together, the carrier cannot carry this task, or the
-            folder holds a run already. Nothing is written then.
+        ValueError: If the options do not fit together, the carrier cannot carry this task, a
+            secure run would know private things, or the folder holds a run already. Nothing is
+            written then.
     """
     parts = build_parts(experiment, corpus)
     _refuse_early(make_carrier, experiment, parts)
+    if secure:
+        side = parts.side_information
+        known = side and {"source": side.source}
+        refuse_private_knowledge(parts.plan.unit, parts.task.describe(), known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     folder = RunFolder.create(
         out,

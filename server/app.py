@@ -27,6 +27,7 @@ from fedpriv.flower.settings import (
 )
 from fedpriv.flower.strategy import GridCarrier, UserLevelStrategy
 from fedpriv.job import Job, federated, resume_job, start_job
+from fedpriv.privacy.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.run import RoundRecord
 
@@ -39,6 +40,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
     _show_log()
     job = _open_job(context.run_config)
+    mark = coverage_of(job.folder.document).mark
+    if mark:
+        _LOG.warning("the epsilon of every round %s", mark)
     experiment, parts = federated(job.experiment, job.parts)
     strategy = UserLevelStrategy(
         roster=parts.task.roster,

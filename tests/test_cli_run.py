@@ -315,7 +315,7 @@ BAD = {
     "cohort above users": (["dp-fedavg-tags", "--cohort", "61"], "60 users"),
     "rounds": (["dp-fedavg-tags", "--rounds", "0"], "num_rounds"),
     "noise": (["dp-fedavg-tags", "--noise-multiplier", "0"], "noise_multiplier"),
-    "negative": (["dp-fedavg-tags", "--target-epsilon", "-1"], "target_epsilon"),
+    "negative": (["dp-fedavg-tags", "--target-epsilon", "-1"], "target-epsilon -1.0"),
     "nan": (["dp-fedavg-tags", "--delta", "nan"], "delta"),
     "delta": (["dp-fedavg-tags", "--delta", "1.5"], "delta"),
     "users": (["dp-fedavg-tags", "--users", "0"], "users"),

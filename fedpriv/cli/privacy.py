@@ -138,7 +138,8 @@ def verify(
                 if found.mode == "simulation" and found.epsilon.accountant != "none"
                 else ""
             )
-            console.print(f"{simulated}{found.epsilon}", highlight=False, soft_wrap=True)
+            told = found.coverage.beside(f"{simulated}{found.epsilon}")
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
     if not found.ok:
         raise typer.Exit(1)
 

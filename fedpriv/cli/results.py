@@ -14,10 +14,25 @@ from rich.text import Text
 from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus import Corpus
 from fedpriv.data.tokens import tokenize
-from fedpriv.report.compare import Group, as_rows, mismatches, read_groups, write_comparison
-from fedpriv.report.exported import VOCABULARY, Vocabulary, export_run, load_model
+from fedpriv.report.compare import (
+    Group,
+    as_rows,
+    gaps,
+    mismatches,
+    read_groups,
+    write_comparison,
+)
+from fedpriv.report.exported import (
+    NO_WORDS,
+    VOCABULARY,
+    Vocabulary,
+    export_run,
+    has_vocabulary,
+    load_model,
+)
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
+from fedpriv.report.whose import whose, whose_all
 from fedpriv.report.wording import NOTHING, epsilon, percent, plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -68,6 +83,8 @@ def compare(
     table, note = _comparison_table(groups)
     console.print(table)
     _say(note)
+    for sentence in gaps(groups):
+        _say(f"‡ {sentence}")
     found = mismatches(groups)
     if found:
         _say(f"Not like with like: these runs differ in {', '.join(found)}.")
@@ -93,17 +110,17 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's model with its vocabulary and a card that states its privacy."""
-    vocabulary = None
-    if not (run / VOCABULARY).is_file():
-        vocabulary = corpus_vocabulary(read_run(run), corpus)
+    """Write a run's model, and a card that states its privacy; a tag model's vocabulary too."""
+    vocabulary, record = None, read_run(run)
+    if has_vocabulary(record) and not (run / VOCABULARY).is_file():
+        vocabulary = corpus_vocabulary(record, corpus)
     chosen = export_run(
         run, to, round_num=round_num, last_iterate=last_iterate, vocabulary=vocabulary
     )
     if as_json:
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
-        _say(f"{to}: the model after round {chosen}")
+        _say(f"{to}: the model after {whose(record.unit).turn} {chosen}")
 
 
 def predict(
@@ -117,7 +134,10 @@ def predict(
     """Rank tags for a text."""
     vocabulary = None
     if (model / "experiment.json").is_file() and not (model / VOCABULARY).is_file():
-        vocabulary = corpus_vocabulary(read_run(model), None)
+        record = read_run(model)
+        if not has_vocabulary(record):
+            raise ValueError(f"the model of {model} cannot be asked: {NO_WORDS}")
+        vocabulary = corpus_vocabulary(record, None)
     tokens = tokenize(sys.stdin.read() if text == "-" else text)
     found = load_model(model, vocabulary)
     ranked = found.rank(tokens, top)
@@ -147,8 +167,8 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
     where = corpus or run.corpus.get("path")
     if where is None:
         raise ValueError(
-            f"{run.directory} keeps no vocabulary and names no corpus; only tag models are "
-            "exported, and --corpus says where theirs is"
+            f"{run.directory} keeps no vocabulary and names no corpus; `fedpriv export --corpus` "
+            "takes it from one"
         )
     if not Path(where).is_dir():
         raise ValueError(f"the run's corpus is not at {where} any more; give --corpus PATH")
@@ -165,12 +185,13 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
 
 
 def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
+    rows, nouns = as_rows(groups), whose_all(group.head.unit for group in groups)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("experiment")
-    for name in ("accuracy*", "recall@5*", "accuracy†", "ε", "δ", "rounds", "seeds"):
+    for name in ("accuracy*", "recall@5*", "accuracy†", "ε", "δ", f"{nouns.turn}s", "seeds"):
         table.add_column(name, justify="right")
     table.add_column("")
-    for group, row in zip(groups, as_rows(groups), strict=True):
+    for group, row in zip(groups, rows, strict=True):
         labels = []
         if row["synthetic"]:
             labels.append("SYNTHETIC")
@@ -181,16 +202,18 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
         table.add_row(
             Text(plain(group.name)),
             *(_cell(group, key) for key in ("accuracy", "recall_at_5", "accuracy_public")),
-            epsilon(group.epsilon),
+            epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             f"{row['delta']:.2g}" if row["delta"] is not None else NOTHING,
             str(row["rounds"]),
             str(len(group.runs)),
             ", ".join(labels),
         )
     terms = dict.fromkeys(
-        f"{r['relation']}, per user, by {r['accountant']}" for r in as_rows(groups) if r["private"]
+        f"{row['relation']}, per {row['unit']}, by {row['accountant']}"
+        for row in rows
+        if row["private"]
     )
-    note = "* rostered users: a diagnostic, not covered by ε. † public users: released."
+    note = f"* {nouns.diagnosed}. † {nouns.released}."
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,6 +23,8 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.data.locate import resolve_corpus
+from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.coverage import Coverage, coverage_of
 from fedpriv.report.page import write_report
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
@@ -190,8 +193,9 @@ def run_command(
                 make_carrier=carriers(experiment, found and str(found.directory.resolve())),
                 keep_last=keep_last,
             )
+        covers = coverage_of(job.folder.document)
         try:
-            summary = _follow(job, quiet=as_json)
+            summary = _follow(job, covers, quiet=as_json)
         except KeyboardInterrupt:
             errors.print(f"interrupted; continue with: fedpriv run --resume {job.folder.path}")
             raise
@@ -199,7 +203,7 @@ def run_command(
     if as_json:
         print_json(summary)
     else:
-        _print_summary(summary, report)
+        _print_summary(summary, covers, report)
 
 
 @contextmanager
@@ -283,8 +287,10 @@ def _import_progress() -> Any:
     return show
 
 
-def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
+def _follow(job: Job, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
     """Run to the end behind a progress bar: round, accuracy, ε so far, time left."""
+    if covers.mark and not quiet:
+        errors.print(f"[yellow]ε {escape(covers.mark)}[/]", highlight=False, soft_wrap=True)
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -311,20 +317,22 @@ def _follow(job: Job, *, quiet: bool) -> dict[str, Any]:
             if accuracy is not None:
                 bar.update(line, accuracy=f"{accuracy:.1%}")
             if spent is not None:  # priced where a round is evaluated
-                bar.update(line, epsilon=f"{spent:.2f}")
+                gap = " (does NOT cover all)" if covers.mark else ""
+                bar.update(line, epsilon=f"{rounded_up(spent, 2):.2f}{gap}")
             bar.update(line, completed=job.ledger.charges)
 
         return job.run(on_round=show)
 
 
-def _print_summary(summary: dict[str, Any], report: Path) -> None:
+def _print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:
     epsilon = summary["epsilon"]
-    said = (
-        "no privacy (ε = ∞)"
+    said = covers.beside(
+        f"no privacy (ε = ∞): {covers.reason}"
         if epsilon is None
         else (
-            f"ε = {epsilon:.3f} at δ = {summary['delta']:.2e} ({summary['unit']}-level, "
-            f"{summary['relation']}, {summary['accountant']}, {summary['mode']})"
+            f"ε = {rounded_up(epsilon, 3):.3f} at δ = {summary['delta']:.2e} "
+            f"({summary['unit']}-level, {summary['relation']}, {summary['accountant']}, "
+            f"{summary['mode']})"
         )
     )
     central = summary["unit"] == "example"
@@ -343,7 +351,7 @@ def _print_summary(summary: dict[str, Any], report: Path) -> None:
     seconds = summary["seconds_per_round"]
     digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
     took = f" at {seconds:{digits}} s" if seconds else ""
-    rows["rounds"] = f"{summary['rounds']}{took}"
+    rows["steps" if central else "rounds"] = f"{summary['rounds']}{took}"
     rows["run folder"] = str(summary["run_dir"])
     rows["report"] = str(report)
     for label, value in rows.items():  # no table: it would cut long paths short

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon, rounded_up
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.origins import known_of_protected, taken_as_public, whose_words
 from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.wording import factor, one_of, protected, short, sure, turn_of
 
 NO_MEANINGFUL_PROTECTION_ABOVE = 10.0
 """ε above which a run is labelled. At ε = 10 the odds that somebody took part may be multiplied by
@@ -43,13 +46,16 @@ class Statement:
     """What a run promises.
 
     Attributes:
-        headline: One line: the ε with all that makes it mean something, and its label.
+        headline: One line: the ε with all that makes it mean something, what it does not cover,
+            and its label.
+        not_covered: What ε does not cover, in plain phrases; empty where it covers everything.
         no_meaningful_protection: Whether ε is infinite or above 10.
         simulated: Whether the noise came from a seed.
         sections: The statement's parts, in reading order.
     """
 
     headline: str
+    not_covered: tuple[str, ...]
     no_meaningful_protection: bool
     simulated: bool
     sections: tuple[Section, ...]
@@ -58,6 +64,7 @@ class Statement:
         """Return plain JSON values."""
         return {
             "headline": self.headline,
+            KEY: list(self.not_covered),
             "no_meaningful_protection": self.no_meaningful_protection,
             "simulated": self.simulated,
             "sections": [
@@ -75,6 +82,7 @@ def privacy_statement(
     engine: str = "serial",
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -86,9 +94,12 @@ def privacy_statement(
         engine: The carrier; "flower" adds what nodes and the network see.
         corpus: What `experiment.json` says of the corpus; missing facts are left out.
         side_information: Its "source" and "description", or None without preconditioning.
+        options: The experiment's, by their command-line names; they tell noise that is added
+            without a promise.
     """
     corpus = corpus or {}
-    spent = plan.epsilon(num_charges)
+    covers = coverage(plan, corpus=corpus, side_information=side_information, options=options)
+    spent = covers.explained(plan.epsilon(num_charges))
     simulated = mode != "secure"
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
     label = (
@@ -96,19 +107,24 @@ def privacy_statement(
         if not weak
         else ("no privacy" if math.isinf(spent.value) else "no meaningful protection")
     )
-    headline = ("simulated " if simulated and plan.is_private else "") + str(spent)
+    headline = covers.beside(("simulated " if simulated and plan.is_private else "") + str(spent))
     parts = (
-        ("The promise", _promise(plan, spent, label)),
+        ("The promise", _promise(plan, spent, label, covers)),
         ("Who is protected", _who(plan, corpus)),
         ("How ε was counted", _counted(plan, spent, num_charges, num_lost)),
         ("Randomness", _randomness(plan, simulated)),
-        ("Whose words are in an example", _words(corpus)),
-        ("What was taken to be public", _public(plan, corpus, side_information)),
+        ("Whose words are in an example", whose_words(corpus)),
+        ("What was taken to be public", taken_as_public(plan, corpus, side_information)),
+        (
+            f"What was taken from {protected(plan)}",
+            known_of_protected(plan, corpus, side_information),
+        ),
         ("What ε does not cover", _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, engine)),
     )
     return Statement(
         headline=f"{headline}: {label}" if label else headline,
+        not_covered=covers.not_covered,
         no_meaningful_protection=weak,
         simulated=simulated,
         sections=tuple(
@@ -140,17 +156,20 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         engine=str(document.get("engine", "serial")),
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),
+        options=document.get("experiment"),
     )
 
 
-def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
+def _promise(plan: Plan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
     if not plan.is_private:
+        reason = spent.reason
+        done = "This run adds no noise." if reason == NO_NOISE else f"In this run {reason}."
         return [
-            "This run adds no noise. It promises nothing: ε is infinite, and whoever sees the "
+            f"{done} It promises nothing: ε is infinite, and whoever sees the "
             f"model may learn anything about any {plan.unit} in it."
         ]
     change = (
-        f"whether {_one(plan)} there or not"
+        f"whether {one_of(plan)} there or not"
         if plan.relation is Relation.ADD_REMOVE
         else (
             "replacing all records of one rostered user by any others"
@@ -159,9 +178,10 @@ def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
         )
     )
     text = [
-        f"ε = {_short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
-        f"of anything released by a factor of at most e^{_short(spent.value)}"
-        f"{_factor(spent.value)}, except with probability δ."
+        f"ε = {short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
+        f"of anything released by a factor of at most e^{short(spent.value)}"
+        f"{factor(spent.value)}, except with probability δ."
+        + (f" It {covers.mark}." if covers.mark else "")
     ]
     if math.isfinite(spent.value):
         about = (
@@ -171,7 +191,7 @@ def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
         )
         text.append(
             f"Put as a bet: somebody who knows everything else and gives even odds on "
-            f"{about} may become {_sure(spent.value)} sure, and not surer, δ aside."
+            f"{about} may become {sure(spent.value)} sure, and not surer, δ aside."
         )
     if label:
         text.append(
@@ -185,7 +205,7 @@ def _promise(plan: Plan, spent: Epsilon, label: str) -> list[str]:
 def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
     if not plan.is_private:
         return []
-    provenance = _object(corpus.get("provenance"))
+    provenance = as_object(corpus.get("provenance"))
     named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
     if plan.unit == "example":
         text = [
@@ -216,17 +236,20 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
 def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
     if not plan.is_private:
         return []
+    turn = turn_of(plan)
     if plan.sampling == "fixed":
         drawn = (
-            f"Every round draws {plan.expected_cohort_size:g} of {plan.num_users} {plan.unit}s "
-            "without replacement. Cohorts of fixed size earn much less than independent "
-            f"coins, and are accounted as what they are, under replacement of one {plan.unit}."
+            f"Every {turn.one} draws {plan.expected_cohort_size:g} of {plan.num_users} "
+            f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
+            f"much less than independent coins, and are accounted as what they are, "
+            f"under replacement of one {plan.unit}."
         )
     else:
         drawn = (
-            f"Every round draws each {plan.unit} by a coin of its own with probability "
+            f"Every {turn.one} draws each {plan.unit} by a coin of its own with probability "
             f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
-            "average); the server tosses the coins, and ε holds as long as the cohort stays secret."
+            f"average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
+            "stays secret."
         )
         if plan.cohort_cap is not None:
             drawn += (
@@ -255,7 +278,7 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
         )
     lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
     beside = (
-        f" Rényi accounting (RDP) gives {_short(spent.rdp)}."
+        f" Rényi accounting (RDP) gives {short(spent.rdp)}."
         if spent.rdp is not None and spent.accountant != "RDP"
         else ""
     )
@@ -265,9 +288,9 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
     return [
         drawn,
         noised,
-        f"{num_charges} of {plan.num_rounds} planned rounds are charged{lost}. Every round was "
-        f"charged on disk before its {plan.unit}s and its noise were drawn, and everything "
-        "computed from released values is free.",
+        f"{num_charges} of {plan.num_rounds} planned {turn.one}s are charged{lost}. Every "
+        f"{turn.one} was charged on disk before its {plan.unit}s and its noise were drawn, and "
+        "everything computed from released values is free.",
         f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}",
     ]
 
@@ -275,83 +298,20 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
 def _randomness(plan: Plan, simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
+    turn = turn_of(plan)
     if simulated:
         return [
             "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
-            "subtract the noise and redraw the cohorts. It is the ε the same plan would have "
-            "in secure mode.",
+            f"subtract the noise and redraw the {turn.draws}. It is the ε the same plan would "
+            "have in secure mode.",
             "Floating point: not hardened. Noise is drawn in float32, whose last bits can "
             "betray the sum.",
         ]
     return [
         "Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
-        "from a ChaCha20 key stream, cohorts from a generator seeded by the same source.",
+        f"from a ChaCha20 key stream, {turn.draws} from a generator seeded by the same source.",
         "Floating point: not hardened. Noise is drawn in float32, whose last bits can betray "
         "the sum; ε is that of exact arithmetic.",
-    ]
-
-
-def _words(corpus: Mapping[str, Any]) -> list[str]:
-    provenance = _object(corpus.get("provenance"))
-    share = provenance.get("foreign_text_share")
-    others = provenance.get("foreign_text_share_by_rostered_users")
-    if provenance.get("own_text_only"):
-        return [
-            "Titles written by other accounts were dropped (own text only): an example holds "
-            "words of its own account, and a label that follows the post's tags."
-        ]
-    if not isinstance(share, (int, float)) or not share:
-        return []
-    text = (
-        f"An answer's example carries the title and tags of the question it answers, written "
-        f"by somebody else: {_percent(share)} of the rostered users' examples do"
-    )
-    if isinstance(others, (int, float)):
-        text += f", and for {_percent(others)} that somebody is another rostered user"
-    return [
-        text + ".",
-        "The promise is about an account's examples. It does not cover a person's words inside "
-        "other accounts' examples; preparing the corpus with --own-text-only drops them.",
-    ]
-
-
-def _public(plan: Plan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None) -> list[str]:
-    provenance = _object(corpus.get("provenance"))
-    text = [
-        f"{title}: {str(provenance[name]).rstrip('.')}."
-        for title, name in (
-            ("Vocabulary", "words"),
-            ("Tag list", "tags"),
-            ("Word counts", "word_counts"),
-        )
-        if provenance.get(name)
-    ]
-    if provenance.get("tags") and provenance.get("foreign_text_share"):
-        text.append(
-            "An answer by a user outside the roster carries the tags its question was given, maybe "
-            "by a rostered user; the order of the tags counts them as that answer's own."
-        )
-    if "private" in str(provenance.get("word_counts_source", "")):
-        text.append(
-            "Vocabulary and counts were taken from users that include rostered ones. Their "
-            "use is NOT covered by ε."
-        )
-    if side is not None:
-        text.append(f"Side information: {str(side.get('description', 'unknown')).rstrip('.')}.")
-        if side.get("source") == "private":
-            text.append(
-                f"This side information was computed from {_protected(plan)}. Its use is NOT "
-                "covered by ε, and the figures above do not hold for a run that uses it."
-            )
-    if not text:
-        return []
-    outside = corpus.get("num_public_users")
-    named = "public examples" if plan.unit == "example" else "users outside the roster"
-    who = f"the {outside} {named}" if outside else "whoever it came from"
-    return [
-        *text,
-        f"That these were public beforehand is an assumption, not a result: {who} get "
-        "no protection from this run.",
     ]
 
 
@@ -364,16 +324,19 @@ def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list
     ]
     if simulated:
         text.append(
-            f"Diagnostics: accuracy on {_protected(plan)}, cohort sizes, counts of failures and "
-            "timings (diagnostics.jsonl, and figures taken from it). They are computed "
-            "from private data without noise; a deployment must not publish them."
+            f"Diagnostics: accuracy on {protected(plan)}, {turn_of(plan).drawn} sizes, counts of "
+            "failures and timings (diagnostics.jsonl, and figures taken from it). They are "
+            "computed from private data without noise; a deployment must not publish them."
         )
     if plan.unit == "example":
         text.append("The test set, on which released accuracy is measured, and public examples.")
     elif corpus.get("num_public_users"):
         text.append("Users outside the roster, on whom released accuracy is measured.")
     text.append(
-        "The server and the network: the server is trusted to see updates before the noise "
+        "The trainer, which sees everything before the noise and is trusted to forget it; how long "
+        "it took is not hidden."
+        if plan.unit == "example"
+        else "The server and the network: the server is trusted to see updates before the noise "
         "and to forget them; message sizes and times are not hidden."
     )
     return text
@@ -389,42 +352,3 @@ def _nodes(plan: Plan, engine: str) -> list[str]:
         "A node that hosts k users is trusted to bound each of them; the server holds its sum to "
         "k times the bound. Nodes are believed about whom they host: authenticate them.",
     ]
-
-
-def _protected(plan: Plan) -> str:
-    return "rostered users" if plan.unit == "user" else "private examples"
-
-
-def _one(plan: Plan) -> str:
-    if plan.unit == "user":
-        return "one rostered user's records were"
-    return "one example of the training set was"
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _short(value: float) -> str:
-    """Return an ε in three figures or in whole numbers, rounded up."""
-    if math.isinf(value) or value <= 0.0:
-        return "∞" if value > 0.0 else "0"
-    digits = max(2 - math.floor(math.log10(value)), 0)
-    return f"{rounded_up(value, digits):.{digits}f}"
-
-
-def _factor(value: float) -> str:
-    if value >= 20.0:
-        return ""
-    factor = math.exp(value)
-    return f" (about {factor:,.0f})" if factor >= 10.0 else f" (about {factor:.2g})"
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.1f} %"
-
-
-def _sure(value: float) -> str:
-    """Return the posterior of even odds under ε: e^ε / (1 + e^ε)."""
-    sure = 100.0 / (1.0 + math.exp(-value))
-    return f"{sure:.0f} %" if sure < 99.0 else f"{sure:.2f} %" if sure < 99.99 else "all but fully"

@@ -21,6 +21,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.coverage import KEY, NOT_KNOWN, Coverage, coverage_of
 from fedpriv.privacy.history import History
 from fedpriv.privacy.ledger import LedgerError, read_ledger
 from fedpriv.privacy.plan import Plan
@@ -52,6 +53,8 @@ class Verification:
         num_releases: Releases on the ledger.
         num_lost: Charges without a release.
         mode: "simulation", "secure", or "" if the ledger cannot be read.
+        coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
+            that is not known, and said.
     """
 
     checks: tuple[Check, ...]
@@ -60,6 +63,7 @@ class Verification:
     num_releases: int
     num_lost: int
     mode: str
+    coverage: Coverage = NOT_KNOWN
 
     @property
     def ok(self) -> bool:
@@ -74,6 +78,7 @@ class Verification:
                 {"name": check.name, "ok": check.ok, "text": check.text} for check in self.checks
             ],
             **(self.epsilon.to_json() if self.epsilon is not None else {"epsilon": None}),
+            KEY: list(self.coverage.not_covered),
             "charges": self.num_charges,
             "releases": self.num_releases,
             "lost": self.num_lost,
@@ -129,19 +134,21 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
     ]
     final = history.epsilon()
     checks += _budget(history, final)
-    checks += _experiment(folder, history)
+    stated, covers = _experiment(folder, history)
+    checks += stated
     checks += _rounds(folder, history)
-    checks += _summary(folder, history, final)
+    checks += _summary(folder, history, final, covers)
     hashes = {record.hash: number for number, record in enumerate(records)}
     checks += _checkpoints(folder, history, hashes)
     checks += _digests(folder, history)
     return Verification(
         checks=tuple(checks),
-        epsilon=final,
+        epsilon=covers.explained(final),
         num_charges=spent,
         num_releases=len(history.releases),
         num_lost=len(history.lost),
         mode=history.mode,
+        coverage=covers,
     )
 
 
@@ -158,41 +165,32 @@ def _budget(history: History, final: Epsilon) -> list[Check]:
     ]
 
 
-def _experiment(folder: Path, history: History) -> list[Check]:
+def _experiment(folder: Path, history: History) -> tuple[list[Check], Coverage]:
+    unknown = NOT_KNOWN if history.plan.is_private else Coverage()
+
+    def wrong(text: str) -> tuple[list[Check], Coverage]:
+        return [Check(name="experiment", ok=False, text=text)], unknown
+
     path = folder / "experiment.json"
     if not path.exists():
-        return []
+        return [], unknown
     try:
         stated = _object(path)
         plan = Plan.from_json(stated["plan"])
         mode = stated.get("mode", history.mode)
     except (OSError, ValueError, KeyError) as error:
-        return [Check(name="experiment", ok=False, text=f"experiment.json cannot be read: {error}")]
+        return wrong(f"experiment.json cannot be read: {error}")
     sealed = history.extra.get("experiment_sha256")
     if sealed is not None and sealed != document_digest(stated):
-        return [
-            Check(
-                name="experiment",
-                ok=False,
-                text="experiment.json is not the one the run was started with",
-            )
-        ]
+        return wrong("experiment.json is not the one the run was started with")
     if plan != history.plan:
-        return [
-            Check(
-                name="experiment",
-                ok=False,
-                text="the plan of experiment.json is not the plan of the ledger",
-            )
-        ]
-    return [
-        Check(
-            name="experiment",
-            ok=mode == history.mode,
-            text=f"experiment.json states the ledger's plan, mode {mode!r} "
-            f"(ledger: {history.mode!r})",
-        )
-    ]
+        return wrong("the plan of experiment.json is not the plan of the ledger")
+    check = Check(
+        name="experiment",
+        ok=mode == history.mode,
+        text=f"experiment.json states the ledger's plan, mode {mode!r} (ledger: {history.mode!r})",
+    )
+    return [check], coverage_of(stated)
 
 
 def _rounds(folder: Path, history: History) -> list[Check]:
@@ -248,7 +246,7 @@ def _rounds(folder: Path, history: History) -> list[Check]:
     ]
 
 
-def _summary(folder: Path, history: History, final: Epsilon) -> list[Check]:
+def _summary(folder: Path, history: History, final: Epsilon, covers: Coverage) -> list[Check]:
     path = folder / "summary.json"
     if not path.exists():
         return []
@@ -263,6 +261,9 @@ def _summary(folder: Path, history: History, final: Epsilon) -> list[Check]:
         problems.append(f"it states δ {stated['delta']}, the plan has {final.delta}")
     if stated.get("relation", final.relation.value) != final.relation.value:
         problems.append(f"it states {stated['relation']}, the plan has {final.relation.value}")
+    gaps = list(covers.not_covered)
+    if covers != NOT_KNOWN and stated.get(KEY, gaps) != gaps:
+        problems.append("what it says that ε does not cover is not what experiment.json gives")
     released = history.rounds_done
     if stated.get("rounds", released) != released:
         problems.append(f"it states {stated['rounds']} rounds, {released} were released")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.privacy.coverage import KEY, Coverage
 from fedpriv.privacy.statement import run_statement
 from fedpriv.report.headline import Estimate, badges, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key, write_page
@@ -16,6 +17,7 @@ from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value, points, read_run
 from fedpriv.report.tables import exact
 from fedpriv.report.theme import document, series
+from fedpriv.report.whose import Whose, whose_all
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
 
 # Columns of the comparison that are measured, and where.
@@ -42,6 +44,13 @@ class Group:
     def name(self) -> str:
         """Name of the experiment."""
         return self.head.name
+
+    @property
+    def coverage(self) -> Coverage:
+        """What the ε of these runs does not cover, each phrase once."""
+        found = [run.coverage for run in self.runs]
+        phrases = dict.fromkeys(phrase for one in found for phrase in one.not_covered)
+        return Coverage(not_covered=tuple(phrases), reason=found[0].reason)
 
     @property
     def epsilon(self) -> float:
@@ -94,6 +103,8 @@ def mismatches(groups: Sequence[Group]) -> list[str]:
         "roster": [g.head.corpus.get("roster_sha256") for g in groups],
         "δ": [p.delta for p in promises],
         "neighbouring relation": [p.relation for p in promises],
+        "unit of privacy": [g.head.unit for g in groups],
+        "what ε covers": [g.coverage.not_covered for g in groups if g.head.private],
     }
     return [name for name, values in facts.items() if len(set(values)) > 1]
 
@@ -113,8 +124,10 @@ def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "simulated": run.simulated,
             "no_meaningful_protection": run_statement(run.directory).no_meaningful_protection,
             "epsilon": group.epsilon if math.isfinite(group.epsilon) else None,
+            KEY: list(group.coverage.not_covered),
             "delta": promise.delta if promise else None,
             "relation": promise.relation.value if promise else None,
+            "unit": run.unit,
             "accountant": promise.accountant if promise else None,
             "rounds": min(r.rounds_done for r in group.runs),
             "rounds_planned": run.rounds_planned,
@@ -184,20 +197,39 @@ def _table(groups: Sequence[Group]) -> str:
         cells = "".join(f'<td class="n">{_measure_cell(group.measure(key))}</td>' for key in keys)
         rows.append(
             f"<tr><th>{safe(group.name)}{remark}</th><td>{_strip(lead, scale, series(index))}</td>"
-            f'{cells}<td class="n">{safe(epsilon(group.epsilon))}</td>'
+            f'{cells}<td class="n">{safe(epsilon(group.epsilon))}{_gap(group)}</td>'
             f'<td class="n">{safe(number(min(r.rounds_done for r in group.runs)))}</td>'
             f'<td class="n">{len(group.runs)}</td></tr>'
         )
     return (
-        f'<div class="scroll"><table class="runs"><thead>{_head(keys)}</thead>'
+        f'<div class="scroll"><table class="runs"><thead>{_head(keys, _whose(groups))}</thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def _head(keys: Sequence[str]) -> str:
+def gaps(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence for each group whose ε does not cover everything."""
+    return [
+        f"The ε of {group.name} {group.coverage.mark}." for group in groups if group.coverage.mark
+    ]
+
+
+def _gap(group: Group) -> str:
+    mark = group.coverage.mark
+    return f"<small>{safe(mark)}</small>" if mark else ""
+
+
+def _whose(groups: Sequence[Group]) -> Whose:
+    return whose_all(group.head.unit for group in groups)
+
+
+def _head(keys: Sequence[str], nouns: Whose) -> str:
     """Return two header rows: whose examples were measured, then what."""
     groups = ""
-    for source, title in (("diagnosed", "rostered users"), ("released", "public users")):
+    for source, title in (
+        ("diagnosed", f"{nouns.rostered}s"),
+        ("released", f"{nouns.public}s"),
+    ):
         count = sum(MEASURES[key] == source for key in keys)
         if count:
             groups += f'<th class="g" colspan="{count}">{title}</th>'
@@ -207,7 +239,8 @@ def _head(keys: Sequence[str]) -> str:
     )
     return (
         f'<tr class="over"><th colspan="2"></th>{groups}<th colspan="3"></th></tr>'
-        f'<tr><th>experiment</th><th></th>{names}<th class="n">ε</th><th class="n">rounds</th>'
+        f'<tr><th>experiment</th><th></th>{names}<th class="n">ε</th>'
+        f'<th class="n">{nouns.turn}s</th>'
         '<th class="n">seeds</th></tr>'
     )
 
@@ -246,18 +279,19 @@ def _strip(value: Estimate | None, scale: float, colour: str) -> str:
 
 
 def _notes(groups: Sequence[Group], num_runs: int) -> str:
-    sentences = []
+    sentences, nouns = [], _whose(groups)
     terms = list(dict.fromkeys(", ".join(privacy_terms(g.head)) for g in groups if g.head.private))
     if terms:
         sentences.append(f"ε with {safe('; or '.join(terms))}.")
+    sentences += [safe(sentence) for sentence in gaps(groups)]
     if any(group.measure("accuracy") for group in groups):
-        sentences.append("Accuracy on rostered users is a diagnostic, not covered by ε.")
+        sentences.append(f"Accuracy on {nouns.rostered}s is a diagnostic, not covered by ε.")
     if any(len(group.runs) > 1 for group in groups):
-        sentences.append("± is half a 95 % t-interval over seeds, on the same users.")
+        sentences.append(f"± is half a 95 % t-interval over seeds, on the same {nouns.one}s.")
     if num_runs > 1 and any(group.head.private for group in groups):
         sentences.append(
-            "Each ε speaks of one run alone: training many runs on the same users, and choosing "
-            "among them by their accuracy, is covered by none of them."
+            f"Each ε speaks of one run alone: training many runs on the same {nouns.one}s, and "
+            "choosing among them by their accuracy, is covered by none of them."
         )
     return f'<p class="note" style="margin-top:1rem">{" ".join(sentences)}</p>'
 
@@ -282,24 +316,25 @@ def _mean_line(group: Group, key: str, index: int) -> Line:
 
 def _plots(groups: Sequence[Group]) -> list[str]:
     last_round = max(max(group.head.rounds_planned, group.head.rounds_done) for group in groups)
-    parts = []
+    parts, nouns = [], _whose(groups)
     for key, title, note in (
-        ("accuracy", "Accuracy on rostered users", "Not covered by ε. "),
-        ("accuracy_public", "Accuracy on public users", "Released. "),
+        ("accuracy", f"Accuracy on {nouns.rostered}s", "Not covered by ε. "),
+        ("accuracy_public", f"Accuracy on {nouns.public}s", "Released. "),
     ):
         lines = [_mean_line(group, key, index) for index, group in enumerate(groups)]
         lines = [line for line in lines if line.x]
         if not lines:
             continue
         bands = " Shaded: 95 % interval over seeds." if any(len(x.low) for x in lines) else ""
-        dashes = " Dashed: without noise." if any(x.dashed for x in lines) else ""
+        dashes = " Dashed: not private." if any(x.dashed for x in lines) else ""
         ends = "; ".join(f"{line.label} {percent(line.y[-1])}" for line in lines)
         plot = both_widths(
             lines,
             name=key.replace("_", "-"),
-            alternative=f"{title} against rounds, at the end: {ends}.",
+            alternative=f"{title} against {nouns.turn}s, at the end: {ends}.",
             height=380,
             last_round=last_round,
+            turn=nouns.turn,
             share=True,
         )
         parts.append(

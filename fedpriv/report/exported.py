@@ -1,7 +1,7 @@
 """A model folder that stands on its own: params, vocabulary, and what was promised.
 
-An export holds `model.safetensors`, `vocabulary.json` and `README.md`. Nothing in it is executed
-when it is loaded.
+An export holds `model.safetensors` and `README.md`, and that of a tag model `vocabulary.json`.
+Nothing in it is executed when it is loaded.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fedpriv.report.series import RunRecord, read_run
 
 MODEL, VOCABULARY = "model.safetensors", "vocabulary.json"
 AVERAGE = "ema/"
+NO_WORDS = "only a tag model knows which words its inputs are, and can read a text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,11 @@ def released_params(
     return chosen, average if average and not last_iterate else iterate
 
 
+def has_vocabulary(run: RunRecord) -> bool:
+    """Return whether a run's model is a tag model, whose rows and columns are words and tags."""
+    return (run.directory / VOCABULARY).is_file() or bool(run.corpus.get("num_tags"))
+
+
 def export_run(
     directory: str | Path,
     destination: str | Path,
@@ -162,26 +168,29 @@ def export_run(
         destination: The folder to make; an empty one is taken too.
         round_num: Which checkpoint; None for the newest.
         last_iterate: See `released_params`.
-        vocabulary: Needed only where the run folder holds none.
+        vocabulary: Needed only for a tag model whose run folder holds none.
 
     Raises:
-        ValueError: If the destination holds something, the checkpoint does not exist, or the
-            vocabulary is missing or of another size than the model.
+        ValueError: If the destination holds something, the checkpoint does not exist, or a tag
+            model's vocabulary is missing or of another size than the model.
     """
     run, destination = read_run(directory), Path(destination)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ValueError(f"{destination} is not an empty folder; export to a new one")
     chosen, params = released_params(run, round_num, last_iterate=last_iterate)
-    if vocabulary is None:
+    if vocabulary is None and has_vocabulary(run):
         vocabulary = read_vocabulary(run.directory / VOCABULARY)
-    check_model(params, vocabulary)
+    if vocabulary is not None:
+        check_model(params, vocabulary)
     destination.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
         metadata = {"format": "fedpriv-export", "version": "1", "round_num": str(chosen)}
         write_tensors(building / MODEL, params, metadata)
-        write_vocabulary(building / VOCABULARY, vocabulary)
-        card = model_card(run, chosen, {n: tuple(t.shape) for n, t in params.items()})
+        if vocabulary is not None:
+            write_vocabulary(building / VOCABULARY, vocabulary)
+        shapes = {n: tuple(t.shape) for n, t in params.items()}
+        card = model_card(run, chosen, shapes, vocabulary=vocabulary is not None)
         (building / "README.md").write_text(card, encoding="utf-8")
         # A folder made for building is private to its owner; the result is an ordinary one.
         building.chmod(0o755)
@@ -211,6 +220,10 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
             f"{path} is neither an export ({MODEL}) nor a run folder (experiment.json)"
         )
     if vocabulary is None:
+        if not (path / VOCABULARY).is_file():
+            raise ValueError(
+                f"{path} has no {VOCABULARY}: {NO_WORDS}, unless it is given with a vocabulary"
+            )
         vocabulary = read_vocabulary(path / VOCABULARY)
     check_model(params, vocabulary)
     return TagModel(kernel=params["kernel"], bias=params["bias"], vocabulary=vocabulary)

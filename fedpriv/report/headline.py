@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
+from fedpriv.privacy.coverage import NO_NOISE
 from fedpriv.privacy.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
+from fedpriv.report.whose import whose
 from fedpriv.report.wording import epsilon, number, percent, plain, safe
 
 
@@ -64,17 +66,23 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append(("Not private", True))
     elif statement.no_meaningful_protection:
         found.append(("No meaningful protection", True))
+    if statement.not_covered:
+        found.append(("ε does not cover everything", True))
     if run.simulated:
         found.append(("Simulated", False))
     if run.rounds_done < run.rounds_planned:
-        found.append((f"{run.rounds_done} of {run.rounds_planned} rounds", False))
+        turn = whose(run.unit).turn
+        found.append((f"{run.rounds_done} of {run.rounds_planned} {turn}s", False))
     return found
 
 
 def privacy_terms(run: RunRecord) -> list[str]:
     """Return what an ε is meaningless without: δ, relation, unit, accountant."""
     if not run.private:
-        return ["no noise was added: nothing is promised to anyone"]
+        reason = run.coverage.reason
+        return [
+            "no noise was added: nothing is promised to anyone" if reason == NO_NOISE else reason
+        ]
     promise = promised(run)
     return [
         f"δ = {number(promise.delta, 3)}",
@@ -96,10 +104,12 @@ def key_figures(
     runs = [run, *replicates]
     figures: list[tuple[str, str, list[str]]] = []
     users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
+    nouns = whose(run.unit)
     rostered = estimate([last_value(r.diagnosed, "accuracy") for r in runs])
     if rostered is not None:
         remarks = [
-            f"held-out examples of {_count(users, 'rostered user')}",
+            ("held-out examples of " if run.unit == "user" else "measured on ")
+            + _count(users, nouns.rostered),
             "a diagnostic, not covered by ε",
         ]
         if run.majority_class_accuracy is not None:
@@ -107,19 +117,20 @@ def key_figures(
         figures.append(("Accuracy", percent(rostered.mean), _interval_remark(rostered) + remarks))
     released = estimate([last_value(r.released, "accuracy_public") for r in runs])
     if released is not None:
-        whom = "the test set" if run.unit == "example" else _count(public, "public user")
+        whom = "the test set" if run.unit == "example" else _count(public, nouns.public)
         remarks = [f"measured on {whom}", "released"]
-        title = "Accuracy, public users" if rostered else "Accuracy"
+        title = f"Accuracy, {nouns.public}s" if rostered else "Accuracy"
         figures.append((title, percent(released.mean), _interval_remark(released) + remarks))
     recall = estimate([last_value(r.diagnosed, "recall_at_5") for r in runs])
-    where = "rostered users; not covered by ε"
+    where = f"{nouns.rostered}s; not covered by ε"
     if recall is None:
         recall = estimate([last_value(r.released, "recall_at_5_public") for r in runs])
-        where = "public users; released"
+        where = f"{nouns.public}s; released"
     if recall is not None:
         figures.append(("Recall at 5", percent(recall.mean), [*_interval_remark(recall), where]))
     most = max((spent(r) for r in runs), key=float)
-    remarks = privacy_terms(run)
+    mark = run.coverage.mark
+    remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
     if most.rdp is not None and most.accountant != "RDP":
         remarks.append(f"by RDP {epsilon(most.rdp)}")
     if run.private and len(runs) > 1:
@@ -154,11 +165,11 @@ def _where(run: RunRecord) -> list[str]:
     parts = []
     if corpus.get("name"):
         parts.append(f"{plain(corpus['name'])}{' (synthetic)' if run.synthetic else ''}")
-    if corpus.get("roster"):
+    if corpus.get("roster") and run.unit == "user":
         parts.append(f"roster {plain(corpus['roster'])}")
     if corpus.get("num_users"):
-        parts.append(_count(corpus["num_users"], run.unit))
-    parts.append(_count(run.rounds_done, "round"))
+        parts.append(_count(corpus["num_users"], whose(run.unit).total))
+    parts.append(_count(run.rounds_done, whose(run.unit).turn))
     return parts
 
 

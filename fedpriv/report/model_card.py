@@ -10,11 +10,25 @@ from fedpriv.report.privacy_text import as_markdown, markdown_safe
 from fedpriv.report.promise import spent
 from fedpriv.report.series import RunRecord
 from fedpriv.report.tables import flatten
+from fedpriv.report.whose import whose
 from fedpriv.report.wording import epsilon, percent
 
 
-def model_card(run: RunRecord, round_num: int, shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Return the card of the model that a run released after a round, as Markdown."""
+def model_card(
+    run: RunRecord,
+    round_num: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    vocabulary: bool = True,
+) -> str:
+    """Return the card of the model that a run released after a round, as Markdown.
+
+    Args:
+        run: The run.
+        round_num: After which round.
+        shapes: Of the params, by name.
+        vocabulary: Whether the folder holds one, as that of a tag model does.
+    """
     statement = run_statement(run.directory)
     labels = [label for label, _ in badges(run, statement)]
     corpus = run.corpus
@@ -24,14 +38,11 @@ def model_card(run: RunRecord, round_num: int, shapes: Mapping[str, tuple[int, .
     if labels:
         parts.append("**" + " · ".join(map(markdown_safe, labels)) + "**")
     parts += [
-        f"Trained by fedpriv on {_data(run)}; this is the model after round {round_num}.",
+        f"Trained by fedpriv on {_data(run)}; this is the model after "
+        f"{whose(run.unit).turn} {round_num}.",
         _figures(run, round_num),
         "## Files",
-        "- `model.safetensors`: "
-        + ", ".join(f"`{name}` {list(shape)}" for name, shape in sorted(shapes.items()))
-        + ", float32\n- `vocabulary.json`: the words of the kernel's rows, the tags of its "
-        "columns, and how inputs are made",
-        'Rank tags with `fedpriv predict . --text "..."`.',
+        *_files(shapes, vocabulary),
         "## Privacy",
         as_markdown(statement.sections),
         "## Training",
@@ -43,24 +54,42 @@ def model_card(run: RunRecord, round_num: int, shapes: Mapping[str, tuple[int, .
     return "\n\n".join(parts) + "\n"
 
 
+def _files(shapes: Mapping[str, tuple[int, ...]], vocabulary: bool) -> list[str]:
+    tensors = ", ".join(f"`{name}` {list(shape)}" for name, shape in sorted(shapes.items()))
+    model = f"- `model.safetensors`: {tensors}, float32"
+    if not vocabulary:
+        return [model, "Load it with the safetensors library, into the model it was trained as."]
+    return [
+        f"{model}\n- `vocabulary.json`: the words of the kernel's rows, the tags of its columns, "
+        "and how inputs are made",
+        'Rank tags with `fedpriv predict . --text "..."`.',
+    ]
+
+
 def _data(run: RunRecord) -> str:
     name = markdown_safe(run.corpus.get("name") or "its own data")
     users = run.corpus.get("num_users")
-    made_up = " of made-up text" if run.synthetic else ""
-    return f"{name}{made_up}" + (f", {int(users):,} rostered users" if users else "")
+    nouns = whose(run.unit)
+    made_up = "" if not run.synthetic else " of made-up "
+    if made_up:
+        made_up += "text" if run.unit == "user" else "examples"
+    return f"{name}{made_up}" + (f", {int(users):,} {nouns.rostered}s" if users else "")
 
 
 def _figures(run: RunRecord, round_num: int) -> str:
     """Return the figures measured at the exported round, and the ε spent up to it."""
     released = next((r for r in run.released if r.get("round_num") == round_num), {})
     diagnosed = next((r for r in run.diagnosed if r.get("round_num") == round_num), {})
+    nouns = whose(run.unit)
+    public, rostered = f"{nouns.public}s (released)", f"{nouns.rostered}s (not covered by ε)"
     terms = "; ".join(markdown_safe(term) for term in privacy_terms(run))
-    rows = [("ε", f"{epsilon(spent(run, round_num).value)} ({terms})")]
+    told = run.coverage.beside(epsilon(spent(run, round_num).value))
+    rows = [("ε", f"{markdown_safe(told)} ({terms})")]
     for name, value in (
-        ("accuracy, public users (released)", released.get("accuracy_public")),
-        ("recall at 5, public users (released)", released.get("recall_at_5_public")),
-        ("accuracy, rostered users (not covered by ε)", diagnosed.get("accuracy")),
-        ("recall at 5, rostered users (not covered by ε)", diagnosed.get("recall_at_5")),
+        (f"accuracy, {public}", released.get("accuracy_public")),
+        (f"recall at 5, {public}", released.get("recall_at_5_public")),
+        (f"accuracy, {rostered}", diagnosed.get("accuracy")),
+        (f"recall at 5, {rostered}", diagnosed.get("recall_at_5")),
     ):
         if value is not None:
             rows.append((name, percent(value)))

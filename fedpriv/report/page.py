@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedpriv.privacy.coverage import NO_NOISE
 from fedpriv.privacy.statement import run_statement
 from fedpriv.report.headline import head_html
 from fedpriv.report.plots import Line, Reference, both_widths, legend, line_plot
@@ -15,10 +16,8 @@ from fedpriv.report.promise import promised
 from fedpriv.report.series import RunRecord, points, read_run
 from fedpriv.report.tables import pairs_table, rounds_table
 from fedpriv.report.theme import document
+from fedpriv.report.whose import by_unit, whose
 from fedpriv.report.wording import epsilon, percent, safe
-
-ROSTERED = "rostered users: a diagnostic, not covered by ε"
-PUBLIC = "public users: released"
 
 
 def write_report(
@@ -60,20 +59,31 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         ValueError: If a replicate is another experiment, or has the same seed.
     """
     check_replicates(run, replicates)
-    statement = run_statement(run.directory)
+    statement, turn = run_statement(run.directory), whose(run.unit).turn
     body = [
         f"<header>{head_html(run, statement, replicates)}</header>",
         "<main>",
         *_plots(run),
         "<h2>What the privacy guarantee says</h2>",
         as_html(statement.sections),
-        "<h2>Rounds and configuration</h2>",
+        f"<h2>{turn.capitalize()}s and configuration</h2>",
         _details(
-            "Rounds", f"{len(run.attempts)} released", rounds_table(run), note=_attempt_note(run)
+            f"{turn.capitalize()}s",
+            f"{len(run.attempts)} released",
+            rounds_table(run),
+            note=_rounds_note(run),
         ),
         _details("Experiment", "every option", pairs_table(run.options)),
-        _details("Plan", "what was promised before the first round", pairs_table(run.plan)),
-        _details("Corpus", "where the users and the counts came from", pairs_table(run.corpus)),
+        _details(
+            "Plan",
+            f"what was promised before the first {turn}",
+            pairs_table(by_unit(run.plan, run.unit)),
+        ),
+        _details(
+            "Corpus" if run.unit == "user" else "Data",
+            whose(run.unit).origin,
+            pairs_table(by_unit(run.corpus, run.unit)),
+        ),
         _details("Versions", "what it ran on", pairs_table(_environment(run))),
         "</main>",
         _footer(run),
@@ -102,15 +112,15 @@ def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
     """Return what two runs share if they differ in their seed only."""
     options = {name: value for name, value in run.options.items() if name != "seed"}
     corpus = [run.corpus.get(key) for key in ("name", "synthetic", "roster_sha256", "num_users")]
-    return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.name)
+    return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.unit, run.name)
 
 
 def share_lines(run: RunRecord, public_key: str, rostered_key: str) -> list[Line]:
     """Return the released and the diagnosed line of a measure, those that have points."""
-    lines = []
+    lines, nouns = [], whose(run.unit)
     for label, rows, key, colour, dashed in (
-        (PUBLIC, run.released, public_key, "s1", False),
-        (ROSTERED, run.diagnosed, rostered_key, "s2", True),
+        (nouns.released, run.released, public_key, "s1", False),
+        (nouns.diagnosed, run.diagnosed, rostered_key, "s2", True),
     ):
         x, y = points(rows, key)
         if x:
@@ -129,9 +139,10 @@ def _plots(run: RunRecord) -> list[str]:
         plot = both_widths(
             accuracy,
             name="accuracy",
-            alternative=_alternative("Accuracy", accuracy),
+            alternative=_alternative("Accuracy", accuracy, run),
             height=340,
             last_round=last_round,
+            turn=whose(run.unit).turn,
             share=True,
             reference=reference,
         )
@@ -147,28 +158,34 @@ def _plots(run: RunRecord) -> list[str]:
 
 
 def _epsilon_figure(run: RunRecord, last_round: int) -> str:
-    title = "<h3>ε spent</h3>"
+    title, turn, covers = "<h3>ε spent</h3>", whose(run.unit).turn, run.coverage
     x, y = points(run.released, "epsilon")
     if not run.private:
-        note = "Without noise ε is infinite from the first round: this run protects nobody."
+        why = "Without noise"
+        if covers.reason != NO_NOISE:
+            why = f"{safe(covers.reason[:1].upper() + covers.reason[1:])}:"
+        note = f"{why} ε is infinite from the first {turn}: this run protects nobody."
         return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
+    if covers.mark:
+        title += f'<p class="note">ε {safe(covers.mark)}.</p>'
     if not x:
         return (
             f'<figure><figcaption>{title}</figcaption><p class="note">Nothing has been released '
             "yet.</p></figure>"
         )
     planned = promised(run).value
-    line = Line(label="spent after each released round", x=[0, *x], y=[0.0, *y])
+    line = Line(label=f"spent after each released {turn}", x=[0, *x], y=[0.0, *y])
     reference = None
     if math.isfinite(planned):
         reference = Reference(value=planned, label=f"planned total {epsilon(planned)}")
     plot = line_plot(
         [line],
         name="epsilon",
-        alternative=_alternative("Privacy loss ε", [line]),
+        alternative=_alternative(covers.beside("Privacy loss ε"), [line], run),
         width=444,
         height=280,
         last_round=last_round,
+        turn=turn,
         share=False,
         reference=reference,
     )
@@ -182,18 +199,20 @@ def _recall_figure(run: RunRecord, last_round: int) -> str:
     plot = line_plot(
         lines,
         name="recall",
-        alternative=_alternative("Recall at 5", lines),
+        alternative=_alternative("Recall at 5", lines, run),
         width=444,
         height=280,
         last_round=last_round,
+        turn=whose(run.unit).turn,
         share=True,
     )
     return f"<figure><figcaption><h3>Recall at 5</h3>{legend(lines)}</figcaption>{plot}</figure>"
 
 
-def _alternative(what: str, lines: Sequence[Line]) -> str:
-    ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at round {line.x[-1]}" for line in lines)
-    return f"{what} against rounds. {ends}."
+def _alternative(what: str, lines: Sequence[Line], run: RunRecord) -> str:
+    turn = whose(run.unit).turn
+    ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at {turn} {line.x[-1]}" for line in lines)
+    return f"{what} against {turn}s. {ends}."
 
 
 def _details(title: str, remark: str, content: str, note: str = "") -> str:
@@ -204,14 +223,17 @@ def _details(title: str, remark: str, content: str, note: str = "") -> str:
     )
 
 
-def _attempt_note(run: RunRecord) -> str:
+def _rounds_note(run: RunRecord) -> str:
+    mark, nouns = run.coverage.mark, whose(run.unit)
+    notes = [f"ε {safe(mark)}."] if mark else []
     redone = len(run.attempts) - len(run.released)
-    if not redone:
-        return ""
-    return (
-        f"{redone} more than there are rounds: after an interruption a round was redone with a "
-        "new cohort and new noise. Every attempt is charged; the plots show the last of each."
-    )
+    if redone:
+        notes.append(
+            f"{redone} more than there are {nouns.turn}s: after an interruption a {nouns.turn} was "
+            f"redone with a new {nouns.drawn} and new noise. Every attempt is charged; the plots "
+            "show the last of each."
+        )
+    return " ".join(notes)
 
 
 def _environment(run: RunRecord) -> dict[str, object]:

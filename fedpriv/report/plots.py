@@ -33,8 +33,8 @@ class Line:
 
     Attributes:
         label: What the legend says.
-        x: Rounds.
-        y: Values, finite, one for each round.
+        x: Rounds or steps.
+        y: Values, finite, one for each.
         colour: A role of the theme.
         dashed: Whether it is drawn dashed, as everything not covered by ε is.
         low: Lower ends of an interval around `y`, or empty.
@@ -67,6 +67,7 @@ def line_plot(
     height: int,
     last_round: int,
     share: bool,
+    turn: str = "round",
     reference: Reference | None = None,
     label_ends: bool = True,
 ) -> str:
@@ -81,6 +82,7 @@ def line_plot(
         last_round: End of the horizontal axis: the planned rounds, so that a run that stopped
             early looks like one.
         share: Whether values are shares, written in percent; else they are ε, rounded up.
+        turn: What the horizontal axis counts.
         reference: A horizontal line; its label is the legend's.
         label_ends: Whether the last value of each line is written at its end.
     """
@@ -103,7 +105,7 @@ def line_plot(
     axes.set_xlim(0, max(last_round, 1))
     if reference is not None:
         axes.axhline(reference.value, color=_SENTINELS["muted"], linewidth=1, zorder=2)
-    _style(axes, share)
+    _style(axes, share, turn)
     if label_ends:
         _label_ends(axes, drawn, top, height, percent if share else epsilon)
     return _svg(figure, name, alternative)
@@ -159,7 +161,7 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> float:
     return top
 
 
-def _style(axes: Any, share: bool) -> None:
+def _style(axes: Any, share: bool, turn: str) -> None:
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_SENTINELS["rule"])
@@ -171,7 +173,7 @@ def _style(axes: Any, share: bool) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, share)))
-    axes.set_xlabel("round", color=_SENTINELS["muted"], fontsize=12, labelpad=5, loc="right")
+    axes.set_xlabel(turn, color=_SENTINELS["muted"], fontsize=12, labelpad=5, loc="right")
 
 
 def _tick(value: float, share: bool) -> str:

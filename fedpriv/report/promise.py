@@ -38,7 +38,7 @@ def promised(run: RunRecord) -> Epsilon:
         ValueError: As `history_of`.
     """
     plan = history_of(run).plan
-    return _epsilon(plan, plan.num_rounds)
+    return run.coverage.explained(_epsilon(plan, plan.num_rounds))
 
 
 def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
@@ -52,14 +52,14 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
     Raises:
         ValueError: As `history_of`, or if the ledger has no release of the round.
     """
-    history = history_of(run)
+    history, covers = history_of(run), run.coverage
     if round_num is None:
-        return _epsilon(history.plan, len(history.charges))
+        return covers.explained(_epsilon(history.plan, len(history.charges)))
     attempts = [r.attempt for r in history.releases if r.round_num == round_num]
     if not attempts:
         raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
     charges = [(charge.round_num, charge.attempt) for charge in history.charges]
-    return _epsilon(history.plan, charges.index((round_num, attempts[-1])) + 1)
+    return covers.explained(_epsilon(history.plan, charges.index((round_num, attempts[-1])) + 1))
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.privacy.coverage import Coverage, coverage_of
+
 Row = Mapping[str, Any]
 
 
@@ -82,8 +84,17 @@ class RunRecord:
 
     @property
     def private(self) -> bool:
-        """Whether noise was added."""
-        return self.options.get("noise") != "none"
+        """Whether the plan promises anything; noise may be added that it promises nothing of."""
+        return self.plan.get("noise") != "none"
+
+    @property
+    def coverage(self) -> Coverage:
+        """What ε does not cover, and why it is infinite where it is.
+
+        Raises:
+            ValueError: If the plan cannot be read.
+        """
+        return coverage_of(self.description)
 
     @property
     def rounds_done(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedpriv.report.series import RunRecord
+from fedpriv.report.whose import whose
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
 
 
@@ -33,8 +34,9 @@ DIAGNOSED = {
 
 def rounds_table(run: RunRecord) -> str:
     """Return every attempt that released something, one row each."""
+    nouns = whose(run.unit)
     if not run.attempts:
-        return '<p class="note">No round has been released yet.</p>'
+        return f'<p class="note">No {nouns.turn} has been released yet.</p>'
     found = {(row.get("round_num"), row.get("attempt")): row for row in run.diagnostics}
     # Columns that nothing was ever written to would only be in the way.
     left = {k: v for k, v in RELEASED.items() if any(r.get(k) is not None for r in run.attempts)}
@@ -47,7 +49,8 @@ def rounds_table(run: RunRecord) -> str:
     names = "".join(f"<th>{safe(name)}</th>" for name, _ in left.values())
     # The first column of the second group keeps a distance from the first group.
     style = {k: "diagnostic first" if i == 0 else "diagnostic" for i, k in enumerate(right)}
-    names += "".join(f'<th class="{style[k]}">{safe(v[0])}</th>' for k, v in right.items())
+    named = {k: nouns.drawn if k == "cohort_size" else v[0] for k, v in right.items()}
+    names += "".join(f'<th class="{style[k]}">{safe(named[k])}</th>' for k in right)
     body = []
     for row in run.attempts:
         other = found.get((row.get("round_num"), row.get("attempt")), {})
@@ -60,7 +63,7 @@ def rounds_table(run: RunRecord) -> str:
         body.append(f"<tr>{cells}</tr>")
     return (
         f'<div class="scroll"><table class="rounds"><thead><tr>{groups}</tr>'
-        f"<tr><th>round</th><th>attempt</th>{names}</tr></thead>"
+        f"<tr><th>{nouns.turn}</th><th>attempt</th>{names}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 

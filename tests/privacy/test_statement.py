@@ -1,6 +1,7 @@
 """The statement says what is true of a run, and the uncomfortable parts too."""
 
 import json
+import re
 
 import pytest
 
@@ -150,6 +151,7 @@ def test_fixed_cohorts_caps_own_text_and_private_side_information():
     }
     whole = text(say(corpus={**CORPUS, "provenance": private}))
     assert "include rostered ones" in whole and "looked at the records" in whole
+    assert "text that users outside" in whole  # what they were is still described
     capped = Plan(**{**PLAN.to_json(), "cohort_cap": 700})
     assert "more than 700" in text(say(capped))
 
@@ -267,6 +269,39 @@ class TestExamples:
     def test_private_side_information_is_of_examples(self):
         said = text(self.say(side={"source": "private", "description": "counts"}))
         assert "computed from private examples" in said and "NOT covered by ε" in said
+        assert "These were public" not in said and "public beforehand" not in said
+
+    def test_what_the_data_set_took_from_them(self):
+        provenance = {
+            "words": 2000,
+            "features": {"vocabulary": {"source": "private", "words": 2000}},
+            "private_side_information": ["vocabulary"],
+        }
+        said = self.say(data={**TRAINING_SET, "provenance": provenance})
+        mark = "does NOT cover: vocabulary taken from private examples"
+        assert mark in said.headline and f"It {mark}." in self.section(said, "The promise")
+        assert said.not_covered == ("vocabulary taken from private examples",)
+        taken = self.section(said, "What was taken from private examples")
+        assert "2,000 words chosen by private examples" in taken and "NOT covered by ε" in taken
+        assert "Vocabulary: 2000." not in text(said)
+
+    def test_a_public_vocabulary(self):
+        provenance = {
+            "features": {"vocabulary": {"source": "public", "words": 40}},
+            "private_side_information": [],
+        }
+        said = self.say(data={**TRAINING_SET, "provenance": provenance})
+        assert said.not_covered == () and "NOT" not in said.headline + text(said)
+        public = self.section(said, "What was taken to be public")
+        assert "Vocabulary: 40 words chosen by public examples." in public
+
+    def test_steps_and_batches(self):
+        for mode in ("simulation", "secure"):
+            plan = Plan(**{**PLAN.to_json(), "unit": "example"})
+            whole = text(privacy_statement(plan, num_charges=20, mode=mode, corpus=TRAINING_SET))
+            for part in ("Every step draws", "the trainer tosses", "the batch stays secret"):
+                assert part in whole, part
+            assert re.search(r"\b(rounds?|cohorts?|server|network)\b", whole) is None
 
     def test_nothing_at_all_is_said_of_users(self):
         for side in (None, {"source": "public", "description": "counts"}):

@@ -20,7 +20,9 @@ WORDS = ("startup", "equity", "visa", "<URL>", "founder")
 TAGS = ("legal", "funding", "hiring")
 
 
-def make_plan(num_rounds: int, noise_multiplier: float | None, delta: float | None) -> Plan:
+def make_plan(
+    num_rounds: int, noise_multiplier: float | None, delta: float | None, unit: str = "user"
+) -> Plan:
     """Return a plan of ordinary size; None is one without noise."""
     return Plan(
         num_users=7055,
@@ -31,7 +33,8 @@ def make_plan(num_rounds: int, noise_multiplier: float | None, delta: float | No
         noise="none" if noise_multiplier is None else "gaussian",
         noise_multiplier=noise_multiplier or 0.0,
         delta=delta,
-        max_examples_per_user=256,
+        max_examples_per_user=256 if unit == "user" else None,
+        unit=unit,
         roster_sha256="ab" * 32,
     )
 
@@ -56,12 +59,13 @@ def write_run(
     corpus: dict[str, Any] | None = None,
     delta: float | None = None,
     checkpoints: bool = False,
+    unit: str = "user",
 ) -> Path:
     """Write a run folder whose figures follow a smooth curve, and return it."""
     rng = np.random.default_rng(seed)
     directory.mkdir(parents=True)
     planned = planned or rounds
-    made = make_plan(planned, noise_multiplier, delta)
+    made = make_plan(planned, noise_multiplier, delta, unit)
     private, total = made.is_private, made.epsilon(planned).value
     experiment = {
         "roster": None,

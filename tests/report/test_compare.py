@@ -56,6 +56,10 @@ def test_unlike_runs_are_called_unlike(make_run) -> None:
     alike = read_groups([make_run("c"), make_run("d", options={"inputs": "unit-norm"})])
     assert mismatches(alike) == []
     assert "Not like with like" not in render(alike)
+    known = {"provenance": {"private_side_information": ["vocabulary"]}}
+    gaps = read_groups([make_run("g"), make_run("h", name="h", corpus=known)])
+    assert mismatches(gaps) == ["what ε covers"]
+    assert "The ε of h does NOT cover: vocabulary taken from rostered users." in render(gaps)
     delta = make_run("e", name="e", delta=1e-4)
     assert "δ" in mismatches(read_groups([make_run("f"), delta]))
 

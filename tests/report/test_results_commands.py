@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -102,10 +104,54 @@ def test_a_run_without_vocabulary_takes_it_from_its_corpus(
         run_command("export", folder, "--to", tmp_path / "x", "--corpus", tmp_path / "gone")
 
 
-def test_a_run_of_another_task_says_that_it_cannot_be_exported(make_run, run_command, tmp_path):
+def test_a_tag_model_without_vocabulary_or_corpus_says_where_to_take_it_from(
+    make_run, run_command, tmp_path
+):
     folder = make_run()
-    with pytest.raises(ValueError, match="only tag models are exported"):
+    with pytest.raises(ValueError, match="keeps no vocabulary and names no corpus"):
         run_command("export", folder, "--to", tmp_path / "out")
+
+
+class TestExamples:
+    """Centralised runs: compared and exported as what they are."""
+
+    CENTRAL: ClassVar = {
+        "unit": "example",
+        "corpus": {"roster": "training set", "num_tags": None, "num_words": None, "path": None},
+    }
+
+    def test_compare_speaks_of_examples(self, make_run, run_command):
+        shown = run_command("compare", make_run("a", **self.CENTRAL), make_run("b", seed=1))
+        assert "per example, by PLD; add-remove, per user, by PLD" in shown
+        shown = run_command("compare", make_run("c", **self.CENTRAL))
+        assert re.search(r"\busers?\b", shown) is None, shown
+        assert "per example, by PLD" in shown and "steps" in shown and "rounds" not in shown
+        assert "* training examples: a diagnostic, not covered by ε." in shown
+        assert "† test examples: released." in shown
+
+    def test_compare_speaks_of_users(self, make_run, run_command):
+        shown = run_command("compare", make_run("a"))
+        assert "per user, by PLD" in shown and "rounds" in shown and "steps" not in shown
+        assert "* rostered users: a diagnostic, not covered by ε." in shown
+        assert "† public users: released." in shown
+
+    def test_export_writes_model_and_card(self, make_run, run_command, tmp_path):
+        folder, out = make_run(checkpoints=True, **self.CENTRAL), tmp_path / "model"
+        (folder / "vocabulary.json").unlink()
+        shown = run_command("export", folder, "--to", out)
+        assert "the model after step 20" in shown
+        assert sorted(path.name for path in out.iterdir()) == ["README.md", "model.safetensors"]
+        card = (out / "README.md").read_text()
+        assert "this is the model after step 20" in card and "`kernel` [5, 3]" in card
+        assert "vocabulary" not in card and "predict" not in card and "| ε | " in card
+
+    def test_what_reads_no_text_cannot_be_asked(self, make_run, run_command, tmp_path):
+        folder, out = make_run(checkpoints=True, **self.CENTRAL), tmp_path / "model"
+        (folder / "vocabulary.json").unlink()
+        run_command("export", folder, "--to", out)
+        for model in (folder, out):
+            with pytest.raises(ValueError, match="only a tag model knows which words"):
+                run_command("predict", model, "--text", "visa")
 
 
 def test_vocabulary_refuses_unknown_inputs() -> None:

@@ -1,0 +1,158 @@
+"""What the ε of a run does not cover, and why nothing is promised where nothing is.
+
+An ε covers what is computed from the noised sums. A vocabulary, document frequencies or side
+information that were taken from the very people it speaks of reach the model beside those sums, and
+no accountant sees them. Who prints an ε prints this beside it. Everything is read from what
+`experiment.json` records, so that it holds for every run folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.plan import Plan
+
+KEY = "epsilon_does_not_cover"
+"""Under what name JSON has the list, which is empty where ε covers everything."""
+
+NO_NOISE = "no noise is added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What is to be said wherever the ε of a run is printed.
+
+    Attributes:
+        not_covered: What ε does not cover, in plain phrases; empty where it covers everything, and
+            where it is infinite, which holds of whatever was done.
+        reason: Why ε is infinite; "" for a plan with noise.
+    """
+
+    not_covered: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What goes with an ε: "does NOT cover: ...", or "".
+
+        >>> Coverage(not_covered=("vocabulary", "document frequencies")).mark
+        'does NOT cover: vocabulary; document frequencies'
+        """
+        return "does NOT cover: " + "; ".join(self.not_covered) if self.not_covered else ""
+
+    def beside(self, text: str) -> str:
+        """Return an ε in words with the mark behind it.
+
+        >>> Coverage(not_covered=("vocabulary",)).beside("ε = 2.00"), Coverage().beside("ε = 2.00")
+        ('ε = 2.00, does NOT cover: vocabulary', 'ε = 2.00')
+        """
+        return f"{text}, {self.mark}" if self.mark else text
+
+    def explained(self, spent: Epsilon) -> Epsilon:
+        """Return an ε that says why it is infinite, where the plan alone could not know."""
+        return replace(spent, reason=self.reason) if self.reason else spent
+
+
+NOT_KNOWN = Coverage(
+    not_covered=("whatever experiment.json would name, which is missing or not the run's",)
+)
+
+
+def coverage_of(document: Mapping[str, Any]) -> Coverage:
+    """Return what the ε of a run does not cover, from its `experiment.json`.
+
+    Raises:
+        ValueError: If the document holds no plan.
+    """
+    return coverage(
+        Plan.from_json(document.get("plan")),
+        corpus=document.get("corpus"),
+        side_information=document.get("side_information"),
+        options=document.get("experiment"),
+    )
+
+
+def coverage(
+    plan: Plan,
+    *,
+    corpus: Mapping[str, Any] | None = None,
+    side_information: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Coverage:
+    """Return what the ε of a plan does not cover.
+
+    Args:
+        plan: The promise.
+        corpus: What the run folder says of the data, with their "provenance".
+        side_information: Its "source" and "description", or None without any.
+        options: The experiment's options by their command-line names.
+    """
+    if not plan.is_private:
+        return Coverage(reason=_no_promise(plan, side_information, options))
+    found = private_knowledge(plan.unit, corpus, side_information)
+    if as_object(as_object(corpus).get("provenance")).get("roster_looks_at_data"):
+        found += ("who is on the roster, a choice that looked at their records",)
+    return Coverage(not_covered=found)
+
+
+def private_knowledge(
+    unit: str, corpus: Mapping[str, Any] | None, side_information: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """Return what a run knows of those whom a plan of this unit protects, in plain phrases.
+
+    That is side information of source "private", what the data set's provenance lists as
+    `private_side_information`, and words, tags and counts published with the data.
+    """
+    provenance = as_object(as_object(corpus).get("provenance"))
+    whom = "rostered users" if unit == "user" else "private examples"
+    listed: Any = provenance.get("private_side_information") or ()
+    taken: list[Any] = [*listed] if isinstance(listed, (list, tuple)) else [listed]
+    if "private" in str(provenance.get("word_counts_source", "")):
+        taken.append("vocabulary, tag list and word counts")
+    if as_object(side_information).get("source") == "private":
+        taken.append("side information")
+    return tuple(f"{what} taken from {whom}" for what in taken)
+
+
+def refuse_private_knowledge(
+    unit: str, corpus: Mapping[str, Any] | None, side_information: Mapping[str, Any] | None
+) -> None:
+    """Refuse what only a simulation may know.
+
+    Raises:
+        ValueError: If anything was taken from those whom the plan protects.
+    """
+    found = private_knowledge(unit, corpus, side_information)
+    if found:
+        raise ValueError(
+            f"a secure run may not use {'; '.join(found)}: no ε covers that; take it from public "
+            "data, do without it, or run a simulation, whose reports say so"
+        )
+
+
+def _no_promise(
+    plan: Plan, side: Mapping[str, Any] | None, options: Mapping[str, Any] | None
+) -> str:
+    options, side = as_object(options), as_object(side)
+    if options.get("noise") in (None, "none"):
+        return NO_NOISE
+    # The plan of such a run has no noise, so that nobody can take it for a promise.
+    sigma, sensitivity = options.get("noise-multiplier"), plan.sensitivity
+    size = (
+        f" of standard deviation {sigma * sensitivity:.4g}"
+        if isinstance(sigma, (int, float))
+        else ""
+    )
+    seen = side.get("description") if side.get("source") == "private" else None
+    return (
+        f"noise{size} is added, but nothing is promised, because the run looks at "
+        f"{seen or 'private data without noise'}"
+    )
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """Return a JSON object, empty where there is something else."""
+    return value if isinstance(value, Mapping) else {}
