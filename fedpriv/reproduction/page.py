@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
@@ -85,23 +84,25 @@ def figure_markdown(
 
 
 def jumps(row: Mapping[str, Any], figure: Figure) -> float:
-    """Return how much a curve still fluctuates: the mean absolute difference of neighbours.
+    """Return how much a curve still fluctuates: how far a point lies from the middle of its two.
 
-    Over the second half of its points, scaled as the metric; NaN where it diverged or has fewer
-    than two points there.
+    The mean absolute distance of a point from the mean of its neighbours, which a steady descent
+    does not count into, over the second half of the curve; scaled as the metric. NaN where it
+    diverged or has fewer than three points there.
     """
     where = 1 if figure.metric == "accuracy" else 2
     half = row["curve"][len(row["curve"]) // 2 :]
     points = [math.nan if point[where] is None else point[where] for point in half]
-    steps = [abs(after - before) for before, after in itertools.pairwise(points)]
-    return mean(steps) * figure.scale if steps else math.nan
+    triples = zip(points, points[1:], points[2:], strict=False)
+    gaps = [abs(own - (before + after) / 2) for before, own, after in triples]
+    return mean(gaps) * figure.scale if gaps else math.nan
 
 
 def _jump_table(figure: Figure, found: Found) -> list[str]:
     lines = [
         "",
-        "How much the curves still jump: the mean absolute difference of neighbouring points over "
-        "their second half.",
+        "How much the curves still jump: the mean distance of a point from the middle of its two "
+        "neighbours, over the second half.",
         "",
         "| | " + " | ".join(figure.columns.values()) + " |",
         "|---|" + "---:|" * len(figure.columns),

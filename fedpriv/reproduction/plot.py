@@ -54,7 +54,7 @@ def draw(
     drawing.legend(
         handles=entries,
         loc="outside upper center",
-        ncols=min(3, len(entries)),
+        ncols=_abreast([entry.get_label() for entry in entries], drawing.get_figwidth()),
         frameon=False,
         fontsize=9,
         title=textwrap.fill(title, int(9 * drawing.get_figwidth())),
@@ -71,6 +71,12 @@ def draw(
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(path, dpi=_DPI, format="png")
+
+
+def _abreast(labels: Sequence[str], width: float) -> int:
+    """Return how many entries of a legend stand side by side in a width in inches."""
+    one = 0.8 + 0.075 * max(map(len, labels))  # its mark, and letters of size 9
+    return max(1, min(3, len(labels), int(width / one)))
 
 
 def _drawing(width: float, height: float) -> Any:
@@ -157,8 +163,10 @@ def _column_dots(
 
 def _curves(figure: Figure, found: Found) -> tuple[Any, list[Any]]:
     panels = len(figure.columns)
-    rows_of_legend = math.ceil(len(figure.series) / 3)
-    drawing = _drawing(max(7.0, 4.6 * panels), 4.3 + 0.22 * (rows_of_legend + panels))
+    width = max(7.0, 4.6 * panels)
+    abreast = _abreast([f"{row.label} †" for row in figure.series], width)
+    rows_of_legend = math.ceil(len(figure.series) / abreast)
+    drawing = _drawing(width, 4.3 + 0.22 * (rows_of_legend + panels))
     axes = drawing.subplots(1, panels, sharey=True, squeeze=False)[0]
     entries: dict[str, Any] = {}
     for panel, (column, name) in zip(axes, figure.columns.items(), strict=True):

@@ -1,9 +1,9 @@
 """DP-NSGD, Figure 2: normalised against clipped SGD, without noise.
 
 A normalised step does not shrink where gradients vanish, so with a small r training goes on jumping
-about the minimum, where clipped SGD settles. How much is measured: the mean absolute difference
-between neighbouring points of the second half of a curve. What the figure shows is remembered, not
-read; here it is of a CNN on MNIST.
+about the minimum, where clipped SGD settles. How much is measured: the mean distance of a point of
+the second half of a curve from the middle of its neighbours. What the figure shows is remembered,
+not read; here it is of a CNN on MNIST.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _make(rule: Rule, size: float, split: Split, reduced: bool) -> CentralExperi
         batch_size=MNIST.batch_size,
         epochs=0.2 if reduced else 4.0,
         noise="none",
-        learning_rate=0.4,
+        learning_rate=1.6,
         eval_every=10**9,
         **bounded(rule, size),
     )
@@ -41,7 +41,7 @@ REPRODUCTIONS = (
         name="dpnsgd-figure2-mnist",
         title="DP-NSGD, Figure 2, normalised and clipped SGD without noise",
         metric="loss",
-        columns={"plain": "MNIST, learning rate 0.4, batches of 250"},
+        columns={"plain": "MNIST, learning rate 1.6, batches of 250"},
         series=tuple(
             Row(label=label, paper=None, cells={"plain": Cell(make=partial(_make, rule, size))})
             for label, (rule, size) in _SIZES.items()

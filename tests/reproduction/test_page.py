@@ -208,12 +208,16 @@ class TestFigure:
         assert "| a | diverged | – |" in text and text.endswith("First.\n")
 
     def test_jumps_are_those_of_the_second_half(self):
-        curve = [[1, 0.0, 9.0], [2, 0.9, 5.0], [3, 0.5, 2.0], [4, 0.7, 1.0], [5, 0.6, 1.5]]
-        assert jumps({"curve": curve}, figure(row("a"))) == pytest.approx(0.15)
+        curve = [[1, 0.0, 9.0], [2, 0.9, 5.0], [3, 0.5, 2.0], [4, 0.8, 1.0], [5, 0.6, 1.5]]
+        curve.append([6, 0.2, 0.5])
+        # From 4 on: 0.8, 0.6, 0.2 around 0.5, and 1.0, 1.5, 0.5 around 0.75.
+        assert jumps({"curve": curve}, figure(row("a"))) == pytest.approx(0.1)
         loss = figure(row("a"), metric="loss", scale=100.0)
         assert jumps({"curve": curve}, loss) == pytest.approx(75.0)
-        assert math.isnan(jumps({"curve": curve[:1]}, loss))
-        assert math.isnan(jumps({"curve": [*curve[:4], [5, None, None]]}, loss))
+        steady = [[step, 0.1 * step, 1.0] for step in range(9)]
+        assert jumps({"curve": steady}, figure(row("a"))) == pytest.approx(0.0)
+        assert math.isnan(jumps({"curve": curve[:3]}, loss))
+        assert math.isnan(jumps({"curve": [*curve[:5], [6, None, None]]}, loss))
 
     def test_jumps_are_on_the_page(self, tmp_path):
         one = figure(row("a"), points=5)
