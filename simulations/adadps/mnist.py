@@ -169,7 +169,10 @@ CLASSIFIER = Setup(
         "AdaDPS, public RMSProp": (2.0, 0.005),
         "AdaDPS, public Adam": (2.0, 0.005),
     },
-    rates={"paper": _CLASSIFIER_RATES, "right": _CLASSIFIER_RATES},
+    rates={
+        "paper": _CLASSIFIER_RATES,
+        "right": {**_CLASSIFIER_RATES, "guided": (0.005, 0.03, 0.2)},
+    },
     clips={"plain": (0.1, 0.5), "guided": (1.0, 5.0)},
     paper_epsilon="not stated for this table in what could be read",
     seconds=(600, 9),
