@@ -55,6 +55,7 @@ def test_all_of_the_papers_have_a_program():
         if isinstance(item, Script)
     ]
     assert {item.name for item in found} == {
+        "adadps-figure2",
         "adadps-figure3",
         "adadps-figure6",
         "dpnsgd-figure3-mnist",
