@@ -47,7 +47,7 @@ REPRODUCTIONS = (
             for label, (rule, size) in _SIZES.items()
         ),
         points=48,
-        minutes=(5, 1),
+        minutes=(8, 1),
         notes=("That the paper's figure shows this is remembered, not read.",),
     ),
 )
