@@ -44,6 +44,7 @@ from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
 from fedpriv.rng import Key
 from fedpriv.training.central_task import CentralTask
 from simulations.dpnsgd.by_length import ByLength
+from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task
 
 DELTA = 1e-5
@@ -90,14 +91,14 @@ class Method:
 
 METHODS = {
     "dp-sgd": Method(
-        title="DP-SGD, clipped to c",
+        title=RULES["clip"],
         normalise=False,
         optimizer="sgd",
         rates=SGD_RATES,
         reduced_rates=(0.8, 3.2),
     ),
     "dp-nsgd": Method(
-        title="DP-NSGD, g / (r + ‖g‖)",
+        title=RULES["normalise"],
         normalise=True,
         optimizer="sgd",
         rates=SGD_RATES,
@@ -143,9 +144,6 @@ def experiment(
         f"dropout-{setup.dropout:g}",
         description=f"{kind.title}, RoBERTa with frozen embeddings.",
         task=lambda chosen: _shown(task(setup, split), chosen),
-        bound="normalise" if kind.normalise else "clip",
-        l2_clip_norm=1.0 if kind.normalise else size,
-        normalise_regulariser=size if kind.normalise else 0.0,
         batch_size=float(setup.batch),
         steps=setup.steps(split),
         delta=DELTA,
@@ -153,6 +151,7 @@ def experiment(
         learning_rate=rate,
         eval_every=10**9,
         **noise,
+        **bounded("normalise" if kind.normalise else "clip", size),
     )
 
 
