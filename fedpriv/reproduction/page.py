@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from fedpriv.privacy.coverage import Coverage
 from fedpriv.reproduction.runs import Done, all_figures
 from fedpriv.reproduction.table import Figure, Item, Reproduction
 
@@ -154,12 +155,7 @@ def _epsilon(row: Mapping[str, Any]) -> str:
         f"{row['epsilon']:.2f} at δ = {row['delta']:g} ({row['relation']}, per "
         f"{row['unit']}, {row['accountant']}{beside}, simulated)"
     )
-    beyond = list(row.get("not_covered", ()))
-    if row["side_information"] == "private":
-        beyond.append("side information")
-    if beyond:
-        text += f", which does NOT cover {' and '.join(beyond)} taken from private examples"
-    return text
+    return Coverage(not_covered=tuple(row["not_covered"])).beside(text)
 
 
 def _epsilon_list(item: Item, found: Found) -> list[str]:

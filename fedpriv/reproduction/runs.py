@@ -13,6 +13,7 @@ from typing import Any
 from fedpriv.central_experiment import CentralExperiment, build_central
 from fedpriv.engine import SerialCarrier
 from fedpriv.options import kebab
+from fedpriv.privacy.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
 from fedpriv.run import released_params, rounds
@@ -91,6 +92,12 @@ def perform(run: Run) -> dict[str, Any]:
             curve.append([step, seen and seen.accuracy, seen and seen.loss])
     spent = parts.plan.epsilon(steps)
     side = parts.side_information
+    covered = coverage(
+        parts.plan,
+        corpus=parts.task.describe(),
+        side_information=side and {"source": side.source, "description": side.description},
+        options=experiment.options(),
+    )
     return {
         "identity": run.identity,
         "experiment": experiment.name,
@@ -105,7 +112,7 @@ def perform(run: Run) -> dict[str, Any]:
         **({"curve": curve} if run.curve else {}),
         **spent.to_json(),
         "side_information": side and side.source,
-        "not_covered": list(parts.task.provenance.get("private_side_information", ())),
+        "not_covered": list(covered.not_covered),
         "steps": steps,
         "seconds": round(time.perf_counter() - started, 2),
     }

@@ -27,9 +27,9 @@ class TestTable:
         one = table(row("a"))
         done = done_for(one, tmp_path / "r")
         for line in done.values():
-            line["not_covered"] = ["vocabulary", "document frequencies"]
+            line["not_covered"] = ["a vocabulary", "document frequencies"]
         text = table_markdown(one, done, seeds=SEEDS)
-        words = "does NOT cover vocabulary and document frequencies taken from private examples"
+        words = "simulated), does NOT cover: a vocabulary; document frequencies"
         assert words in text
 
     def test_figures_are_those_of_the_seeds(self, tmp_path):
@@ -102,7 +102,7 @@ class TestEpsilon:
         one = row("private", source="private", name="as the paper", **guided)
         text = self.lines(table(one, row("public", **guided)), tmp_path / "r")
         first, second = text.split("; ")
-        assert "does NOT cover side information taken from private examples: private" in first
+        assert "does NOT cover: side information taken from private examples: private" in first
         assert "NOT cover" not in second and second.strip().endswith("public")
 
     def test_methods_with_another_promise_are_told_apart(self, tmp_path):
