@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def collected(hash_seed: int) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "slow or not slow"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-m", "slow or not slow"]
     environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
