@@ -24,9 +24,9 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.local import Schedule
-from fedpriv.training.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.vectorised import VectorisedTrainer
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.vectorised import VectorisedTrainer
 
 KEPT = ", memory kept"
 

@@ -22,14 +22,14 @@ from fedpriv_tasks import make_experiment, open_workplace
 from ledger_only import LedgerOnly
 from protocol import Gate, Job
 
-from fedpriv.data.corpus import Corpus
-from fedpriv.data.locate import resolve_corpus
-from fedpriv.engine import Carrier, SerialCarrier
-from fedpriv.experiment import Experiment, Parts, build
-from fedpriv.job import on_threads
+from fedpriv.backends import Carrier, SerialCarrier
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.experiments.experiment import Experiment, Parts, build
 from fedpriv.rng import Key
-from fedpriv.run import rounds
-from fedpriv.run_folder import RunFolder
+from fedpriv.run.folder import RunFolder
+from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import on_threads
 
 GATE = Gate()
 
@@ -51,9 +51,9 @@ def carried(
         yield carrier
         carrier.close()
         return
-    from fedpriv.engine.ray_carrier import RayCarrier
-    from fedpriv.engine.ray_cluster import Cluster
-    from fedpriv.engine.resources import Request
+    from fedpriv.backends.ray.backend import RayCarrier
+    from fedpriv.backends.ray.cluster import Cluster
+    from fedpriv.backends.resources import Request
 
     num_bytes = sum(array.nbytes for array in parts.task.init_params(Key.simulation(0)).values())
     told: Any = partial(print, file=sys.stderr)

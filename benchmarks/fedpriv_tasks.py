@@ -18,14 +18,14 @@ from protocol import Job
 from tag_data import Examples, TagUsers
 from torch import nn
 
-from fedpriv.catalogue import load_experiment
-from fedpriv.data.corpus import Corpus
-from fedpriv.data.rosters import roster_sha256
-from fedpriv.experiment import Experiment, build
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.rng import Key
-from fedpriv.training.local import LocalTrainer, Schedule
-from fedpriv.training.module import ArrayExamples, load_params, module_params
-from fedpriv.training.tasks import ModuleTask
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples, load_params, module_params
+from fedpriv.training.local.trainer import LocalTrainer, Schedule
 from fedpriv.tree import Params, Tree
 
 ROUNDS = 100_000
@@ -178,7 +178,7 @@ def open_workplace(
     job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str
 ) -> Any:
     """Return what a worker of the Ray engine works with; called in the worker."""
-    from fedpriv.engine.worker import Workplace
+    from fedpriv.backends.worker import Workplace
 
     experiment = make_experiment(job).with_options(options)
     corpus = None if corpus_path is None else Corpus.open(Path(corpus_path))

@@ -23,10 +23,10 @@ from ledger_only import LedgerOnly
 from main_job import about, open_job, parser
 from numba import njit
 
-from fedpriv.experiment import Parts, build
-from fedpriv.job import serial
+from fedpriv.experiments.experiment import Parts, build
 from fedpriv.rng import Key
-from fedpriv.run import rounds
+from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import serial
 
 F = np.float32
 

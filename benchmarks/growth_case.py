@@ -59,7 +59,7 @@ def engine(case: Case) -> Iterator[Any]:
     Raises:
         UnavailableError: If the engine is not installed, or its workers cannot be had.
     """
-    from fedpriv import job
+    from fedpriv.run import prepared as job
 
     if case.engine == "serial":
         yield job.serial
@@ -68,8 +68,8 @@ def engine(case: Case) -> Iterator[Any]:
         yield job.on_threads(case.workers)
         return
     try:
-        from fedpriv.engine.ray_cluster import Cluster
-        from fedpriv.engine.resources import Request
+        from fedpriv.backends.ray.cluster import Cluster
+        from fedpriv.backends.resources import Request
 
         cluster = Cluster(Request(workers=case.workers))
     except (ImportError, ValueError) as error:
@@ -100,10 +100,10 @@ class TimedCarrier:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run the case and return its figures."""
-    from fedpriv.catalogue import load_experiment
-    from fedpriv.data.corpus import Corpus
-    from fedpriv.job import start_job
-    from fedpriv.run import rounds
+    from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.run.loop import rounds
+    from fedpriv.run.prepared import start_job
 
     corpus = Corpus.open(case.corpus)
     sampled = 3  # rounds in which memory is watched, after those that are timed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiment import Experiment, Parts
-from fedpriv.run_folder import RunFolder
+from fedpriv.experiments.experiment import Experiment, Parts
+from fedpriv.run.folder import RunFolder
 
 
 class LedgerOnly:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from fedpriv.catalogue import load_experiment
-from fedpriv.data.corpus import Corpus
-from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiment import Experiment
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
 
 NAME = "adadps-tags"
 

@@ -46,8 +46,8 @@ def fedpriv_step(model: str, way: str) -> Step:
     """Return fedpriv's step."""
     from fedpriv import tree
     from fedpriv.mechanisms.bound import Clip
-    from fedpriv.training.module import module_params
-    from fedpriv.training.module_gradients import ModuleGradients
+    from fedpriv.training.local.module import module_params
+    from fedpriv.training.per_example.module import ModuleGradients
 
     module, loss, x, y = job(model)
     params, bound = module_params(module), Clip(l2_clip_norm=CLIP)

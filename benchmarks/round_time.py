@@ -15,8 +15,8 @@ from statistics import median, quantiles
 
 from main_job import NAME, about, open_job, parser
 
-from fedpriv.job import start_job
-from fedpriv.run_folder import read_lines
+from fedpriv.run.folder import read_lines
+from fedpriv.run.prepared import start_job
 
 
 def main() -> None:

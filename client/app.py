@@ -14,9 +14,9 @@ from functools import lru_cache
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedpriv.flower.client import Host
-from fedpriv.flower.settings import open_task, read_host
-from fedpriv.training.tasks import Task
+from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.settings import open_task, read_host
+from fedpriv.tasks.tasks import Task
 
 app = ClientApp()
 

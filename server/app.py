@@ -16,8 +16,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpriv.experiment import local_multiplier, make_schedule
-from fedpriv.flower.settings import (
+from fedpriv.backends.flower.settings import (
     open_corpus,
     open_task,
     read_experiment,
@@ -25,11 +24,12 @@ from fedpriv.flower.settings import (
     read_path,
     read_switch,
 )
-from fedpriv.flower.strategy import GridCarrier, UserLevelStrategy
-from fedpriv.job import Job, federated, resume_job, start_job
-from fedpriv.privacy.coverage import coverage_of
+from fedpriv.backends.flower.strategy import GridCarrier, UserLevelStrategy
+from fedpriv.experiments.experiment import local_multiplier, make_schedule
+from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
-from fedpriv.run import RoundRecord
+from fedpriv.run.loop import RoundRecord
+from fedpriv.run.prepared import Job, federated, resume_job, start_job
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedpriv.options import Option
+from fedpriv.experiments.options import Option
 
 TUNING_SEED = 1000
 

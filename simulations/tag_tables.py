@@ -23,12 +23,12 @@ from typing import Any
 
 from rich.progress import Progress
 
-from fedpriv.data.locate import resolve_corpus
-from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import Experiment, build
-from fedpriv.options import Option
+from fedpriv.backends import SerialCarrier
+from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
-from fedpriv.run import rounds
+from fedpriv.run.loop import rounds
 from simulations.tag_grid import METHODS, SETTINGS, TUNING_SEED, Cell, grid
 
 SEEDS = (0, 1, 2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedpriv.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment
 
 
 def fedavg_tags() -> Experiment:

@@ -25,13 +25,13 @@ from typing import Literal
 import numpy as np
 
 from fedpriv.mechanisms import Clip, Unbounded
-from fedpriv.mechanisms.guide import Guide, Unguided
-from fedpriv.mechanisms.guides import Fixed
+from fedpriv.mechanisms.preconditioner import Guide, Unguided
+from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.training.central import CentralSum, example_ids
-from fedpriv.training.linear_gradients import LinearRegressionGradients
+from fedpriv.training.per_example.example_sum import CentralSum, example_ids
+from fedpriv.training.per_example.linear import LinearRegressionGradients
 from fedpriv.training.round import Round
 from fedpriv.transform import identity
 

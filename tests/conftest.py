@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from fedpriv.data.corpus import Corpus
-from fedpriv.data.rosters import RosterSpec
-from fedpriv.data.writer import CorpusWriter, Sentence
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 
 # What commands print is wrapped to the terminal: one width for everybody.
 os.environ["COLUMNS"] = "160"

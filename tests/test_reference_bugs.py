@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from fedpriv import tree
-from fedpriv.catalogue import load_experiment
-from fedpriv.data.rosters import RosterSpec
-from fedpriv.data.writer import CorpusWriter, Sentence
-from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import Experiment, build
+from fedpriv.backends import SerialCarrier
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.run import rounds
+from fedpriv.run.loop import rounds
 from fedpriv.training.evaluate import combined, evaluate_tags, majority_share
-from fedpriv.training.local import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.round import PartialSum, partial_sum
 
 

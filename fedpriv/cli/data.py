@@ -12,18 +12,18 @@ from rich.table import Table
 
 from fedpriv.cli.data_output import figures, print_corpus, print_result, progress_bar
 from fedpriv.cli.output import console, print_json
-from fedpriv.data import locate
-from fedpriv.data.cache import cache_dir, file_sha256
-from fedpriv.data.corpus import Corpus
-from fedpriv.data.fetch import fetch_file
-from fedpriv.data.manifest import FILE_NAME
-from fedpriv.data.rosters import RosterSpec
-from fedpriv.data.sources import DATASETS
-from fedpriv.data.stackexchange import import_stackexchange
-from fedpriv.data.synthetic import NAME as SYNTHETIC
-from fedpriv.data.synthetic import Shape, synthesize
-from fedpriv.data.tff import open_client_data
-from fedpriv.data.tff_stackoverflow import import_stackoverflow
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.manifest import FILE_NAME
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.files.cache import cache_dir, file_sha256
+from fedpriv.data.files.fetch import fetch_file
+from fedpriv.data.files.sources import DATASETS
+from fedpriv.data.importers import locate
+from fedpriv.data.importers.stackexchange import import_stackexchange
+from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
+from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.data.importers.tff.sqlite import open_client_data
+from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
 
 app = typer.Typer(
     no_args_is_help=True,

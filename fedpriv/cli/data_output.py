@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fedpriv.cli.output import console, errors, print_json
-from fedpriv.data.corpus import Corpus
+from fedpriv.data.corpus.corpus import Corpus
 
 
 def figures(corpus: Corpus) -> dict[str, Any]:

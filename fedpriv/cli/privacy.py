@@ -12,9 +12,9 @@ from fedpriv.cli.output import console, fail, print_json
 from fedpriv.privacy.accounting import Epsilon, epsilon
 from fedpriv.privacy.calibration import calibrate as smallest_noise
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.numbers import positive_int, probability
-from fedpriv.privacy.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.privacy.verification import verify_run
+from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 
 Users = Annotated[int, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]

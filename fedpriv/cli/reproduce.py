@@ -52,7 +52,7 @@ def reproduce(
     processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
 ) -> None:
     """Print a table of a paper beside what its methods do here, with ε as counted and as true."""
-    from fedpriv.catalogue import find_reproductions
+    from fedpriv.experiments.catalogue import find_reproductions
 
     found = find_reproductions()
     if name is None:

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.cli.output import console, print_json
-from fedpriv.data.corpus import Corpus
-from fedpriv.data.tokens import tokenize
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.importers.tokens import tokenize
 from fedpriv.report.compare import (
     Group,
     as_rows,
@@ -22,7 +22,7 @@ from fedpriv.report.compare import (
     read_groups,
     write_comparison,
 )
-from fedpriv.report.exported import (
+from fedpriv.report.export.model_folder import (
     NO_WORDS,
     VOCABULARY,
     Vocabulary,
@@ -32,7 +32,7 @@ from fedpriv.report.exported import (
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
-from fedpriv.report.whose import whose, whose_all
+from fedpriv.report.unit_labels import whose, whose_all
 from fedpriv.report.wording import NOTHING, epsilon, percent, plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -22,16 +22,16 @@ from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.report.page import write_report
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
-    from fedpriv.job import CarrierFactory, Job
-    from fedpriv.options import Option
-    from fedpriv.run import RoundRecord
+    from fedpriv.experiments.options import Option
+    from fedpriv.run.loop import RoundRecord
+    from fedpriv.run.prepared import CarrierFactory, Job
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +44,7 @@ def list_experiments(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments that can be run by name."""
-    from fedpriv.catalogue import find_experiments
+    from fedpriv.experiments.catalogue import find_experiments
 
     found = {name: make() for name, make in sorted(find_experiments().items())}
     if as_json:
@@ -132,11 +132,11 @@ def run_command(
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
-    from fedpriv.catalogue import load_experiment
-    from fedpriv.central_experiment import CentralExperiment
-    from fedpriv.experiment import tag_prediction
-    from fedpriv.job import resume_job, start_job
-    from fedpriv.run_folder import read_document
+    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.central import CentralExperiment
+    from fedpriv.experiments.experiment import tag_prediction
+    from fedpriv.run.folder import read_document
+    from fedpriv.run.prepared import resume_job, start_job
 
     engines = _engines(engine, workers, gpus_per_worker, ray_address)
     keep_last = keep_last_from(keep_checkpoints)
@@ -214,9 +214,9 @@ def _engines(
 
     What cannot be had is said here, before a run folder is made.
     """
-    from fedpriv.engine.ray_cluster import Cluster
-    from fedpriv.engine.resources import Request, usable_cores
-    from fedpriv.job import on_ray, on_threads, serial
+    from fedpriv.backends.ray.cluster import Cluster
+    from fedpriv.backends.resources import Request, usable_cores
+    from fedpriv.run.prepared import on_ray, on_threads, serial
 
     asked = {"workers": workers, "gpus-per-worker": gpus_per_worker, "ray-address": ray_address}
     given = {option: value for option, value in asked.items() if value is not None}

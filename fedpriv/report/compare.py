@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.coverage import KEY, Coverage
-from fedpriv.privacy.statement import run_statement
+from fedpriv.privacy.statement.coverage import KEY, Coverage
+from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import Estimate, badges, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key, write_page
-from fedpriv.report.plots import Line, both_widths, legend
+from fedpriv.report.plots.lines import Line, both_widths, legend
+from fedpriv.report.plots.theme import document, series
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value, points, read_run
 from fedpriv.report.tables import exact
-from fedpriv.report.theme import document, series
-from fedpriv.report.whose import Whose, whose_all
+from fedpriv.report.unit_labels import Whose, whose_all
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
 
 # Columns of the comparison that are measured, and where.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-from fedpriv.privacy.coverage import NO_NOISE
-from fedpriv.privacy.statement import Statement
+from fedpriv.privacy.statement.coverage import NO_NOISE
+from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
-from fedpriv.report.whose import whose
+from fedpriv.report.unit_labels import whose
 from fedpriv.report.wording import epsilon, number, percent, plain, safe
 
 

@@ -7,16 +7,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.privacy.coverage import NO_NOISE
-from fedpriv.privacy.statement import run_statement
+from fedpriv.privacy.statement.coverage import NO_NOISE
+from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import head_html
-from fedpriv.report.plots import Line, Reference, both_widths, legend, line_plot
+from fedpriv.report.plots.lines import Line, Reference, both_widths, legend, line_plot
+from fedpriv.report.plots.theme import document
 from fedpriv.report.privacy_text import as_html
 from fedpriv.report.promise import promised
 from fedpriv.report.series import RunRecord, points, read_run
 from fedpriv.report.tables import pairs_table, rounds_table
-from fedpriv.report.theme import document
-from fedpriv.report.whose import by_unit, whose
+from fedpriv.report.unit_labels import by_unit, whose
 from fedpriv.report.wording import epsilon, percent, safe
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.privacy.statement import Section
+from fedpriv.privacy.statement.statement import Section
 from fedpriv.report.wording import plain, safe
 
 

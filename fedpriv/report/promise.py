@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.history import History
-from fedpriv.privacy.ledger import read_ledger
+from fedpriv.privacy.ledger.ledger import read_ledger
+from fedpriv.privacy.ledger.state import History
 from fedpriv.privacy.plan import Plan
 from fedpriv.report.series import RunRecord
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedpriv.report.series import RunRecord
-from fedpriv.report.whose import whose
+from fedpriv.report.unit_labels import whose
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
 
 

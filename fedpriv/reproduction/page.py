@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from fedpriv.privacy.coverage import Coverage
+from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.reproduction.runs import Done, all_figures
 from fedpriv.reproduction.table import Figure, Item, Reproduction
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fedpriv.central_experiment import CentralExperiment, build_central
-from fedpriv.engine import SerialCarrier
-from fedpriv.options import kebab
-from fedpriv.privacy.coverage import coverage
+from fedpriv.backends import SerialCarrier
+from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.options import kebab
+from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
-from fedpriv.run import released_params, rounds
+from fedpriv.run.loop import released_params, rounds
 
 Done = Mapping[str, dict[str, Any]]
 

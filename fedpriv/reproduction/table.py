@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from fedpriv.central_experiment import CentralExperiment
-from fedpriv.options import Option
+from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.options import Option
 
 Split = Literal["validation", "test"]
 Settings = Mapping[str, Option]

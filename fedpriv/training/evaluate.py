@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from fedpriv.data.examples import TagExamples
+from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.tree import Params
 
 #: One of so many equal shares of what is measured: (number from 0, how many).

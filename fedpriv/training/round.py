@@ -15,16 +15,16 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound, scaled
-from fedpriv.mechanisms.guide import Guidance, Guide, Unguided
+from fedpriv.mechanisms.preconditioner import Guidance, Guide, Unguided
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
-from fedpriv.training.central import CentralSum
 from fedpriv.training.failures import contributes_zero
-from fedpriv.training.local import LocalTrainer
-from fedpriv.training.vectorised import VectorisedTrainer
-from fedpriv.training.vectorised_round import vectorised_partial_sum
+from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
+from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
@@ -131,7 +131,7 @@ class Round:
         plan: Supplies `stddev` and `denominator`.
         optimizer: A transform of the released mean update.
         aggregate: A transform from params to the aggregated params (EMA of checkpoints).
-        guide: What public data and past releases add (`fedpriv.mechanisms.guide`).
+        guide: What public data and past releases add (`fedpriv.mechanisms.preconditioner`).
         unpromised_stddev: Noise of a run that promises nothing, to compare methods with: an ideal
             that looks at clean gradients. None takes the plan's.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedpriv.central_experiment import CentralExperiment
+from fedpriv.experiments.central import CentralExperiment
 from fedpriv.reproduction import Cell, Figure, Row, Split
 from simulations.dpnsgd.images import MNIST, Rule, bounded
 

@@ -37,12 +37,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.central_experiment import CentralExperiment
-from fedpriv.data.sst2 import load_sst2
-from fedpriv.promised import plain_bound
+from fedpriv.data.importers.sst2 import load_sst2
+from fedpriv.experiments.base_options import plain_bound
+from fedpriv.experiments.central import CentralExperiment
 from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
 from fedpriv.rng import Key
-from fedpriv.training.central_task import CentralTask
+from fedpriv.tasks.example_task import CentralTask
 from simulations.dpnsgd.by_length import ByLength
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.central_experiment import CentralExperiment
+from fedpriv.experiments.central import CentralExperiment
 from fedpriv.reproduction import TUNING_SEED, Run, Split
 from simulations.dpnsgd.images import RULES, Rule
 

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from fedpriv.central_experiment import CentralExperiment
-from fedpriv.data.cifar10 import load_cifar10
-from fedpriv.data.dataset import Dataset, for_tuning
+from fedpriv.data.features.dataset import Dataset, for_tuning
+from fedpriv.data.importers.cifar10 import load_cifar10
+from fedpriv.experiments.central import CentralExperiment
 from fedpriv.models.images import ResNet20
 from fedpriv.reproduction import Split
-from fedpriv.training.central_task import CentralTask
-from fedpriv.training.dataset_tasks import module_task
-from simulations.adadps import mnist
+from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.example_task import CentralTask
+from simulations.adadps.setups import mnist
 
 Rule = Literal["normalise", "clip"]
 

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.data.fingerprint import fingerprint
-from fedpriv.data.sst2 import TextSplits
+from fedpriv.data.files.digests import fingerprint
+from fedpriv.data.importers.sst2 import TextSplits
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key
-from fedpriv.training.central_task import CentralTask
+from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.module import load_params, module_params
-from fedpriv.training.module_gradients import ModuleGradients
+from fedpriv.training.local.module import load_params, module_params
+from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.sst2_stand_in import LENGTH, made_up_sentences, write_tiny_weights

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.central_experiment import CentralExperiment, build_central
-from fedpriv.engine import SerialCarrier
+from fedpriv.backends import SerialCarrier
+from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.run import rounds
-from fedpriv.training.central_task import CentralTask, zeros
-from fedpriv.training.linear_gradients import LogisticGradients
+from fedpriv.run.loop import rounds
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.per_example.linear import LogisticGradients
 
 ROSTER = "0" * 64
 

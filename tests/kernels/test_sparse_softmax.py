@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.data.examples import TagExamples
+from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
-from fedpriv.training.local import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
 WORDS, CLASSES = 40, 6
 _rng = np.random.default_rng(0)

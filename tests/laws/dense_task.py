@@ -3,10 +3,10 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.engine.worker import Workplace
-from fedpriv.training.local import Schedule
-from fedpriv.training.module import ArrayExamples
-from fedpriv.training.tasks import ModuleTask
+from fedpriv.backends.worker import Workplace
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.trainer import Schedule
 
 #: Steep, so that a last bit does not stay one.
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=4, epochs=2, max_examples=20)

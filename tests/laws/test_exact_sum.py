@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.catalogue import load_experiment
-from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import build
+from fedpriv.backends import SerialCarrier
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bound import scaled
-from fedpriv.mechanisms.guide import Guidance
+from fedpriv.mechanisms.preconditioner import Guidance
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.run import rounds
+from fedpriv.run.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged
 from fedpriv.training.round import Round, partial_sum
 from fedpriv.transform import identity

@@ -10,9 +10,9 @@ import re
 import numpy as np
 import pytest
 
-from fedpriv.data.rosters import RosterSpec, is_public_tenth
-from fedpriv.data.stackexchange import import_stackexchange
-from fedpriv.data.writer import CorpusWriter, Sentence
+from fedpriv.data.corpus.rosters import RosterSpec, is_public_tenth
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.data.importers.stackexchange import import_stackexchange
 
 COUNTS = ("word_counts", "word_users", "word_sentences", "tag_users")
 

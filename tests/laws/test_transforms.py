@@ -22,7 +22,7 @@ from fedpriv.optimizers import (
     yogi,
 )
 from fedpriv.privacy.plan import Plan
-from fedpriv.run_folder import RunFolder
+from fedpriv.run.folder import RunFolder
 from fedpriv.training.round import ServerState
 from fedpriv.transform import Transform, chain, identity
 

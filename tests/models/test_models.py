@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
-from fedpriv.training.module import check_module
+from fedpriv.training.local.module import check_module
 
 SIZES = {
     Autoencoder: 2_837_314,

@@ -17,10 +17,10 @@ from fedpriv.mechanisms import Clip
 from fedpriv.models import roberta
 from fedpriv.models.roberta import load_roberta, new_head, random_roberta, save_roberta, tokens
 from fedpriv.rng import Key
-from fedpriv.training.example_masks import ExampleMasks
-from fedpriv.training.gradient_ways import WAYS, choose
-from fedpriv.training.module import check_module, module_params
-from fedpriv.training.module_gradients import ModuleGradients
+from fedpriv.training.local.module import check_module, module_params
+from fedpriv.training.per_example.backends import WAYS, choose
+from fedpriv.training.per_example.masks import ExampleMasks
+from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
 
 hub = pytest.importorskip("transformers", reason="the extra `transformers` is not installed")

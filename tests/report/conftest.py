@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fedpriv.report.exported import (
+from fedpriv.report.export.model_folder import (
     TagModel,
     Vocabulary,
     export_run,

@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedpriv.privacy.ledger import Ledger
-from fedpriv.report import theme
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.page import render, write_report
+from fedpriv.report.plots import theme
 from fedpriv.report.promise import spent
 from fedpriv.report.series import read_run
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import matplotlib
 import pytest
 
-from fedpriv.report.plots import Line, Reference, legend, line_plot, spread
+from fedpriv.report.plots.lines import Line, Reference, legend, line_plot, spread
 
 
 def _plot(lines, **options) -> str:

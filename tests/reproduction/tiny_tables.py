@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from fedpriv.central_experiment import CentralExperiment
+from fedpriv.experiments.central import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.reproduction import (
     Cell,
@@ -18,9 +18,9 @@ from fedpriv.reproduction import (
     table_markdown,
     tuning_runs,
 )
-from fedpriv.training.central_task import CentralTask, zeros
+from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.linear_gradients import LogisticGradients
+from fedpriv.training.per_example.linear import LogisticGradients
 
 DIM = 5
 SEEDS = (0, 1)

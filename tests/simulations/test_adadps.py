@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import simulations
-from fedpriv.data.dataset import hold_out_public
-from fedpriv.data.synthetic_reviews import synthetic_reviews
+from fedpriv.data.features.dataset import hold_out_public
+from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
 from fedpriv.reproduction import Figure, Run, Script, perform
-from simulations.adadps import imdb, lstm, mnist, pooled_tags, table3, table5
-from simulations.adadps.methods import METHODS
+from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
+from simulations.adadps.setups.methods import METHODS
+from simulations.adadps.tables import table3, table5
 
 CACHES = (
     imdb.reviews,

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.central_experiment import build_central
-from fedpriv.data.synthetic_reviews import synthetic_reviews
-from fedpriv.training.central_task import CentralTask, zeros
-from simulations.adadps import figure2, imdb
+from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.experiments.central import build_central
+from fedpriv.tasks.example_task import CentralTask, zeros
+from simulations.adadps.figures import figure2
+from simulations.adadps.setups import imdb
 
 COLUMNS = ("paper", "right")
 ORIGINAL = imdb.reviews

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.central_experiment import build_central
-from fedpriv.data.sst2 import TextSplits
-from fedpriv.data.word_rows import Texts
+from fedpriv.data.features.word_rows import Texts
+from fedpriv.data.importers.sst2 import TextSplits
+from fedpriv.experiments.central import build_central
 from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens
 from fedpriv.reproduction import Run, perform, read
 from fedpriv.rng import Key
-from fedpriv.training.central_task import CentralTask, zeros
-from fedpriv.training.module import module_params
-from fedpriv.training.module_gradients import ModuleGradients
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd import sst2
 from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main

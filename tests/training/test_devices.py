@@ -4,13 +4,13 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.training import users_at_once
+from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.devices import device_description, usable_device
-from fedpriv.training.local import Schedule
-from fedpriv.training.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.tasks import ModuleTask
-from fedpriv.training.vectorised import VectorisedTrainer
+from fedpriv.training.local import users_at_once
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.vectorised import VectorisedTrainer
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.catalogue import load_experiment
-from fedpriv.experiment import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import build
+from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.evaluate import Metrics, chunks, combined
-from fedpriv.training.module import ArrayExamples
-from fedpriv.training.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
 
 COUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
 

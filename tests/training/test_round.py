@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fedpriv.engine import SerialCarrier
-from fedpriv.experiment import Experiment, build
+from fedpriv.backends import SerialCarrier
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.rng import Key
-from fedpriv.run import rounds
+from fedpriv.run.loop import rounds
 
 RATE = 2.0
 

@@ -1,0 +1,121 @@
+"""The running sum of a round, which trusts no node that adds to it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import RecordDict
+
+from fedpriv import tree
+from fedpriv.backends.flower.messages import OtherGridError, StaleAnswerError, read_answer
+from fedpriv.backends.flower.records import MalformedRecordError
+from fedpriv.sums import PartialSum, add_sum, check_users_fit
+from fedpriv.tree import Params, RowSparse, Tensor
+
+_LOG = logging.getLogger(__name__)
+# Float64's own rounding of norms and products, with room to spare.
+_BELOW = 1.0 - 2.0**-40
+
+
+@dataclass(slots=True, kw_only=True)
+class BoundedSum:
+    """Adds nodes' partial sums, each held to what its users may contribute at most.
+
+    Guarantees:
+        * A node asked for k users moves the sum by at most k · l2_bound (l2), whatever it sends;
+          a node that hosts one user is thus bounded again as if it had never bounded anything.
+        * An answer that is malformed, stale, not finite or on another grid adds exactly zero,
+          raises nothing, and leaves what others added bit for bit as it was.
+        * Memory is one dense tree of 64-bit numbers, however many answers are added.
+        * On a grid the sum is of whole numbers: the same for any order of the answers.
+
+    Attributes:
+        params: The template.
+        l2_bound: Of one user's update; infinite only in a run without privacy.
+        unit: The round's grid; None for sums of floats.
+        round_num: The open round.
+        attempt: The open attempt.
+        dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
+            "rebounded" (which were added after scaling).
+        num_added: Users whose contribution is in the sum, as far as their nodes tell.
+    """
+
+    params: Params = field(repr=False)
+    l2_bound: float
+    unit: float | None = None
+    round_num: int
+    attempt: int
+    dropped: Counter[str] = field(default_factory=Counter)
+    num_added: int = 0
+    _num_asked: int = field(default=0, init=False, repr=False)
+    _total: dict = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._total = tree.zeros(self.params, np.float64 if self.unit is None else np.int64)
+
+    def add(self, content: RecordDict, *, num_users: int) -> None:
+        """Add what a node that was asked for `num_users` users answered.
+
+        Raises:
+            ValueError: If the integers cannot hold so many users, whatever nodes send.
+        """
+        self._num_asked += num_users
+        if self.unit is not None:
+            check_users_fit(self._num_asked)
+        try:
+            found = read_answer(
+                content,
+                params=self.params,
+                unit=self.unit,
+                num_users=num_users,
+                round_num=self.round_num,
+                attempt=self.attempt,
+            )
+        except StaleAnswerError:
+            self.dropped["stale"] += 1
+            return
+        except OtherGridError as error:  # its text holds two numbers and nothing of the node's
+            _LOG.warning("an answer is not added: %s", error)
+            self.dropped["other-grid"] += 1
+            return
+        except MalformedRecordError:
+            self.dropped["malformed"] += 1
+            return
+        norm = tree.l2_norm(found.total) * (1.0 if self.unit is None else self.unit)
+        limit = num_users * self.l2_bound
+        if not math.isfinite(norm):
+            self.dropped["not-finite"] += 1
+            return
+        total = found.total
+        if norm > limit:
+            self.dropped["rebounded"] += 1
+            total = _shortened(total, limit / norm, whole=self.unit is not None)
+        # Nothing overflows here: every coordinate is at most num_users * 2^24 units by now.
+        add_sum(self._total, total)
+        self.num_added += num_users - found.num_failed
+
+    def result(self, num_users: int) -> PartialSum:
+        """Return the sum over a cohort of `num_users`; nothing may be added afterwards."""
+        return PartialSum(
+            total=self._total,
+            num_users=num_users,
+            num_failed=num_users - self.num_added,
+            unit=self.unit,
+        )
+
+
+def _shortened(total: Mapping[str, Tensor], share: float, *, whole: bool) -> dict[str, Tensor]:
+    """Return a tree a little shorter than `share` of it, in float64 or in whole numbers."""
+    out: dict[str, Tensor] = {}
+    for name, tensor in total.items():
+        sparse = isinstance(tensor, RowSparse)
+        values = (tensor.values if sparse else tensor).astype(np.float64) * (share * _BELOW)
+        if whole:
+            values = np.trunc(values).astype(np.int64)  # towards zero, so never longer
+        out[name] = replace(tensor, values=values) if sparse else values
+    return out

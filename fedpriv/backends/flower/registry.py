@@ -1,0 +1,178 @@
+"""Which node hosts which users: asked once, before the first round is charged.
+
+Nodes answer a `query` with the opaque ids of the users they host. The roster is frozen in the plan
+and decides who may be drawn; the registry only says where a drawn user lives. A person's whole
+contribution must pass one bound, so an id that two nodes claim is refused rather than counted
+twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from fedpriv.backends.flower.exchange import Exchange
+
+_LOG = logging.getLogger(__name__)
+QUERY = f"{MessageType.QUERY}.users"
+_RECORD, _IDS = "registration", "user-ids"
+_MAX_ID_CHARS = 256
+_MAX_EXAMPLES = 5
+_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Where every reachable user of the roster lives.
+
+    Attributes:
+        node_of: Node id by user id.
+    """
+
+    node_of: Mapping[str, int] = field(repr=False)
+
+    def hosts(self, cohort: Sequence[str]) -> dict[int, tuple[str, ...]]:
+        """Return the drawn users of each node, nodes and users in cohort order.
+
+        A drawn user that no node hosts is left out: it contributes zero.
+        """
+        found: dict[int, list[str]] = {}
+        for user_id in cohort:
+            node_id = self.node_of.get(user_id)
+            if node_id is not None:
+                found.setdefault(node_id, []).append(user_id)
+        return {node_id: tuple(user_ids) for node_id, user_ids in found.items()}
+
+
+def registration(user_ids: Iterable[str]) -> RecordDict:
+    """Return what a node says of itself."""
+    return RecordDict({_RECORD: ConfigRecord({_IDS: list(user_ids)})})
+
+
+def read_registration(content: RecordDict) -> tuple[str, ...]:
+    """Return the ids a node claims.
+
+    Raises:
+        ValueError: If they are not a list of distinct short strings.
+    """
+    record = content.get(_RECORD)
+    ids = record.get(_IDS) if isinstance(record, ConfigRecord) else None
+    if not isinstance(ids, list) or not all(
+        isinstance(item, str) and 0 < len(item) <= _MAX_ID_CHARS for item in ids
+    ):
+        raise ValueError(f"a registration is a list of ids of 1 to {_MAX_ID_CHARS} characters")
+    if len(set(ids)) != len(ids):
+        raise ValueError("a registration names a user twice")
+    return tuple(str(item) for item in ids)
+
+
+def register(
+    exchange: Exchange,
+    roster: Sequence[str],
+    *,
+    seconds: float,
+    poll_seconds: float = 1.0,
+    allow_missing: bool = False,
+) -> Registry:
+    """Ask every node that appears for its users until the whole roster is found.
+
+    Args:
+        exchange: The way to the nodes.
+        roster: The frozen user ids.
+        seconds: How long to wait for nodes.
+        poll_seconds: Pause between looks for new nodes.
+        allow_missing: Start without rostered users that nobody hosts; their coins are still
+            tossed, and they contribute zero.
+
+    Nodes that have not answered a few seconds after everybody was found are not waited for: with
+    fewer shards than nodes, most host nobody.
+
+    Returns:
+        The registry. Users that are hosted but not on the roster are ignored: they wait for a new
+        plan.
+
+    Raises:
+        ValueError: If two nodes claim one user, or rostered users are missing at the end.
+    """
+    wanted = frozenset(roster)
+    deadline = exchange.clock() + seconds
+    node_of: dict[str, int] = {}
+    asked: set[int] = set()
+    failures: list[str] = []
+    num_unlisted = 0
+    complete_since: float | None = None
+
+    def enough() -> bool:
+        nonlocal complete_since
+        if complete_since is None and len(node_of) == len(wanted):
+            complete_since = exchange.clock()
+        return complete_since is not None and exchange.clock() >= complete_since + _GRACE_SECONDS
+
+    def note(reply: Message) -> None:
+        failures.append(reply.error.reason or "no reason given")
+
+    while True:
+        new = [node_id for node_id in exchange.grid.get_node_ids() if node_id not in asked]
+        asked.update(new)
+        questions = (_question(node_id, seconds) for node_id in new)
+        left = max(0.0, deadline - exchange.clock())
+        for reply in exchange.answers(questions, seconds=left, on_error=note, enough=enough):
+            node_id = reply.metadata.src_node_id
+            try:
+                claimed = read_registration(reply.content)
+            except ValueError as error:
+                _LOG.warning("node %d is left out: %s", node_id, error)
+                continue
+            num_unlisted += sum(1 for user_id in claimed if user_id not in wanted)
+            _claim(node_of, node_id, [user_id for user_id in claimed if user_id in wanted])
+        if len(node_of) == len(wanted):
+            break
+        if failures:  # a node that failed is not asked again, so wait only a little for others
+            deadline = min(deadline, exchange.clock() + _GRACE_SECONDS)
+        if exchange.clock() >= deadline:
+            missing = sorted(wanted - set(node_of))
+            _refuse_missing(missing, len(wanted), len(asked), failures, allow_missing)
+            break
+        exchange.sleep(min(poll_seconds, max(0.0, deadline - exchange.clock())))
+    if num_unlisted:
+        _LOG.info("%d hosted users are not on this plan's roster", num_unlisted)
+    return Registry(node_of=node_of)
+
+
+def _question(node_id: int, seconds: float) -> Message:
+    return Message(RecordDict(), node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
+
+
+def _claim(node_of: dict[str, int], node_id: int, user_ids: Sequence[str]) -> None:
+    for user_id in user_ids:
+        other = node_of.setdefault(user_id, node_id)
+        if other != node_id:
+            raise ValueError(
+                f"user {user_id!r} is claimed by node {other} and node {node_id}: one person's "
+                "contribution must pass one bound; let a single node host it, or give the two "
+                "accounts different ids if they are different people"
+            )
+
+
+def _refuse_missing(
+    missing: Sequence[str],
+    num_users: int,
+    num_nodes: int,
+    failures: Sequence[str],
+    allow_missing: bool,
+) -> None:
+    text = (
+        f"{len(missing)} of {num_users} rostered users are hosted by none of the {num_nodes} "
+        f"nodes that appeared (such as {', '.join(missing[:_MAX_EXAMPLES])})"
+    )
+    if failures:
+        text += f"; {len(failures)} nodes failed, the first with: {failures[0]:.400}"
+    if not allow_missing or len(missing) == num_users:
+        raise ValueError(
+            f"{text}; start their nodes, check corpus and roster there, or raise "
+            "register-seconds (allow-missing-users=true starts without them)"
+        )
+    _LOG.warning("%s; they will contribute zero", text)

@@ -1,0 +1,180 @@
+"""Flower's run-config and node-config, read into what fedpriv calls by name.
+
+Flower only lets a key be overridden that the bundle's `pyproject.toml` declares, and TOML has no
+null: every option of an experiment is declared there as the empty string, which means "as the
+experiment has it". Server and nodes read the same run-config, so both know the same experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.strategy import GridSettings
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.tasks import Task
+
+Value = str | int | float | bool
+Config = Mapping[str, Value]
+
+#: Keys of the run-config that are not options of an experiment, with their defaults.
+OWN_KEYS: dict[str, Value] = {
+    "experiment": "adadps-tags",
+    "corpus": "",
+    "out": "",
+    "resume": "",
+    "secure": False,
+    "max-in-flight": 16,
+    "round-deadline": 600.0,
+    "register-seconds": 300.0,
+    "allow-missing-users": False,
+    "shards": 0,
+}
+
+
+def read_experiment(run_config: Config) -> Experiment:
+    """Return the experiment that a run-config names, with the options it overrides.
+
+    Raises:
+        ValueError: For an unknown or a centralised experiment, an unknown option or an unfit
+            value.
+    """
+    options = {
+        key: value for key, value in run_config.items() if key not in OWN_KEYS and value != ""
+    }
+    name = _word(run_config, "experiment")
+    experiment = load_experiment(name)
+    if not isinstance(experiment, Experiment):
+        raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
+    return experiment.with_options(options)
+
+
+def read_grid_settings(run_config: Config) -> GridSettings:
+    """Return how the server deals with its nodes.
+
+    Raises:
+        ValueError: For a value that is not a number, not positive, or not a truth value.
+    """
+    return GridSettings(
+        max_in_flight=_whole(run_config, "max-in-flight"),
+        round_deadline=_number(run_config, "round-deadline"),
+        register_seconds=_number(run_config, "register-seconds"),
+        allow_missing_users=read_switch(run_config, "allow-missing-users"),
+    )
+
+
+def read_switch(run_config: Config, key: str) -> bool:
+    """Return a truth value of the run-config.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    value = run_config.get(key, OWN_KEYS[key])
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} {value!r} must be true or false")
+    return value
+
+
+def read_path(key: str, *configs: Config) -> Path | None:
+    """Return the absolute path under a key of the first config that has one, or None.
+
+    Raises:
+        ValueError: If it is relative: Flower runs its processes in folders of their own.
+    """
+    for config in configs:
+        value = config.get(key, "")
+        if value != "":
+            path = Path(str(value)).expanduser()
+            if not path.is_absolute():
+                raise ValueError(
+                    f"{key} {value!r} must be an absolute path: Flower's processes run elsewhere"
+                )
+            return path
+    return None
+
+
+def open_corpus(*configs: Config) -> Corpus | None:
+    """Return the corpus of the first config that names one, or None.
+
+    Raises:
+        ValueError: If there is no corpus at the path.
+    """
+    path = read_path("corpus", *configs)
+    if path is None:
+        return None
+    if not path.is_dir():
+        raise ValueError(
+            f"corpus {str(path)!r} is not a folder on this machine; give the absolute path of a "
+            "prepared corpus (`fedpriv data import` makes one), on a node as "
+            "--node-config 'corpus=\"/path\"'"
+        )
+    return Corpus.open(path)
+
+
+def open_task(run_config: Config, node_config: Config) -> Task:
+    """Return the task of a run-config on this machine's corpus.
+
+    Raises:
+        ValueError: If the task needs a corpus and none is named: nothing is ever trained on a
+            made-up corpus by default here.
+    """
+    experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
+    try:
+        return experiment.task(experiment, corpus)
+    except ValueError as error:
+        if corpus is not None:
+            raise
+        raise ValueError(
+            f"{error}; under Flower name it by its absolute path, for every machine as "
+            "--run-config 'corpus=\"/path\"' or for one node as --node-config 'corpus=\"/path\"'"
+        ) from error
+
+
+def read_host(task: Task, run_config: Config, node_config: Config) -> Host:
+    """Return the users of this node: one partition of the roster, or else the whole of it.
+
+    Flower's simulation sets `partition-id` and `num-partitions` itself; a SuperNode gets them in
+    its --node-config, or leaves them out when its own corpus holds nobody else's users. With
+    `shards` in the run-config the first so many nodes host everybody, and the others nobody.
+
+    Raises:
+        ValueError: If there is no such partition, or there are more shards than nodes.
+    """
+    partition = _whole(node_config, "partition-id", 0)
+    num_nodes = _whole(node_config, "num-partitions", 1)
+    shards = _whole(run_config, "shards")
+    if not 0 <= shards <= num_nodes:
+        raise ValueError(
+            f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
+            "many, or shards=0, where every node hosts its own partition"
+        )
+    host = Host.of(task, partition=partition, num_partitions=num_nodes)
+    if shards == 0:
+        return host
+    if partition >= shards:
+        return Host(task=task, user_ids=frozenset())
+    return Host.of(task, partition=partition, num_partitions=shards)
+
+
+def _word(config: Config, key: str) -> str:
+    value = config.get(key, OWN_KEYS[key])
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{key} {value!r} must be a word, such as {OWN_KEYS[key]!r}")
+    return value
+
+
+def _number(config: Config, key: str, default: float | None = None) -> float:
+    value = config.get(key, OWN_KEYS[key] if default is None else default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{key} {value!r} must be a number")
+    return float(value)
+
+
+def _whole(config: Config, key: str, default: int | None = None) -> int:
+    value = _number(config, key, default)
+    if value != int(value):
+        raise ValueError(f"{key} {value!r} must be a whole number")
+    return int(value)

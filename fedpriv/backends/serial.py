@@ -1,0 +1,59 @@
+"""The in-process carrier: every user in turn. The oracle that the other carriers are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedpriv.backends.backend import Measure
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.round import PartialSum, Trainer, UserData, partial_sum
+from fedpriv.tree import Params
+
+
+class SerialCarrier:
+    """Trains the cohort in this process, one user after another, or sums over a batch.
+
+    Args:
+        trainer: What a user does; or the sum over examples of centralised training.
+        data: The users' examples; None where the trainer holds its examples itself.
+        measure: How a model is measured, as `Task.evaluate`; None measures nothing.
+    """
+
+    def __init__(
+        self, *, trainer: Trainer, data: UserData | None = None, measure: Measure | None = None
+    ) -> None:
+        self._trainer, self._data, self._measure = trainer, data, measure
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        cohort: Sequence[str],
+        key: Key,
+        round_num: int,
+        attempt: int,
+    ) -> PartialSum:
+        """Return the sum of the cohort's bounded updates."""
+        return partial_sum(
+            params=params,
+            bound=bound,
+            trainer=self._trainer,
+            data=self._data,
+            user_ids=cohort,
+            key=key,
+        )
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return the metrics of this process's own measure."""
+        return None if self._measure is None else self._measure(params, public=public)
+
+    def describe(self) -> dict[str, Any]:
+        """Return that everything happens here."""
+        return {"name": "serial", "workers": 1, "devices": ["cpu"]}
+
+    def close(self) -> None:
+        """Nothing is held."""

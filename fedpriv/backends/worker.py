@@ -1,0 +1,136 @@
+"""What a worker process does: hold a workplace, train the users it is dealt, measure its share.
+
+Nothing here knows how the worker is reached. A workplace is made where the work is done, from what
+can be named: the experiment, its options, the path of a corpus. Users' data are never sent.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fedpriv.backends.backend import Measure
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.rng import Key
+from fedpriv.training.devices import device_description, usable_device
+from fedpriv.training.evaluate import Metrics, Part
+from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.training.round import PartialSum, UserData, partial_sum
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workplace:
+    """What a worker works with.
+
+    Attributes:
+        trainer: What a user does.
+        data: The users' examples.
+        measure: From (params, public, part) to metrics, as `Task.evaluate`.
+    """
+
+    trainer: LocalTrainer
+    data: UserData
+    measure: Measure
+
+
+#: From a device ("cpu", "cuda:0") to the workplace on it. It is sent to workers by reference.
+WorkplaceFactory = Callable[[str], Workplace]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What every worker needs for one attempt of one round; broadcast once.
+
+    Attributes:
+        params: The global params; a worker sees them read-only, in memory that all share.
+        bound: The public bound.
+        key: The users' key of the round and attempt.
+    """
+
+    params: Params = field(repr=False)
+    bound: Bound
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What a worker says once it can work.
+
+    Attributes:
+        host: The machine it is on.
+        process: Its process id there.
+        device: What it computes on, in words.
+    """
+
+    host: str
+    process: int
+    device: str
+
+
+class Worker:
+    """One worker. It does one thing at a time, on one thread.
+
+    Making it does nothing that can fail: what goes wrong in `open` is an error with a text, and
+    not to be mistaken for a worker that died.
+    """
+
+    def __init__(self) -> None:
+        self._workplace: Workplace | None = None
+
+    def open(
+        self,
+        make_workplace: WorkplaceFactory,
+        *,
+        device_ids: Sequence[int | str] = (),
+        logical: bool = False,
+    ) -> Opened:
+        """Open the corpus and put the model on its device.
+
+        Args:
+            make_workplace: Called once, here.
+            device_ids: The GPU that was set aside for this worker, if any.
+            logical: Whether the devices handed out are made up, to try the placement without any.
+
+        Raises:
+            ValueError: If there is no such GPU, or as the workplace does.
+        """
+        torch.set_num_threads(1)
+        device, said = _device(device_ids, logical)
+        self._workplace = make_workplace(device)
+        return Opened(host=platform.node(), process=os.getpid(), device=said)
+
+    def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
+        """Return one sum over these users; see `fedpriv.training.round.partial_sum`."""
+        workplace = self._opened()
+        return partial_sum(
+            params=order.params,
+            bound=order.bound,
+            trainer=workplace.trainer,
+            data=workplace.data,
+            user_ids=user_ids,
+            key=order.key,
+        ).compact()
+
+    def evaluate(self, params: Params, public: bool, part: Part) -> Metrics | None:
+        """Return metrics on one part of the examples."""
+        return self._opened().measure(params, public=public, part=part)
+
+    def _opened(self) -> Workplace:
+        assert self._workplace is not None, "a worker is opened before it works"
+        return self._workplace
+
+
+def _device(device_ids: Sequence[int | str], logical: bool) -> tuple[str, str]:
+    """Return the device for torch and its name for people."""
+    if not device_ids:
+        return "cpu", device_description(torch.device("cpu"))
+    if logical:
+        return "cpu", f"logical device {device_ids[0]}: {device_description(torch.device('cpu'))}"
+    # Ray shows a worker only the GPU that is its own, and so it is the first one there.
+    device = usable_device("cuda:0")
+    return str(device), f"GPU {device_ids[0]}: {device_description(device)}"

@@ -1,0 +1,1 @@
+"""A prepared corpus: sentences by user, rosters, and the views of rosters."""

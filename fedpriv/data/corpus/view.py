@@ -1,0 +1,284 @@
+"""A roster's view of a corpus: who is rostered, the vocabulary, and each user's examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.data.files.arrays import open_array
+
+SPLITS = ("train", "test", "all")
+
+BATCH_EXAMPLES = 4096
+"""How many examples of a large set are held in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TagView:
+    """One roster of a prepared corpus, memory-mapped: many processes share the same pages.
+
+    Guarantee: `words`, `tags`, their order and every count come from users outside the roster
+    (or from published counts, and `provenance` says so), so adding or removing the records of any
+    rostered user changes none of them, nor another user's examples *as prepared*.
+
+    Attributes:
+        name: the corpus' name.
+        synthetic: whether a generator made the text; every figure must then say so.
+        roster_name: the roster's name.
+        licence: the text's licence.
+        credit: whom to credit for it.
+        roster: the rostered ids, in the published order.
+        roster_sha256: hash of that list.
+        public_users: all other users of the corpus, sorted.
+        words: the vocabulary (V), the word used by most public users first.
+        tags: the tag list (G), likewise; the order decides labels.
+        word_counts: int64 (V,), occurrences in public users' own text.
+        word_users: int64 (V,), public users whose own text uses the word.
+        word_sentences: int64 (V,), public sentences whose own text contains the word.
+        num_public_examples: the number of public sentences the counts above were taken over.
+        tag_users: int64 (G,), public users with a post that carries the tag.
+        provenance: where each of these came from, whose text is in an example, what was left out.
+    """
+
+    name: str
+    synthetic: bool
+    roster_name: str
+    licence: str
+    credit: str
+    roster: tuple[str, ...]
+    roster_sha256: str
+    public_users: tuple[str, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    word_counts: np.ndarray
+    word_users: np.ndarray
+    word_sentences: np.ndarray
+    num_public_examples: int
+    tag_users: np.ndarray
+    provenance: Mapping[str, object]
+    _positions: Mapping[str, int]
+    _user_offsets: np.ndarray
+    _train_ends: np.ndarray
+    _columns: TagExamples
+
+    def __repr__(self) -> str:
+        return (
+            f"TagView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
+            f"{len(self.public_users)} public, {len(self.words)} words, {len(self.tags)} tags)"
+        )
+
+    def describe(self) -> dict[str, str | bool]:
+        """Return what names this data in a run folder: corpus, roster and its hash, licence."""
+        return {
+            "name": self.name,
+            "synthetic": self.synthetic,
+            "roster": self.roster_name,
+            "roster_sha256": self.roster_sha256,
+            "licence": self.licence,
+            "credit": self.credit,
+        }
+
+    def num_examples(self, user_id: str, split: str = "train") -> int:
+        """Return how many examples `examples` would return, without touching them.
+
+        Raises:
+            ValueError: unknown user or split.
+        """
+        start, end = self._span(user_id, split)
+        return end - start
+
+    def examples(self, user_id: str, split: str = "train") -> TagExamples:
+        """Return one user's examples, as slices of the mapped files; possibly none.
+
+        Args:
+            user_id: a rostered or public user of this view.
+            split: "train" (80 %), "test" or "all".
+
+        Raises:
+            ValueError: unknown user or split.
+        """
+        start, end = self._span(user_id, split)
+        whole = self._columns
+        words, tags = whole.indptr[start : end + 1], whole.tag_indptr[start : end + 1]
+        return TagExamples(
+            indptr=words - words[0],
+            indices=whole.indices[words[0] : words[-1]],
+            counts=whole.counts[words[0] : words[-1]],
+            num_tokens=whole.num_tokens[start:end],
+            labels=whole.labels[start:end],
+            tag_indptr=tags - tags[0],
+            tag_indices=whole.tag_indices[tags[0] : tags[-1]],
+            num_words=whole.num_words,
+            num_tags=whole.num_tags,
+        )
+
+    def label_counts(self, user_ids: Sequence[str], split: str = "test") -> np.ndarray:
+        """Return how often each tag is the label of users' examples, int64 (G,).
+
+        Only labels are read, no words.
+
+        Raises:
+            ValueError: unknown user or split.
+        """
+        counts = np.zeros(len(self.tags), dtype=np.int64)
+        for rows in self.rows(user_ids, split):
+            counts += np.bincount(self._columns.labels[rows], minlength=len(counts))
+        return counts
+
+    @property
+    def columns(self) -> TagExamples:
+        """All examples of the view as mapped from disk, which row numbers refer to."""
+        return self._columns
+
+    def rows(
+        self, user_ids: Sequence[str], split: str = "test", *, size: int = BATCH_EXAMPLES
+    ) -> Iterator[np.ndarray]:
+        """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
+
+        Raises:
+            ValueError: unknown user or split, `size` below 1.
+        """
+        if size < 1:
+            raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
+        starts, ends = self._spans(user_ids, split)
+        past = np.cumsum(ends - starts)  # examples up to and with each user
+        for first in range(0, int(past[-1]) if len(past) else 0, size):
+            numbers = np.arange(first, min(first + size, int(past[-1])))
+            owners = np.searchsorted(past, numbers, side="right")
+            yield ends[owners] - past[owners] + numbers
+
+    def _spans(self, user_ids: Sequence[str], split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each user's examples start and end, int64 (users,) each."""
+        # No objects a user: with hundreds of thousands of them, memory would follow.
+        positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
+        starts, middles = self._user_offsets[positions], self._train_ends[positions]
+        ends = self._user_offsets[positions + 1]
+        return _of_split(split, starts, middles, ends)
+
+    def _span(self, user_id: str, split: str) -> tuple[int, int]:
+        position = self._position(user_id)
+        start, end = self._user_offsets[position], self._user_offsets[position + 1]
+        start, end = _of_split(split, start, self._train_ends[position], end)
+        return int(start), int(end)
+
+    def _position(self, user_id: str) -> int:
+        position = self._positions.get(user_id)
+        if position is None:
+            raise ValueError(
+                f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
+                f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
+            )
+        return position
+
+
+def _of_split(split: str, start: Any, middle: Any, end: Any) -> tuple[Any, Any]:
+    if split == "all":
+        return start, end
+    if split == "train":
+        return start, middle
+    if split == "test":
+        return middle, end
+    raise ValueError(f"split {split!r} is unknown; choose one of {SPLITS}")
+
+
+def open_view(
+    directory: Path,
+    *,
+    roster: str,
+    about: Mapping[str, Any],
+    provenance: Mapping[str, object],
+    users: int | None = None,
+) -> TagView:
+    """Open the files that `materialise` wrote.
+
+    Args:
+        directory: the roster's directory.
+        roster: the roster's name.
+        about: "name", "synthetic", "licence" and "credit" of the corpus.
+        provenance: what the manifest says about it.
+        users: keep the first so many rostered users only; the vocabulary stays the same.
+
+    Raises:
+        ValueError: a file is missing, cut short or inconsistent; `users` is out of range.
+    """
+    lists, names = _json(directory / "users.json"), _json(directory / "vocabulary.json")
+    try:
+        ids, public = tuple(lists["roster"]), tuple(lists["public"])
+        words, tags = tuple(names["words"]), tuple(names["tags"])
+        num_public = int(names["num_public_examples"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
+    if users is not None and not 1 <= users <= len(ids):
+        raise ValueError(f"users={users}: roster {roster!r} has {len(ids)}; give 1 to that many")
+    number = len(ids) + len(public)
+    user_offsets = _offsets(directory, "user_offsets", number, None)
+    train_ends = open_array(directory / "train_ends.npy", dtype="int64", length=number)
+    if np.any(train_ends < user_offsets[:-1]) or np.any(train_ends > user_offsets[1:]):
+        raise ValueError(f"{directory}/train_ends.npy is damaged; import the corpus again")
+    columns = _columns(directory, int(user_offsets[-1]), len(words), len(tags))
+    kept = ids[:users]
+    positions = dict(zip(kept, range(len(kept)), strict=True))
+    positions.update(zip(public, range(len(ids), number), strict=True))
+
+    def counts(column: str, length: int) -> np.ndarray:
+        return open_array(directory / f"{column}.npy", dtype="int64", length=length)
+
+    return TagView(
+        **about,
+        roster_name=roster,
+        roster=kept,
+        roster_sha256=roster_sha256(kept),
+        public_users=public,
+        words=words,
+        tags=tags,
+        word_counts=counts("word_counts", len(words)),
+        word_users=counts("word_users", len(words)),
+        word_sentences=counts("word_sentences", len(words)),
+        num_public_examples=num_public,
+        tag_users=counts("tag_users", len(tags)),
+        provenance=provenance,
+        _positions=positions,
+        _user_offsets=user_offsets,
+        _train_ends=train_ends,
+        _columns=columns,
+    )
+
+
+def _columns(directory: Path, num_examples: int, num_words: int, num_tags: int) -> TagExamples:
+    words = open_array(directory / "words.npy", dtype="int32")
+    tags = open_array(directory / "tags.npy", dtype="int32")
+    return TagExamples(
+        indptr=_offsets(directory, "word_offsets", num_examples, len(words)),
+        indices=words,
+        counts=open_array(directory / "counts.npy", length=len(words)),
+        num_tokens=open_array(directory / "num_tokens.npy", dtype="int32", length=num_examples),
+        labels=open_array(directory / "labels.npy", dtype="int32", length=num_examples),
+        tag_indptr=_offsets(directory, "tag_offsets", num_examples, len(tags)),
+        tag_indices=tags,
+        num_words=num_words,
+        num_tags=num_tags,
+    )
+
+
+def _offsets(directory: Path, name: str, number: int, total: int | None) -> np.ndarray:
+    path = directory / f"{name}.npy"
+    table = open_array(path, dtype="int64", length=number + 1)
+    # Only the ends of the long tables are looked at, so that opening stays instant.
+    inner = table if total is None else table[[0, -1]]
+    if table[0] != 0 or (total is not None and table[-1] != total) or np.any(np.diff(inner) < 0):
+        raise ValueError(f"{path} is damaged; import the corpus again")
+    return table
+
+
+def _json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); import the corpus again") from error

@@ -1,0 +1,238 @@
+"""Import a Stack Exchange dump (`Posts.xml`) as a prepared corpus.
+
+An example is a sentence of a question or an answer; an answer takes its question's title and tags,
+which another account may have written. The dump is read twice, first the questions' titles and
+tags (into a file, since answers may come before their questions), then the text; neither pass
+keeps posts in memory.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.manifest import file_sha256
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.data.importers.dump_rows import Dump, Progress, open_dump, split_tags
+from fedpriv.data.importers.tokens import sentences, tokenize
+
+QUESTION, ANSWER = "1", "2"
+_COMMUNITY = "-1"  # the site's own account, which owns what many people wrote
+
+_NO_OWNER = "posts without OwnerUserId"
+_SITE_OWNED = "posts owned by the site's own account"
+_OTHER_TYPES = "posts that are neither question nor answer"
+_NO_TEXT = "posts without a sentence"
+
+_SUFFIXES = re.compile(r"(?:\.(?:xml|gz|bz2|xz|7z))+$|[.-]Posts(?=\.|$)", re.IGNORECASE)
+
+
+def import_stackexchange(
+    dump: Path | str,
+    directory: Path | str,
+    *,
+    name: str | None = None,
+    own_text_only: bool = False,
+    split_seed: int = 0,
+    max_words: int = 10_000,
+    max_tags: int = 500,
+    licence: str | None = None,
+    credit: str | None = None,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Import a dump and make its two rosters.
+
+    `<name>-all`, the default: users whose hashed id falls outside a fixed 10 %. `<name>-400`: the
+    400 users with most sentences, at least 100 each; left out where the site is too small.
+
+    Args:
+        dump: `Posts.xml`, plain, `.gz`, `.bz2` or `.xz`, or a `.7z` that holds it.
+        directory: where the corpus will be; must not exist yet.
+        name: the corpus' name; None takes it from the file's name.
+        own_text_only: drop question titles that another account wrote. Labels still come from
+            the question's tags.
+        split_seed: seed of the 80/20 split of each user's examples.
+        max_words: size of the vocabulary.
+        max_tags: size of the tag list.
+        licence: the text's licence; None takes what the posts say (`ContentLicense`).
+        credit: whom to credit; None names the site's contributors.
+        progress: called with (bytes done, bytes to do) over both passes.
+
+    Raises:
+        ValueError: not a `Posts.xml`, cut short, damaged, without usable posts, or the directory
+            exists. Nothing is left behind.
+    """
+    dump, directory = Path(dump), Path(directory)
+    name = site_name(dump) if name is None else name
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{directory.name}.reading-"
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=directory.parent) as scratch,
+        open_dump(dump, Path(scratch)) as opened,
+    ):
+        questions = _Questions(Path(scratch) / "questions.sqlite")
+        try:
+            questions.add_all(opened, _part(progress, 0))
+            writer = CorpusWriter(
+                directory,
+                name=name,
+                synthetic=False,
+                source={
+                    "kind": "Stack Exchange dump",
+                    "file": dump.name,
+                    "sha256": file_sha256(dump),
+                    "posts": sum(questions.post_types.values()),
+                    "questions": questions.post_types[QUESTION],
+                    "answers": questions.post_types[ANSWER],
+                    "accounts": len(questions.accounts),
+                    "tags": len(questions.tags),
+                },
+                licence=licence or questions.licence(),
+                credit=credit or f"the contributors of {name}, a Stack Exchange site",
+                own_text_only=own_text_only,
+                split_seed=split_seed,
+                max_words=max_words,
+                max_tags=max_tags,
+            )
+            with writer:
+                _second_pass(opened, questions, writer, _part(progress, 1))
+                return writer.finish(rosters(name), f"{name}-all")
+        finally:
+            questions.close()
+
+
+def rosters(name: str) -> tuple[RosterSpec, RosterSpec]:
+    """Return the two rosters that every Stack Exchange corpus gets."""
+    return (
+        RosterSpec(name=f"{name}-all", rule="all-but-public-tenth"),
+        RosterSpec(
+            name=f"{name}-400", rule="most-sentences", size=400, min_sentences=100, optional=True
+        ),
+    )
+
+
+def site_name(dump: Path) -> str:
+    """Return a corpus name from a dump's file name.
+
+    >>> site_name(Path("onstartups.Posts.xml.xz")), site_name(Path("cooking/Posts.xml"))
+    ('onstartups', 'cooking')
+    >>> site_name(Path("law.stackexchange.com.7z"))
+    'law'
+    """
+    stem = _SUFFIXES.sub("", dump.name)
+    if stem.lower() in ("posts", ""):
+        stem = dump.absolute().parent.name
+    stem = re.sub(r"[^a-z0-9]+", "-", stem.lower().removesuffix(".stackexchange.com")).strip("-")
+    return stem[:80] or "stackexchange"
+
+
+class _Questions:
+    """Titles, tags and owners of the questions, in an SQLite file; facts about the dump."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = sqlite3.connect(path, isolation_level=None)
+        self._file.execute("PRAGMA journal_mode = OFF")
+        self._file.execute("PRAGMA synchronous = OFF")
+        self._file.execute(
+            "CREATE TABLE questions (id TEXT PRIMARY KEY NOT NULL, owner, title, tags)"
+        )
+        self.post_types: Counter[str] = Counter()
+        self.accounts: set[str] = set()
+        self.tags: set[str] = set()
+        self._licences: set[str] = set()
+
+    def add_all(self, dump: Dump, progress: Progress | None) -> None:
+        """Make the first pass over the dump; `executemany` pulls it row by row."""
+        insert = "INSERT INTO questions VALUES (?, ?, ?, ?)"
+        self._file.execute("BEGIN")
+        try:
+            self._file.executemany(insert, self._questions(dump.rows(progress)))
+        except sqlite3.IntegrityError as error:
+            raise ValueError(
+                f"{dump.named} has two questions with the same Id (or one without any); "
+                "give one site's dump at a time"
+            ) from error
+        self._file.execute("COMMIT")
+        if not self.post_types[QUESTION] and not self.post_types[ANSWER]:
+            raise ValueError(
+                f"{dump.named} holds neither questions nor answers; give a Posts.xml that does"
+            )
+
+    def _questions(self, rows: Iterator[Mapping[str, str]]) -> Iterator[tuple]:
+        for row in rows:
+            kind = row.get("PostTypeId", "")
+            self.post_types[kind] += 1
+            if owner := row.get("OwnerUserId"):
+                self.accounts.add(owner)
+            if licence := row.get("ContentLicense"):
+                self._licences.add(licence)
+            if kind == QUESTION:
+                tags = row.get("Tags", "")
+                self.tags.update(split_tags(tags))
+                yield row.get("Id"), row.get("OwnerUserId"), row.get("Title", ""), tags
+
+    def find(self, number: str) -> tuple[str | None, str, str] | None:
+        """Return (owner, title, tags) of a question, or None."""
+        query = "SELECT owner, title, tags FROM questions WHERE id = ?"
+        return self._file.execute(query, (number,)).fetchone()
+
+    def licence(self) -> str:
+        """Return what the posts say about their licence."""
+        if self._licences:
+            return ", ".join(sorted(self._licences))
+        return "CC BY-SA 3.0 (assumed: the dump's posts name no licence)"
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _second_pass(
+    dump: Dump, questions: _Questions, writer: CorpusWriter, progress: Progress | None
+) -> None:
+    for row in dump.rows(progress):
+        kind, owner = row.get("PostTypeId", ""), row.get("OwnerUserId")
+        if kind not in (QUESTION, ANSWER):
+            writer.drop(_OTHER_TYPES)
+        elif not owner:
+            writer.drop(_NO_OWNER)
+        elif owner == _COMMUNITY:
+            writer.drop(_SITE_OWNED)
+        else:
+            _add_post(row, owner, kind, questions, writer)
+
+
+def _add_post(
+    row: Mapping[str, str], owner: str, kind: str, questions: _Questions, writer: CorpusWriter
+) -> None:
+    # An answer whose question is missing has neither title nor tags, hence no label; its words
+    # still count where its author is public.
+    found = questions.find(row["Id"] if kind == QUESTION else row.get("ParentId", ""))
+    author, title, tags = found or (None, "", "")
+    parts = sentences(row.get("Body", ""))
+    if not parts:
+        writer.drop(_NO_TEXT)
+    title_tokens, tag_list = tokenize(title), split_tags(tags)
+    for tokens in parts:
+        writer.add(
+            Sentence(
+                user_id=owner,
+                tokens=tokens,
+                title_tokens=title_tokens,
+                tags=tag_list,
+                own_title=author == owner,
+                title_user_id=author,
+            )
+        )
+
+
+def _part(progress: Progress | None, number: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(number * total + done, 2 * total)

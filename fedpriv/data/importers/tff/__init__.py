@@ -1,0 +1,1 @@
+"""TensorFlow Federated's SQLite files, read without TensorFlow."""

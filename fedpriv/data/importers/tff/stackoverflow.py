@@ -1,0 +1,319 @@
+"""StackOverflow as TFF publishes it: its tag-prediction preprocessing, and its import as a corpus.
+
+`tag_prediction_arrays` is TFF 0.87's `tag_prediction_preprocessing`, value for value: the text is
+`tokens + " " + title` split at white space, x is the share of each vocabulary word among the words
+that *are* in the vocabulary (0 where none is), y counts each vocabulary tag. Older versions of TFF,
+and so the reference code of AdaDPS, divided by all words, out-of-vocabulary ones included; that is
+`denominator="all"`.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.rosters import RosterSpec, choose
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.data.files.unpack import Progress
+from fedpriv.data.importers.tff.sqlite import ClientData, open_client_data
+
+Select = Literal["first-sorted", "seeded"]
+
+CREDIT = (
+    "Stack Overflow contributors; data set by TensorFlow Federated "
+    "(tff.simulation.datasets.stackoverflow)"
+)
+LICENCE = "CC BY-SA 3.0"
+
+_MAX_COUNTS_BYTES = 1 << 28
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a TFF text: split at ASCII white space only, as TensorFlow splits."""
+    return [word.decode() for word in text.encode().split()]
+
+
+def tag_prediction_arrays(
+    examples: Iterable[Mapping[str, Any]],
+    words: Sequence[str],
+    tags: Sequence[str],
+    *,
+    denominator: Literal["in-vocabulary", "all"] = "in-vocabulary",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return TFF's dense tag-prediction inputs and targets of some examples.
+
+    Args:
+        examples: Dicts with the texts "tokens", "title" and "tags".
+        words: The V words of the vocabulary, in column order.
+        tags: The K tags, in column order.
+        denominator: "in-vocabulary" as TFF 0.87, or "all" as earlier versions.
+
+    Returns:
+        x float32 (n, V), each row the words' shares; y float32 (n, K), the tags' counts.
+
+    Raises:
+        ValueError: If a vocabulary is empty or names something twice.
+    """
+    columns = _columns(words, "words")
+    tag_columns = _columns(tags, "tags")
+    inputs: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
+    for example in examples:
+        found = split_words(example["tokens"] + " " + example["title"])
+        known = [columns[word] for word in found if word in columns]
+        counts = np.bincount(known, minlength=len(words)).astype(np.float32)
+        total = np.float32(len(known) if denominator == "in-vocabulary" else len(found))
+        inputs.append(counts / total if total else counts)
+        marks = [tag_columns[tag] for tag in example["tags"].split("|") if tag in tag_columns]
+        targets.append(np.bincount(marks, minlength=len(tags)).astype(np.float32))
+    return (
+        np.array(inputs, np.float32).reshape(-1, len(words)),
+        np.array(targets, np.float32).reshape(-1, len(tags)),
+    )
+
+
+def _columns(names: Sequence[str], what: str) -> dict[str, int]:
+    columns = {str(name): column for column, name in enumerate(names)}
+    if not columns or len(columns) != len(names):
+        raise ValueError(f"the vocabulary of {what} is empty or names something twice")
+    return columns
+
+
+def select_roster(
+    client_ids: Sequence[str], select: Select, num_users: int, seed: int = 0
+) -> tuple[str, ...]:
+    """Return the roster's user ids, chosen by their ids alone and never by their content.
+
+    Args:
+        client_ids: All users of the split.
+        select: "first-sorted" for the first ids in sorted order, the AdaDPS reference's choice;
+            "seeded" for those whose id hashes lowest under the seed, a random roster that does not
+            change for one user when another one comes or goes.
+        num_users: How many.
+        seed: Of "seeded".
+
+    Raises:
+        ValueError: If there are fewer users, or the rule is unknown.
+    """
+    if select not in ("first-sorted", "seeded"):
+        raise ValueError(f"unknown selection {select!r}; one of first-sorted, seeded")
+    if not 1 <= num_users <= len(client_ids):
+        raise ValueError(
+            f"a roster of {num_users:,} users cannot be chosen from {len(client_ids):,}; "
+            "import it with a smaller one: `fedpriv data import FILE --users N`"
+        )
+    spec = RosterSpec(
+        name="chosen", rule=select, size=num_users, seed=seed if select == "seeded" else None
+    )
+    return choose(spec, dict.fromkeys(client_ids, 1))
+
+
+def import_stackoverflow(
+    path: Path | str,
+    directory: Path | str,
+    *,
+    select: Select = "first-sorted",
+    num_users: int = 400,
+    seed: int = 0,
+    public_users: int | None = 4_000,
+    split_name: str | None = None,
+    word_counts: Path | str | None = None,
+    tag_counts: Path | str | None = None,
+    own_text_only: bool = False,
+    split_seed: int = 0,
+    name: str = "tff-stackoverflow",
+    max_words: int = 10_000,
+    max_tags: int = 500,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Import TFF's StackOverflow file as a prepared corpus.
+
+    Vocabulary, tags and counts come from users outside the roster, unless TFF's published counts
+    are given: those were counted over all users of the training split, rostered ones included, so
+    the corpus then records its vocabulary as taken from private data and no ε covers it.
+
+    Args:
+        path: `stackoverflow.sqlite`, plain, `.lzma` or `.xz`.
+        directory: The corpus to make; it must not exist.
+        select: How the roster is chosen, see `select_roster`.
+        num_users: Size of the roster.
+        seed: Of the roster, if "seeded".
+        public_users: How many users outside the roster are read, those whose ids hash lowest;
+            None for all (342,077 on the full file: slow, and large).
+        split_name: The split; "train" by default.
+        word_counts: TFF's `stackoverflow.word_count.tar.bz2`, or the text file within.
+        tag_counts: TFF's `stackoverflow.tag_count.tar.bz2`, or the JSON file within.
+        own_text_only: Leave the title out of an example whose user did not write it (answers).
+        split_seed: Of the 80/20 split of each user's examples.
+        name: The corpus' name.
+        max_words: Vocabulary size.
+        max_tags: Number of tags.
+        progress: Told how far it is.
+
+    Raises:
+        ValueError: If the file or the counts are not TFF's, damaged, or have too few users; then
+            nothing is left at `directory`.
+    """
+    if (word_counts is None) != (tag_counts is None):
+        raise ValueError("published word counts and tag counts go together; give both or neither")
+    published_words = None if word_counts is None else read_word_counts(word_counts)
+    published_tags = None if tag_counts is None else read_tag_counts(tag_counts)
+    with open_client_data(
+        path, split_name=split_name, schema="stackoverflow", progress=progress
+    ) as data:
+        roster = select_roster(data.client_ids, select, num_users, seed)
+        outside = set(data.client_ids) - set(roster)
+        if published_words is None and not outside:
+            raise ValueError(
+                f"all {len(roster):,} users of {path} are on the roster, so nobody is left to take "
+                "a public vocabulary from: import it with fewer, `--users N`, or with "
+                "`--vocabulary published`"
+            )
+        if public_users is not None and public_users < len(outside):
+            if public_users < 1 and published_words is None:
+                raise ValueError(f"--public-users {public_users}: at least one is needed")
+            outside = (
+                set(select_roster(sorted(outside), "seeded", public_users, seed))
+                if (public_users)
+                else set()
+            )
+        source = {
+            "kind": "tff-stackoverflow",
+            "file": Path(path).name,
+            "split": data.split_name,
+            "select": select,
+            "seed": seed if select == "seeded" else None,
+            "vocabulary": "public users"
+            if published_words is None
+            else "published by TFF, counted over all users, rostered ones too (private source)",
+            "users_in_split": len(data.client_ids),
+            "users_read": len(roster) + len(outside),
+        }
+        with CorpusWriter(
+            directory,
+            name=name,
+            synthetic=False,
+            source=source,
+            licence=LICENCE,
+            credit=CREDIT,
+            own_text_only=own_text_only,
+            split_seed=split_seed,
+            max_words=max_words,
+            max_tags=max_tags,
+        ) as writer:
+            _add_examples(writer, data, outside.union(roster), progress)
+            roster_name = (
+                f"tff-{num_users}" if select == "first-sorted" else (f"tff-{num_users}-seed-{seed}")
+            )
+            return writer.finish(
+                [
+                    RosterSpec(
+                        name=roster_name,
+                        rule="declared",
+                        ids=roster,
+                        declared=_declared(select, num_users, len(data.client_ids), seed),
+                    )
+                ],
+                roster_name,
+                published_word_counts=published_words,
+                published_tag_counts=published_tags,
+            )
+
+
+def _declared(select: str, num_users: int, of: int, seed: int) -> str:
+    how = (
+        "the first in sorted order"
+        if select == "first-sorted"
+        else (f"those whose hashed ids are lowest under seed {seed}")
+    )
+    return f"{num_users:,} of {of:,} client ids, {how}; chosen without looking at their content"
+
+
+def _add_examples(
+    writer: CorpusWriter, data: ClientData, client_ids: set[str], progress: Progress | None
+) -> None:
+    total = sum(data.num_examples[client_id] for client_id in client_ids)
+    for done, (client_id, example) in enumerate(data.stream(client_ids), start=1):
+        if tokens := split_words(example["tokens"]):
+            writer.add(
+                Sentence(
+                    user_id=client_id,
+                    tokens=tokens,
+                    title_tokens=split_words(example["title"]),
+                    tags=[tag for tag in example["tags"].split("|") if tag],
+                    own_title=example["type"] == "question",
+                )
+            )
+        else:
+            writer.drop("sentences without a word")
+        if progress is not None and (done % 1_000 == 0 or done == total):
+            progress(done, total)
+
+
+def read_word_counts(path: Path | str) -> dict[str, int]:
+    """Return TFF's published word counts: word to number of users, in the file's order.
+
+    Raises:
+        ValueError: If the file is damaged or a line is not "word count".
+    """
+    counts: dict[str, int] = {}
+    for number, line in enumerate(_counts_text(path, "word_count").split("\n"), start=1):
+        if not line.strip():
+            continue
+        parts = line.split()
+        if len(parts) != 2 or not parts[1].isdecimal() or parts[0] in counts:
+            raise ValueError(f"{path}, line {number}: {line[:60]!r} is not a new word, count")
+        counts[parts[0]] = int(parts[1])
+    if not counts:
+        raise ValueError(f"{path} has no word counts")
+    return counts
+
+
+def read_tag_counts(path: Path | str) -> dict[str, int]:
+    """Return TFF's published tag counts, the most used first; ties as in the file.
+
+    Raises:
+        ValueError: If the file is damaged or not a JSON object of numbers.
+    """
+    try:
+        counts = json.loads(_counts_text(path, "tag_count"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from None
+    if (
+        not isinstance(counts, dict)
+        or not counts
+        or not all(type(value) is int and value >= 0 for value in counts.values())
+    ):
+        raise ValueError(f"{path} is not a JSON object of tag counts")
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _counts_text(path: Path | str, ending: str) -> str:
+    """Return the one text in a plain file or in a .tar.bz2, without writing anything to disk."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"no file {path}; fetch it with `fedpriv data fetch`")
+    with path.open("rb") as file:
+        packed = file.read(3) == b"BZh"
+    try:
+        if not packed:
+            if path.stat().st_size > _MAX_COUNTS_BYTES:
+                raise ValueError(f"{path} is larger than any file of counts")
+            return path.read_text(encoding="utf-8")
+        with tarfile.open(path, mode="r|bz2") as archive:
+            for member in archive:
+                if member.isfile() and member.name.endswith(ending):
+                    if member.size > _MAX_COUNTS_BYTES:
+                        raise ValueError(f"{path}: {member.name} is larger than any file of counts")
+                    file = archive.extractfile(member)
+                    if file is not None:
+                        return file.read().decode("utf-8")
+    except (tarfile.TarError, EOFError, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); fetch it again") from None
+    raise ValueError(f"{path} holds no file whose name ends in {ending!r}")

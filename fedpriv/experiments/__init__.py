@@ -1,0 +1,1 @@
+"""Experiments: what they are made of, their options, and how they are found by name."""

@@ -1,0 +1,189 @@
+"""What every experiment promises, federated or centralised, and the parts made of it."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from fedpriv.checkpoints import aggregates
+from fedpriv.experiments.options import Option, Range, as_fields, check_ranges, checked, kebab
+from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.preconditioner import Guide
+from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
+from fedpriv.privacy.plan import Plan
+from fedpriv.transform import Transform, identity
+
+_FIXED = frozenset({"name", "description", "task", "carriers", "statistics"})
+_RANGES = {
+    "l2_clip_norm": Range.ABOVE_ZERO,
+    "normalise_regulariser": Range.AT_LEAST_ZERO,
+    "noise_multiplier": Range.AT_LEAST_ZERO,
+    "target_epsilon": Range.ABOVE_ZERO,
+    "delta": Range.BETWEEN,
+    "decay": Range.FRACTION,
+    "regulariser": Range.ABOVE_ZERO,
+    "delay_plain": Range.AT_LEAST_ONE,
+    "delay_preconditioned": Range.AT_LEAST_ONE,
+    "clip_ratio": Range.ABOVE_ZERO,
+    "rate_ratio": Range.ABOVE_ZERO,
+    "ema_decay": Range.FRACTION,
+    "eval_every": Range.AT_LEAST_ONE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """The options that decide a run's promise, and options as such.
+
+    Attributes:
+        name: What `fedpriv run` calls it.
+        description: One line for lists and reports.
+        bound: "clip", "normalise" or "none".
+        l2_clip_norm: C.
+        normalise_regulariser: r of C Δ/(r + ‖Δ‖).
+        noise: "gaussian" or "none".
+        noise_multiplier: stddev of the noise on the sum over its sensitivity, which is C; None
+            to calibrate.
+        target_epsilon: Calibrates the noise, and stops a run before it would be exceeded.
+        delta: None for n^-1.1.
+        relation: "add-remove" or "replace-one".
+        sampling: "poisson" or "fixed".
+        decay: β of every moment a guide keeps.
+        regulariser: ε_s of a guide's A = √v + ε_s.
+        delay_plain: Plain rounds of guide "delayed" (DP²).
+        delay_preconditioned: Its preconditioned rounds.
+        clip_ratio: C of its preconditioned rounds over C of the plain ones.
+        rate_ratio: Their learning rates' ratio.
+        aggregate: "none" or "ema".
+        ema_decay: Weight of the past in the EMA of checkpoints.
+        seed: Of the simulation.
+        eval_every: Rounds between evaluations; the last round is always evaluated.
+
+    Raises:
+        ValueError: For a value that is not one of its option's or out of its range, or options
+            that do not fit.
+    """
+
+    name: str
+    description: str
+
+    bound: Literal["clip", "normalise", "none"] = "clip"
+    l2_clip_norm: float = 1.0
+    normalise_regulariser: float = 0.0
+
+    noise: Literal["gaussian", "none"] = "gaussian"
+    noise_multiplier: float | None = None
+    target_epsilon: float | None = None
+    delta: float | None = None
+    relation: Literal["add-remove", "replace-one"] = "add-remove"
+    sampling: Literal["poisson", "fixed"] = "poisson"
+
+    decay: float = 0.9
+    regulariser: float = 1e-3
+    delay_plain: int = 10
+    delay_preconditioned: int = 10
+    clip_ratio: float = 1.0
+    rate_ratio: float = 1.0
+
+    aggregate: Literal["none", "ema"] = "none"
+    ema_decay: float = 0.9
+
+    seed: int = 0
+    eval_every: int = 10
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for item in fields(self):
+            if item.name not in _FIXED:
+                value = checked(item.name, getattr(self, item.name), hints[item.name])
+                object.__setattr__(self, item.name, value)
+        check_ranges(self, _RANGES)
+        if self.noise == "gaussian" and self.bound == "none":
+            raise ValueError(
+                "noise 'gaussian' without a bound protects nobody; use bound 'clip' or "
+                "'normalise', or noise 'none'"
+            )
+
+    def options(self) -> dict[str, Option]:
+        """Return every option by its kebab-case name."""
+        return {
+            kebab(item.name): getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in _FIXED
+        }
+
+    def with_options(self, options: Mapping[str, Option]) -> Self:
+        """Return the experiment with some options changed.
+
+        Raises:
+            ValueError: For an unknown option (with the nearest known one) or an unfit value.
+        """
+        changes = as_fields(options, self.options())
+        # A given noise replaces a calibrated one and the other way round.
+        if changes.get("target_epsilon") is not None and "noise_multiplier" not in changes:
+            changes["noise_multiplier"] = None
+        if changes.get("noise_multiplier") is not None and "target_epsilon" not in changes:
+            changes["target_epsilon"] = None
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def plain_bound(experiment: Promised) -> Bound:
+    """Return the public bound, before anything is preconditioned or rounded."""
+    if experiment.bound == "clip":
+        return Clip(l2_clip_norm=experiment.l2_clip_norm)
+    if experiment.bound == "normalise":
+        return Normalise(
+            l2_clip_norm=experiment.l2_clip_norm, regulariser=experiment.normalise_regulariser
+        )
+    return Unbounded()
+
+
+def plan_with_noise(experiment: Promised, arguments: Mapping[str, Any]) -> Plan:
+    """Return a plan with the experiment's noise, calibrated where it asks for that.
+
+    Args:
+        experiment: Says how much noise.
+        arguments: Every field of the plan but the noise's.
+
+    Raises:
+        ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
+    """
+    if experiment.noise == "none":
+        return Plan(**arguments, noise="none", noise_multiplier=0.0)
+    if experiment.noise_multiplier is None:
+        if experiment.target_epsilon is None:
+            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+        return Plan.calibrated(**arguments, target_epsilon=experiment.target_epsilon)
+    return Plan(
+        **arguments,
+        noise="gaussian",
+        noise_multiplier=experiment.noise_multiplier,
+        target_epsilon=experiment.target_epsilon,
+    )
+
+
+def release_guide(experiment: Promised, kind: str) -> Guide:
+    """Return a guide that learns from past releases: "delayed" or "past-releases".
+
+    Raises:
+        ValueError: If it is another one, or its options are out of range.
+    """
+    if kind == "delayed":
+        return Delayed(
+            plain=experiment.delay_plain,
+            preconditioned=experiment.delay_preconditioned,
+            decay=experiment.decay,
+            regulariser=experiment.regulariser,
+            clip_ratio=experiment.clip_ratio,
+            rate_ratio=experiment.rate_ratio,
+        )
+    if kind == "past-releases":
+        return PastReleases(decay=experiment.decay, regulariser=experiment.regulariser)
+    raise ValueError(f"guide {kind!r} does not learn from releases; use delayed or past-releases")
+
+
+def make_aggregate(experiment: Promised) -> Transform:
+    """Return the checkpoint aggregate."""
+    return aggregates.ema(experiment.ema_decay) if experiment.aggregate == "ema" else identity()

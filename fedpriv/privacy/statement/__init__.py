@@ -1,0 +1,1 @@
+"""What a run promises and what it does not, in plain words."""

@@ -1,0 +1,117 @@
+"""What a statement says about where a run's data, words and side information came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.coverage import as_object, private_knowledge
+from fedpriv.privacy.statement.wording import percent, protected
+
+_TITLES = (("Vocabulary", "words"), ("Tag list", "tags"), ("Word counts", "word_counts"))
+
+
+def whose_words(corpus: Mapping[str, Any]) -> list[str]:
+    """Return whose words are in an example, as paragraphs."""
+    provenance = as_object(corpus.get("provenance"))
+    share = provenance.get("foreign_text_share")
+    others = provenance.get("foreign_text_share_by_rostered_users")
+    if provenance.get("own_text_only"):
+        return [
+            "Titles written by other accounts were dropped (own text only): an example holds "
+            "words of its own account, and a label that follows the post's tags."
+        ]
+    if not isinstance(share, (int, float)) or not share:
+        return []
+    text = (
+        f"An answer's example carries the title and tags of the question it answers, written "
+        f"by somebody else: {percent(share)} of the rostered users' examples do"
+    )
+    if isinstance(others, (int, float)):
+        text += f", and for {percent(others)} that somebody is another rostered user"
+    return [
+        text + ".",
+        "The promise is about an account's examples. It does not cover a person's words inside "
+        "other accounts' examples; preparing the corpus with --own-text-only drops them.",
+    ]
+
+
+def taken_as_public(
+    plan: Plan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
+) -> list[str]:
+    """Return what was taken to be public, as paragraphs; what is known to be private is not."""
+    provenance = as_object(corpus.get("provenance"))
+    counted = "private" in str(provenance.get("word_counts_source", ""))
+    text = [] if counted else _described(provenance)
+    vocabulary = _vocabulary(provenance)
+    if vocabulary.get("source") == "public":
+        text.append(f"Vocabulary:{_num_words(vocabulary)} chosen by public examples.")
+    if text and provenance.get("tags") and provenance.get("foreign_text_share"):
+        text.append(
+            "An answer by a user outside the roster carries the tags its question was given, maybe "
+            "by a rostered user; the order of the tags counts them as that answer's own."
+        )
+    if side is not None and side.get("source") != "private":
+        text.append(f"Side information: {_description(side)}.")
+    if not text:
+        return []
+    outside = corpus.get("num_public_users")
+    named = "public examples" if plan.unit == "example" else "users outside the roster"
+    who = f"the {outside} {named}" if outside else "whoever it came from"
+    return [
+        *text,
+        f"That these were public beforehand is an assumption, not a result: {who} get "
+        "no protection from this run.",
+    ]
+
+
+def known_of_protected(
+    plan: Plan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
+) -> list[str]:
+    """Return what the run knows of those whom its plan protects, as paragraphs."""
+    found = private_knowledge(plan.unit, corpus, side)
+    if not found:
+        return []
+    provenance = as_object(corpus.get("provenance"))
+    text = [f"The run uses {'; '.join(found)}."]
+    vocabulary = _vocabulary(provenance)
+    if vocabulary.get("source") == "private":
+        text.append(f"Vocabulary:{_num_words(vocabulary)} chosen by {protected(plan)}.")
+    if "private" in str(provenance.get("word_counts_source", "")):
+        text += [
+            *_described(provenance),
+            "Vocabulary and counts were taken from users that include rostered ones.",
+        ]
+    if side is not None and side.get("source") == "private":
+        text.append(
+            f"Side information: {_description(side)}. It was computed from {protected(plan)}."
+        )
+    if plan.is_private:
+        text.append(
+            "What was taken is NOT covered by ε, and the figures above do not hold for a run that "
+            "uses it."
+        )
+    return text
+
+
+def _described(provenance: Mapping[str, Any]) -> list[str]:
+    # A data set may count its words under the name under which a corpus describes them.
+    return [
+        f"{title}: {provenance[name].rstrip('.')}."
+        for title, name in _TITLES
+        if isinstance(provenance.get(name), str) and provenance[name]
+    ]
+
+
+def _vocabulary(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+    return as_object(as_object(provenance.get("features")).get("vocabulary"))
+
+
+def _num_words(vocabulary: Mapping[str, Any]) -> str:
+    count = vocabulary.get("words")
+    return f" {count:,} words" if isinstance(count, int) else " words"
+
+
+def _description(side: Mapping[str, Any]) -> str:
+    return str(side.get("description", "unknown")).rstrip(".")

@@ -1,0 +1,354 @@
+"""The privacy statement: what a run promises and what it does not, in plain words.
+
+Everything said here follows from the plan, the ledger's counts, the mode of the keys and the
+provenance that the corpus published. It is data (titles and paragraphs of plain text); reports and
+the command line dress it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.ledger.ledger import read_ledger
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
+from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
+from fedpriv.privacy.statement.wording import factor, one_of, protected, short, sure, turn_of
+
+NO_MEANINGFUL_PROTECTION_ABOVE = 10.0
+"""ε above which a run is labelled. At ε = 10 the odds that somebody took part may be multiplied by
+22 000: from even odds to 99.995 %, which no reader would call protection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A titled part of a statement.
+
+    Attributes:
+        title: A few words.
+        paragraphs: Plain text, no markup.
+    """
+
+    title: str
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a run promises.
+
+    Attributes:
+        headline: One line: the ε with all that makes it mean something, what it does not cover,
+            and its label.
+        not_covered: What ε does not cover, in plain phrases; empty where it covers everything.
+        no_meaningful_protection: Whether ε is infinite or above 10.
+        simulated: Whether the noise came from a seed.
+        sections: The statement's parts, in reading order.
+    """
+
+    headline: str
+    not_covered: tuple[str, ...]
+    no_meaningful_protection: bool
+    simulated: bool
+    sections: tuple[Section, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "headline": self.headline,
+            KEY: list(self.not_covered),
+            "no_meaningful_protection": self.no_meaningful_protection,
+            "simulated": self.simulated,
+            "sections": [
+                {"title": part.title, "paragraphs": list(part.paragraphs)} for part in self.sections
+            ],
+        }
+
+
+def privacy_statement(
+    plan: Plan,
+    *,
+    num_charges: int,
+    num_lost: int = 0,
+    mode: str,
+    engine: str = "serial",
+    corpus: Mapping[str, Any] | None = None,
+    side_information: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Statement:
+    """Return the statement of a run, finished or under way.
+
+    Args:
+        plan: The promise.
+        num_charges: Charges spent.
+        num_lost: Of these, attempts that released nothing.
+        mode: "simulation" or "secure".
+        engine: The carrier; "flower" adds what nodes and the network see.
+        corpus: What `experiment.json` says of the corpus; missing facts are left out.
+        side_information: Its "source" and "description", or None without preconditioning.
+        options: The experiment's, by their command-line names; they tell noise that is added
+            without a promise.
+    """
+    corpus = corpus or {}
+    covers = coverage(plan, corpus=corpus, side_information=side_information, options=options)
+    spent = covers.explained(plan.epsilon(num_charges))
+    simulated = mode != "secure"
+    weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
+    label = (
+        ""
+        if not weak
+        else ("no privacy" if math.isinf(spent.value) else "no meaningful protection")
+    )
+    headline = covers.beside(("simulated " if simulated and plan.is_private else "") + str(spent))
+    parts = (
+        ("The promise", _promise(plan, spent, label, covers)),
+        ("Who is protected", _who(plan, corpus)),
+        ("How ε was counted", _counted(plan, spent, num_charges, num_lost)),
+        ("Randomness", _randomness(plan, simulated)),
+        ("Whose words are in an example", whose_words(corpus)),
+        ("What was taken to be public", taken_as_public(plan, corpus, side_information)),
+        (
+            f"What was taken from {protected(plan)}",
+            known_of_protected(plan, corpus, side_information),
+        ),
+        ("What ε does not cover", _not_covered(plan, corpus, simulated)),
+        ("What nodes are trusted with", _nodes(plan, engine)),
+    )
+    return Statement(
+        headline=f"{headline}: {label}" if label else headline,
+        not_covered=covers.not_covered,
+        no_meaningful_protection=weak,
+        simulated=simulated,
+        sections=tuple(
+            Section(title=title, paragraphs=tuple(texts)) for title, texts in parts if texts
+        ),
+    )
+
+
+def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
+    """Return the statement of a run folder, from its `experiment.json` and its ledger.
+
+    Raises:
+        ValueError: If either is missing or damaged.
+    """
+    folder = Path(run_dir)
+    try:
+        document = json.loads((folder / "experiment.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{folder} holds no readable experiment.json ({error}); give the folder "
+            "that `fedpriv run` wrote"
+        ) from error
+    _, history, _ = read_ledger(folder / "ledger.jsonl")
+    return privacy_statement(
+        history.plan,
+        num_charges=len(history.charges),
+        num_lost=len(history.lost),
+        mode=history.mode,
+        engine=str(document.get("engine", "serial")),
+        corpus=document.get("corpus"),
+        side_information=document.get("side_information"),
+        options=document.get("experiment"),
+    )
+
+
+def _promise(plan: Plan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
+    if not plan.is_private:
+        reason = spent.reason
+        done = "This run adds no noise." if reason == NO_NOISE else f"In this run {reason}."
+        return [
+            f"{done} It promises nothing: ε is infinite, and whoever sees the "
+            f"model may learn anything about any {plan.unit} in it."
+        ]
+    change = (
+        f"whether {one_of(plan)} there or not"
+        if plan.relation is Relation.ADD_REMOVE
+        else (
+            "replacing all records of one rostered user by any others"
+            if plan.unit == "user"
+            else "replacing one example of the training set by any other"
+        )
+    )
+    text = [
+        f"ε = {short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
+        f"of anything released by a factor of at most e^{short(spent.value)}"
+        f"{factor(spent.value)}, except with probability δ."
+        + (f" It {covers.mark}." if covers.mark else "")
+    ]
+    if math.isfinite(spent.value):
+        about = (
+            f"whether a given {plan.unit} took part"
+            if plan.relation is Relation.ADD_REMOVE
+            else "which of two record sets was used"
+        )
+        text.append(
+            f"Put as a bet: somebody who knows everything else and gives even odds on "
+            f"{about} may become {sure(spent.value)} sure, and not surer, δ aside."
+        )
+    if label:
+        text.append(
+            f"That is {label}: we use these words for every ε above "
+            f"{NO_MEANINGFUL_PROTECTION_ABOVE:g}. Read the run as a comparison of methods, "
+            "not as a safeguard."
+        )
+    return text + [f"Note that {warning}." for warning in plan.warnings]
+
+
+def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
+    if not plan.is_private:
+        return []
+    provenance = as_object(corpus.get("provenance"))
+    named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
+    if plan.unit == "example":
+        text = [
+            f"The unit is an example: one record of the training set, which holds "
+            f"{plan.num_users}. Whoever has several records in it is protected for each of them "
+            "alone, not for all together."
+        ]
+        if corpus.get("synthetic"):
+            text.append("The examples are made up; nobody real is at stake.")
+        return text
+    text = [
+        f"The unit is a user: one account's whole example set as prepared, all of its records "
+        f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
+        "the list is public, what they wrote is protected."
+    ]
+    if provenance.get("roster_how"):
+        text.append(f"How the list was chosen: {str(provenance['roster_how']).rstrip('.')}.")
+    if provenance.get("roster_looks_at_data"):
+        text.append(
+            "That choice looked at the records of the users it holds, and ε does not cover "
+            "what the list itself gives away."
+        )
+    if corpus.get("synthetic"):
+        text.append("The users of this corpus are made up; nobody real is at stake.")
+    return text
+
+
+def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
+    if not plan.is_private:
+        return []
+    turn = turn_of(plan)
+    if plan.sampling == "fixed":
+        drawn = (
+            f"Every {turn.one} draws {plan.expected_cohort_size:g} of {plan.num_users} "
+            f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
+            f"much less than independent coins, and are accounted as what they are, "
+            f"under replacement of one {plan.unit}."
+        )
+    else:
+        drawn = (
+            f"Every {turn.one} draws each {plan.unit} by a coin of its own with probability "
+            f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
+            f"average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
+            "stays secret."
+        )
+        if plan.cohort_cap is not None:
+            drawn += (
+                f" When more than {plan.cohort_cap} are drawn a uniform subset takes part; ε "
+                "includes that."
+            )
+    verb = "clipped to" if plan.bound == "clip" else "normalised to"
+    whose = (
+        f"Each {plan.unit}'s update is"
+        if plan.micro_batch == 1
+        else f"Means over about {plan.micro_batch} examples, each drawn into its own by chance, are"
+    )
+    divisor = "number of means" if plan.micro_batch > 1 else "cohort, whoever replied"
+    if plan.unit == "example" and plan.micro_batch == 1:
+        divisor = "number of examples, however many were drawn"
+    noised = (
+        f"{whose} {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
+        f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
+        f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
+        f"is divided by the planned {divisor}."
+    )
+    if plan.micro_batch > 1:
+        noised += (
+            f" One example changes the mean it is in, and so moves the sum by up to twice the "
+            f"bound, {plan.sensitivity:g}: the noise multiplier is taken to that."
+        )
+    lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
+    beside = (
+        f" Rényi accounting (RDP) gives {short(spent.rdp)}."
+        if spent.rdp is not None and spent.accountant != "RDP"
+        else ""
+    )
+    how = {"PLD": "privacy loss distributions (PLD), rounded up", "RDP": "Rényi accounting (RDP)"}[
+        spent.accountant
+    ]
+    return [
+        drawn,
+        noised,
+        f"{num_charges} of {plan.num_rounds} planned {turn.one}s are charged{lost}. Every "
+        f"{turn.one} was charged on disk before its {plan.unit}s and its noise were drawn, and "
+        "everything computed from released values is free.",
+        f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}",
+    ]
+
+
+def _randomness(plan: Plan, simulated: bool) -> list[str]:
+    if not plan.is_private:
+        return []
+    turn = turn_of(plan)
+    if simulated:
+        return [
+            "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
+            f"subtract the noise and redraw the {turn.draws}. It is the ε the same plan would "
+            "have in secure mode.",
+            "Floating point: not hardened. Noise is drawn in float32, whose last bits can "
+            "betray the sum.",
+        ]
+    return [
+        "Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
+        f"from a ChaCha20 key stream, {turn.draws} from a generator seeded by the same source.",
+        "Floating point: not hardened. Noise is drawn in float32, whose last bits can betray "
+        "the sum; ε is that of exact arithmetic.",
+    ]
+
+
+def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
+    if not plan.is_private:
+        return []
+    text = [
+        "Tuning: learning rates, clip norms and the choice among methods, where they were made "
+        f"by looking at results on these {plan.unit}s."
+    ]
+    if simulated:
+        text.append(
+            f"Diagnostics: accuracy on {protected(plan)}, {turn_of(plan).drawn} sizes, counts of "
+            "failures and timings (diagnostics.jsonl, and figures taken from it). They are "
+            "computed from private data without noise; a deployment must not publish them."
+        )
+    if plan.unit == "example":
+        text.append("The test set, on which released accuracy is measured, and public examples.")
+    elif corpus.get("num_public_users"):
+        text.append("Users outside the roster, on whom released accuracy is measured.")
+    text.append(
+        "The trainer, which sees everything before the noise and is trusted to forget it; how long "
+        "it took is not hidden."
+        if plan.unit == "example"
+        else "The server and the network: the server is trusted to see updates before the noise "
+        "and to forget them; message sizes and times are not hidden."
+    )
+    return text
+
+
+def _nodes(plan: Plan, engine: str) -> list[str]:
+    if not plan.is_private or engine != "flower":
+        return []
+    return [
+        "A node learns which of its own users take part, and so does a network without TLS. "
+        "Whoever sees that loses the amplification by sampling: ε is for those who see the "
+        "released model only.",
+        "A node that hosts k users is trusted to bound each of them; the server holds its sum to "
+        "k times the bound. Nodes are believed about whom they host: authenticate them.",
+    ]

@@ -1,0 +1,1 @@
+"""The exported model: a folder that stands on its own."""

@@ -1,0 +1,172 @@
+"""A model folder that stands on its own: params, vocabulary, and what was promised.
+
+An export holds `model.safetensors` and `README.md`, and that of a tag model `vocabulary.json`.
+Nothing in it is executed when it is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.vocabulary_file import Vocabulary, read_vocabulary, write_vocabulary
+from fedpriv.report.export.model_card import model_card
+from fedpriv.report.series import RunRecord, read_run
+
+MODEL, VOCABULARY = "model.safetensors", "vocabulary.json"
+AVERAGE = "ema/"
+NO_WORDS = "only a tag model knows which words its inputs are, and can read a text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagModel:
+    """A trained tag model with its vocabulary.
+
+    Attributes:
+        kernel: float `(num_words, num_tags)`.
+        bias: float `(num_tags,)`.
+        vocabulary: What rows and columns mean.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    vocabulary: Vocabulary
+
+    def rank(self, tokens: Sequence[str], top: int = 5) -> list[tuple[str, float]]:
+        """Return the likeliest tags with their probabilities, likeliest first.
+
+        Raises:
+            ValueError: If `top` is below 1.
+        """
+        if top < 1:
+            raise ValueError(f"top is {top}; ask for at least one tag")
+        rows, values = self.vocabulary.features(tokens)
+        logits = values @ self.kernel[rows].astype(np.float64) + self.bias
+        odds = np.exp(logits - logits.max())
+        shares = odds / odds.sum()
+        order = np.argsort(-shares, kind="stable")[:top]
+        return [(self.vocabulary.tags[i], float(shares[i])) for i in order]
+
+
+def released_params(
+    run: RunRecord, round_num: int | None = None, *, last_iterate: bool = False
+) -> tuple[int, dict[str, np.ndarray]]:
+    """Return (round, params) of a run's checkpoint.
+
+    Args:
+        run: The run.
+        round_num: Which round; None for the newest.
+        last_iterate: The params that training went on from, even where the checkpoint holds an
+            average over rounds, which is taken otherwise.
+
+    Raises:
+        ValueError: If the run has no such checkpoint.
+    """
+    store = CheckpointStore(run.directory / "checkpoints")
+    chosen = round_num if round_num is not None else store.latest()
+    if chosen is None:
+        raise ValueError(f"{run.directory} has no checkpoint yet")
+    tensors, _ = store.load(chosen)
+    average = {n.removeprefix(AVERAGE): t for n, t in tensors.items() if n.startswith(AVERAGE)}
+    iterate = {n: t for n, t in tensors.items() if "/" not in n}
+    return chosen, average if average and not last_iterate else iterate
+
+
+def has_vocabulary(run: RunRecord) -> bool:
+    """Return whether a run's model is a tag model, whose rows and columns are words and tags."""
+    return (run.directory / VOCABULARY).is_file() or bool(run.corpus.get("num_tags"))
+
+
+def export_run(
+    directory: str | Path,
+    destination: str | Path,
+    *,
+    round_num: int | None = None,
+    last_iterate: bool = False,
+    vocabulary: Vocabulary | None = None,
+) -> int:
+    """Write a run's model to a new folder, whole or not at all. Returns the round exported.
+
+    Args:
+        directory: The run folder.
+        destination: The folder to make; an empty one is taken too.
+        round_num: Which checkpoint; None for the newest.
+        last_iterate: See `released_params`.
+        vocabulary: Needed only for a tag model whose run folder holds none.
+
+    Raises:
+        ValueError: If the destination holds something, the checkpoint does not exist, or a tag
+            model's vocabulary is missing or of another size than the model.
+    """
+    run, destination = read_run(directory), Path(destination)
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise ValueError(f"{destination} is not an empty folder; export to a new one")
+    chosen, params = released_params(run, round_num, last_iterate=last_iterate)
+    if vocabulary is None and has_vocabulary(run):
+        vocabulary = read_vocabulary(run.directory / VOCABULARY)
+    if vocabulary is not None:
+        check_model(params, vocabulary)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    try:
+        metadata = {"format": "fedpriv-export", "version": "1", "round_num": str(chosen)}
+        write_tensors(building / MODEL, params, metadata)
+        if vocabulary is not None:
+            write_vocabulary(building / VOCABULARY, vocabulary)
+        shapes = {n: tuple(t.shape) for n, t in params.items()}
+        card = model_card(run, chosen, shapes, vocabulary=vocabulary is not None)
+        (building / "README.md").write_text(card, encoding="utf-8")
+        # A folder made for building is private to its owner; the result is an ordinary one.
+        building.chmod(0o755)
+        os.replace(building, destination)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return chosen
+
+
+def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagModel:
+    """Return the tag model of an export or of a run folder.
+
+    Args:
+        path: The folder.
+        vocabulary: Needed only where the folder holds none.
+
+    Raises:
+        ValueError: If it is neither, or model and vocabulary do not belong together.
+    """
+    path = Path(path)
+    if (path / MODEL).is_file():
+        params, _ = read_tensors(path / MODEL)
+    elif (path / "experiment.json").is_file():
+        _, params = released_params(read_run(path))
+    else:
+        raise ValueError(
+            f"{path} is neither an export ({MODEL}) nor a run folder (experiment.json)"
+        )
+    if vocabulary is None:
+        if not (path / VOCABULARY).is_file():
+            raise ValueError(
+                f"{path} has no {VOCABULARY}: {NO_WORDS}, unless it is given with a vocabulary"
+            )
+        vocabulary = read_vocabulary(path / VOCABULARY)
+    check_model(params, vocabulary)
+    return TagModel(kernel=params["kernel"], bias=params["bias"], vocabulary=vocabulary)
+
+
+def check_model(params: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> None:
+    """Raise `ValueError` unless the params are a tag model of the vocabulary's size."""
+    sizes = {
+        "kernel": (len(vocabulary.words), len(vocabulary.tags)),
+        "bias": (len(vocabulary.tags),),
+    }
+    found = {name: tuple(tensor.shape) for name, tensor in params.items()}
+    if found != sizes:
+        raise ValueError(f"a tag model of this vocabulary has tensors {sizes}, found {found}")

@@ -1,0 +1,379 @@
+"""The run folder: what a run leaves on disk, in the order that survives a kill at any moment.
+
+=====================  ======================================================================
+experiment.json        options, plan, corpus, versions: written once
+data.key               of a secure centralised run: the secret that keys its digest of the
+                       training set; never to be published
+ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
+rounds.jsonl           released values only
+diagnostics.jsonl      what only a simulation may see; not covered by ε
+engines.jsonl          which carrier ran from which round on, its workers and devices
+vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
+checkpoints/           released params, one file a round, pruned
+state.safetensors      what else the next round needs, replaced atomically every round
+summary.json           the figures of a finished run
+=====================  ======================================================================
+
+A round is charged in the ledger before anything is drawn; its state is in place before it is
+recorded as released. Killed in between, the attempt is spent and the round is done anew.
+
+Steps of centralised training come by the ten thousand, and a file a step would cost more than the
+step. Each is charged all the same, but only every `eval-every`-th and the last are kept, released
+and written down. After a kill the run goes on from the last step that was kept; the steps since
+are lost attempts, and spent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv import __version__
+from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
+from fedpriv.data.files.digests import read_secret, write_secret
+from fedpriv.experiments.central import CentralExperiment, CentralParts
+from fedpriv.experiments.experiment import Experiment, Parts
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.verify import document_digest
+from fedpriv.privacy.plan import Plan
+from fedpriv.tasks.data_digest import check_same_data, data_digests
+from fedpriv.tasks.example_task import CentralTask
+from fedpriv.training.round import ServerState
+
+FORMAT, VERSION = "fedpriv-run", 1
+_PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
+
+
+class RunFolder:
+    """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
+
+    def __init__(
+        self,
+        path: Path,
+        ledger: Ledger,
+        store: CheckpointStore,
+        document: Mapping[str, Any],
+        every: int = 1,
+    ) -> None:
+        """Take over what `create` and `open` made; of the rounds, each `every`-th is kept."""
+        self.path, self.ledger, self.store, self.document = path, ledger, store, document
+        self._every = every
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        experiment: Experiment | CentralExperiment,
+        reference: str,
+        parts: Parts | CentralParts,
+        corpus_path: str | None,
+        engine: str,
+        mode: str,
+        keep_last: int | None = 10,
+    ) -> RunFolder:
+        """Start a run in a folder that does not hold one yet.
+
+        Args:
+            path: The folder; made if missing.
+            experiment: What is run.
+            reference: The name under which the experiment is found again.
+            parts: Made from it.
+            corpus_path: Where the corpus was found, for `--resume`.
+            engine: The carrier's name.
+            mode: "simulation" or "secure".
+            keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
+
+        Raises:
+            ValueError: If the folder already holds a run.
+        """
+        if (path / "experiment.json").exists():
+            raise ValueError(
+                f"{path} already holds a run; give --resume {path} to continue it, or another --out"
+            )
+        side = parts.side_information
+        described = parts.task.describe()
+        secret = secrets.token_bytes(32) if mode == "secure" else None
+        if mode == "secure":  # counted on rostered users: diagnostics
+            described["majority_class_accuracy"] = None
+            provenance = described["provenance"]
+            exact = ("dropped", "sentences_without_label")
+            described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
+        if isinstance(parts, CentralParts):
+            described["data_sha256"] = data_digests(parts.task, secret)
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": experiment.name,
+            "description": experiment.description,
+            "reference": reference,
+            "experiment": experiment.options(),
+            "plan": parts.plan.to_json(),
+            "corpus": {**described, "path": corpus_path},
+            "side_information": None
+            if side is None
+            else {"source": side.source, "description": side.description},
+            "mode": mode,
+            "engine": engine,
+            # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
+            "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
+            "baseline": {"majority_class_accuracy": described.get("majority_class_accuracy")},
+        }
+        path.mkdir(parents=True, exist_ok=True)
+        if secret is not None and described.get("data_sha256") is not None:
+            write_secret(path / "data.key", secret)
+        # The ledger first: with it but without experiment.json there is no run to resume.
+        extra = {"experiment": experiment.name, "experiment_sha256": document_digest(document)}
+        ledger = Ledger.create(path / "ledger.jsonl", plan=parts.plan, mode=mode, extra=extra)
+        vocabulary = parts.task.vocabulary()
+        if vocabulary is not None:
+            write_vocabulary(path / "vocabulary.json", Vocabulary(**vocabulary))
+        _write_json(path / "experiment.json", document)
+        every = _every(document)
+        return cls(path, ledger, _store(path, keep_last, every), document, every)
+
+    @classmethod
+    def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:
+        """Open a run to continue it; its ledger is verified first.
+
+        Raises:
+            ValueError: If there is no run, or its ledger does not verify.
+        """
+        document = read_document(path)
+        ledger = Ledger.open(path / "ledger.jsonl")
+        # The ledger's first line seals the document: mode, seed and every option are in it.
+        sealed = ledger.extra.get("experiment_sha256")
+        if sealed != document_digest(document) or ledger.plan != Plan.from_json(document["plan"]):
+            ledger.close()
+            raise ValueError(
+                f"{path}/experiment.json is not the one the run was started with (another plan, "
+                "mode or option); restore it, or start a new run"
+            )
+        every = _every(document)
+        folder = cls(path, ledger, _store(path, keep_last, every), document, every)
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            _cut_torn_line(path / name)
+        return folder
+
+    def check_data(self, task: CentralTask) -> None:
+        """Compare a task's data with those the run was started with, where those were known.
+
+        Raises:
+            ValueError: If they differ, or cannot be compared any more.
+        """
+        sealed = self.document["corpus"].get("data_sha256")
+        secure = sealed is not None and self.document["mode"] == "secure"
+        secret = read_secret(self.path / "data.key") if secure else None
+        check_same_data(task, sealed, secret, str(self.path))
+
+    def resume(self, first: ServerState) -> ServerState:
+        """Return where the run stands, repairing what a kill left between two writes.
+
+        Args:
+            first: The state before round 1, also the template of the saved one.
+
+        Raises:
+            ValueError: If the state is newer than the ledger (an older ledger was put back), or
+                gone although rounds were released.
+        """
+        file = self.path / "state.safetensors"
+        if not file.exists():
+            if self.ledger.history.releases:
+                raise ValueError(
+                    f"{file} is gone, but rounds were released: restore it, or start a new run "
+                    "(the checkpoints that were released can still be exported)"
+                )
+            self.ledger.resume()
+            return first
+        rest, metadata = load_state(file, template=_rest(first))
+        round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
+        head = metadata["ledger_head"]
+        if not (self.ledger.has_charge(round_num, attempt) and self.ledger.knows(head)):
+            raise ValueError(
+                f"{file} is of round {round_num}, which the ledger never charged: the ledger "
+                "is older than the state, or another run's; restore the one that belongs to it"
+            )
+        released, _ = self.store.load(round_num, template=_released(first))
+        self.ledger.resume()
+        state = _join(first, released, rest, metadata)
+        if not self.ledger.has_release(round_num, attempt):
+            self.ledger.release(round_num, attempt, self.store.digest(round_num))
+        if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
+            _append(self.path / "rounds.jsonl", _bare_record(state, attempt, self.ledger))
+        return state
+
+    def keep(self, state: ServerState, attempt: int) -> None:
+        """Put a released state in place, then say so in the ledger; a round not due is not kept.
+
+        The checkpoint holds what is released; the state refers to it and adds what only the next
+        round needs. The older checkpoints go last, so that a kill at any point leaves a state
+        and the checkpoint it refers to.
+
+        Args:
+            state: After the round.
+            attempt: The attempt that succeeded.
+        """
+        if not self._due(state.round_num):
+            return
+        metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
+        self.store.save(state.round_num, _released(state), metadata, prune=False)
+        more = {"attempt": str(attempt), "update_norm": repr(state.update_norm)}
+        save_state(self.path / "state.safetensors", _rest(state), metadata | more, durable=True)
+        self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
+        self.store.prune()
+
+    def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
+        """Append a round's released values, and in simulation its diagnostics, where it is due."""
+        if not self._due(int(released["round_num"])):
+            return
+        _append(self.path / "rounds.jsonl", released)
+        if diagnostics is not None:
+            _append(self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False})
+
+    def _due(self, round_num: int) -> bool:
+        """Return whether the round charged last is kept: each `every`-th, and the run's last."""
+        if round_num % self._every == 0:
+            return True
+        return not self.ledger.plan.affords(self.ledger.charges)
+
+    def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
+        """Append which carrier runs from a round on: a resumed run may go on with another."""
+        _append(self.path / "engines.jsonl", {"first_round": first_round, **description})
+
+    def summarise(self, summary: Mapping[str, Any]) -> None:
+        """Write the finished run's figures."""
+        _write_json(self.path / "summary.json", summary)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self.ledger.close()
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return a run's experiment.json.
+
+    Raises:
+        ValueError: If the folder holds no run of this version.
+    """
+    file = path / "experiment.json"
+    if not file.is_file():
+        raise ValueError(f"{path} holds no run (no experiment.json); give the folder a run wrote")
+    document = json.loads(file.read_text("utf-8"))
+    if document.get("format") != FORMAT or document.get("version") != VERSION:
+        raise ValueError(
+            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
+            f"this fedpriv reads {FORMAT!r} version {VERSION}"
+        )
+    return document
+
+
+def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
+    """Return the whole lines of `rounds` or `diagnostics`; a torn last line is left out."""
+    file = path / f"{name}.jsonl"
+    if not file.exists():
+        return []
+    return [
+        json.loads(line)
+        for line in file.read_text("utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
+
+
+def _every(document: Mapping[str, Any]) -> int:
+    """Return which rounds are kept: all, but of single examples those that are evaluated."""
+    central = document["plan"]["unit"] == "example"
+    return int(document["experiment"]["eval-every"]) if central else 1
+
+
+def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
+    return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
+
+
+def _bare_record(state: ServerState, attempt: int, ledger: Ledger) -> dict[str, Any]:
+    """Return the record of a round that was kept but killed before it was written down."""
+    plan = ledger.plan
+    charges = [(charge.round_num, charge.attempt) for charge in ledger.history.charges]
+    spent = plan.epsilon(charges.index((state.round_num, attempt)) + 1) if plan.is_private else None
+    return {
+        "round_num": state.round_num,
+        "attempt": attempt,
+        "epsilon": spent and spent.value,
+        "delta": spent and spent.delta,
+        "accuracy_public": None,
+        "recall_at_5_public": None,
+        "update_norm": state.update_norm,
+    }
+
+
+def _released(state: ServerState) -> dict[str, np.ndarray]:
+    """Return what a checkpoint holds: params, and the aggregate where there is one."""
+    average = state.aggregate.get("average", {})
+    return {**state.params, **{f"ema/{name}": array for name, array in average.items()}}
+
+
+def _rest(state: ServerState) -> dict[str, np.ndarray]:
+    """Return what the resume state holds besides: moments and counters."""
+    groups = {("optimizer", name): tree for name, tree in state.optimizer.items()}
+    groups |= {("aggregate", n): tree for n, tree in state.aggregate.items() if n != "average"}
+    groups |= {("guide", name): tree for name, tree in state.guide.items()}
+    return {
+        f"{kind}/{group}/{name}": array
+        for (kind, group), tree in groups.items()
+        for name, array in tree.items()
+    }
+
+
+def _join(
+    first: ServerState,
+    released: Mapping[str, np.ndarray],
+    rest: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str],
+) -> ServerState:
+    """Return the state that `_released` and `_rest` took apart; `first` gives its form."""
+
+    def group(kind: str, name: str, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if (kind, name) == ("aggregate", "average"):
+            return {key: released[f"ema/{key}"] for key in like}
+        return {key: rest[f"{kind}/{name}/{key}"] for key in like}
+
+    return replace(
+        first,
+        round_num=int(metadata["round_num"]),
+        params={name: released[name] for name in first.params},
+        optimizer={n: group("optimizer", n, like) for n, like in first.optimizer.items()},
+        aggregate={n: group("aggregate", n, like) for n, like in first.aggregate.items()},
+        guide={n: group("guide", n, like) for n, like in first.guide.items()},
+        update_norm=float(metadata["update_norm"]),
+    )
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    part = file.with_name(f".{file.name}.part")
+    with part.open("w", encoding="utf-8") as out:
+        json.dump(value, out, indent=2, ensure_ascii=False)
+        out.write("\n")
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(file)
+
+
+def _append(file: Path, value: Mapping[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def _cut_torn_line(file: Path) -> None:
+    if file.exists():
+        content = file.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            os.truncate(file, whole)

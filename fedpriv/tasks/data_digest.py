@@ -1,0 +1,54 @@
+"""Whether a run goes on with the data it was started with: an ε is of one training set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedpriv.data.files.digests import keyed
+from fedpriv.tasks.example_task import CentralTask
+
+
+def data_digests(task: CentralTask, secret: bytes | None = None) -> dict[str, str] | None:
+    """Return digests of a task's data by part, keyed where there is a secret.
+
+    Returns:
+        None where the task says nothing of its data, so that nobody can check them.
+    """
+    if task.data_sha256 is None:
+        return None
+    digests = dict(task.data_sha256())
+    return digests if secret is None else keyed(digests, secret)
+
+
+def check_same_data(
+    task: CentralTask, sealed: Mapping[str, str] | None, secret: bytes | None, where: str
+) -> None:
+    """Compare a task's data with those that a run was started with.
+
+    Args:
+        task: Of the run that is resumed.
+        sealed: What `data_digests` gave at the start; None, where it was not known, checks nothing.
+        secret: The one of the start.
+        where: The run's name in messages.
+
+    Raises:
+        ValueError: If the data differ, or the task says nothing of them any more.
+    """
+    if sealed is None:
+        return
+    found = data_digests(task, secret)
+    if found is None:
+        raise ValueError(
+            f"{task.name} no longer says what its data are (data_sha256 None), but {where} was "
+            "started on known ones; give the task its data_sha256 again, or start a new run"
+        )
+    changed = [part for part in sorted({*sealed, *found}) if sealed.get(part) != found.get(part)]
+    if changed:
+        short = ", ".join(
+            f"{part} {found.get(part, 'none')[:12]} instead of {sealed.get(part, 'none')[:12]}"
+            for part in changed
+        )
+        raise ValueError(
+            f"the {' and '.join(changed)} examples of {task.name} are not those that {where} was "
+            f"started with (SHA-256: {short}); restore them, or start a new run in another folder"
+        )

@@ -1,0 +1,101 @@
+"""Centralised tasks of a data set: a linear model on rows, or any module on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedpriv.data.features.dataset import Dataset
+from fedpriv.mechanisms import SideInformation
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.local.module import load_params, module_metrics, module_params
+from fedpriv.training.local.module_state import made_from
+from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.linear import accuracy_and_loss
+from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.tree import Params
+
+Inputs = Callable[[Any], np.ndarray]
+
+
+def linear_task(
+    data: Dataset,
+    gradients: Callable[[Any, np.ndarray], ExampleGradients],
+    shapes: Mapping[str, tuple[int, ...]],
+    side: Mapping[str, Callable[[], SideInformation]] | None = None,
+) -> CentralTask:
+    """Return the task of a linear classifier on rows, started at zero.
+
+    Args:
+        data: Sparse rows and labels; its public part is the task's.
+        gradients: From rows and labels to the model on them.
+        shapes: Of the params, by name.
+        side: Side information by kind.
+    """
+    rows: Any = data.x_test
+
+    def measure(params: Params) -> Metrics:
+        accuracy, loss = accuracy_and_loss(params, rows, data.y_test)
+        return Metrics(accuracy=accuracy, loss=loss, num_examples=len(data.y_test))
+
+    return CentralTask(
+        name=data.name,
+        train=gradients(data.x_train, data.y_train),
+        num_train=data.num_train,
+        init=zeros(shapes),
+        measure=measure,
+        public=None if data.y_public is None else gradients(data.x_public, data.y_public),
+        num_public=data.num_public,
+        side={} if side is None else side,
+        provenance=data.provenance,
+        data_sha256=data.sha256,
+        synthetic=data.synthetic,
+    )
+
+
+def module_task(
+    data: Dataset,
+    make: Callable[[], nn.Module],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    inputs: Inputs = np.asarray,
+    *,
+    reconstruct: bool = False,
+) -> CentralTask:
+    """Return the task of any module, started as it starts itself, from the run's key.
+
+    Args:
+        data: Arrays and labels; its public part is the task's.
+        make: Makes the module.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        inputs: From the data set's inputs `(n, ...)` to the module's, row by row.
+        reconstruct: Targets are the module's own inputs instead of the labels.
+    """
+
+    def arrays(x: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        given = inputs(x)
+        return given, given if reconstruct else np.asarray(y)
+
+    seen = arrays(data.x_test, data.y_test)
+    public = None
+    if data.y_public is not None:
+        public = ModuleGradients(make(), loss, *arrays(data.x_public, data.y_public))
+
+    def measure(params: Params) -> Metrics | None:
+        return module_metrics(load_params(make(), params).eval(), loss, *seen)
+
+    return CentralTask(
+        name=data.name,
+        train=ModuleGradients(make(), loss, *arrays(data.x_train, data.y_train)),
+        num_train=data.num_train,
+        init=lambda key: module_params(made_from(key, make)),
+        measure=measure,
+        public=public,
+        num_public=data.num_public,
+        provenance=data.provenance,
+        data_sha256=data.sha256,
+        synthetic=data.synthetic,
+    )

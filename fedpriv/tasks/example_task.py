@@ -1,0 +1,119 @@
+"""What is learnt in one place: a private training set, maybe a public one, and a test set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpriv.mechanisms import SideInformation
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.per_example.example_sum import example_ids
+from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentralTask:
+    """A model, its training set and what is known besides.
+
+    Attributes:
+        name: What the data are called in reports.
+        train: The model on the private training set.
+        num_train: Examples in it.
+        init: From a key to the params before the first round.
+        measure: From params to metrics on the test set, which holds no training example.
+        public: The model on public examples, which are not in the training set; None for none.
+        num_public: How many there are.
+        side: Side information by kind, made when it is asked for.
+        provenance: Where everything came from, for the run folder.
+        data_sha256: From nothing to digests in hex of what must not change in a run: "private"
+            of the training set, "public" of the public examples (`fingerprint`, or
+            `Dataset.sha256`). Asked by run folders only. With None nobody checks that a run is
+            resumed on the data it was started with.
+        synthetic: Whether the data were made up.
+    """
+
+    name: str
+    train: ExampleGradients = field(repr=False)
+    num_train: int
+    init: Callable[[Key], Params] = field(repr=False)
+    measure: Callable[[Params], Metrics | None] = field(repr=False)
+    public: ExampleGradients | None = field(default=None, repr=False)
+    num_public: int = 0
+    side: Mapping[str, Callable[[], SideInformation]] = field(default_factory=dict, repr=False)
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    data_sha256: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False)
+    synthetic: bool = False
+    _roster: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_roster", example_ids(self.num_train))
+        if self.num_train < 2:
+            raise ValueError(f"{self.num_train} training examples are too few; give at least 2")
+        if (self.public is None) != (self.num_public == 0):
+            raise ValueError(f"{self.num_public} public examples do not fit public={self.public!r}")
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The ids of the training examples: their positions."""
+        return self._roster
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster: of how many examples there are, and nothing else of them."""
+        return hashlib.sha256("\n".join(self.roster).encode()).hexdigest()
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round, float32."""
+        return self.init(key)
+
+    def side_information(self, kind: str) -> SideInformation:
+        """Return 1/A of a kind.
+
+        Raises:
+            ValueError: If the task has not got it.
+        """
+        if kind not in self.side:
+            known = ", ".join(sorted(self.side)) or "none"
+            raise ValueError(f"side information {kind!r} is not known for {self.name}; has {known}")
+        return self.side[kind]()
+
+    def public_examples(self) -> ExampleGradients:
+        """Return the model on public examples.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if self.public is None:
+            raise ValueError(
+                f"{self.name} has no public examples; choose a guide that needs none, or give some"
+            )
+        return self.public
+
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return metrics on the test set, which nobody's privacy depends on (`public`)."""
+        return self.measure(params) if public and part == WHOLE else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the run folder records."""
+        return {
+            "name": self.name,
+            "synthetic": self.synthetic,
+            "roster": "training set",
+            "num_users": self.num_train,
+            "num_public_users": self.num_public,
+            "provenance": dict(self.provenance),
+        }
+
+    def vocabulary(self) -> None:
+        """There is none."""
+
+
+def zeros(shapes: Mapping[str, tuple[int, ...]]) -> Callable[[Key], Params]:
+    """Return the initialisation of a convex model: zeros."""
+    return lambda key: {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

@@ -1,0 +1,1 @@
+"""What one user does, and many users at once."""

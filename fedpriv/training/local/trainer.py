@@ -1,0 +1,155 @@
+"""What one user does: local SGD, exactly for as much work as the plan allows.
+
+A `LocalTrainer` maps (params, one user's examples, a key) to an update, `local - global`. Its work
+is capped (`max_examples`, `batch_size`, `epochs` are public), so neither time nor memory follows
+the size of a user beyond the cap. It never clips and never adds noise: bounding is the
+mechanism's, once, on the whole update.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.rng import Key
+from fedpriv.tree import Params, RowSparse, Tree
+
+_NOTHING = np.empty(0, np.float32)
+# Counts that the compiled loop reads in place; others are converted, those of the chosen examples
+# only, so that work never follows the size of a user.
+_COUNTS = (np.uint8, np.uint16, np.float32)
+
+
+class LocalTrainer(Protocol):
+    """Trains one user."""
+
+    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+        """Return the user's raw update; `params` are not changed."""
+        ...
+
+
+class Examples(Protocol):
+    """One user's examples: they can be counted and picked from."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: np.ndarray) -> Any:
+        """Return the examples at these positions, in this order."""
+        ...
+
+
+def _positive_int(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How much a user works: public, the same for every user.
+
+    Attributes:
+        learning_rate: Local step size.
+        batch_size: Examples a step.
+        epochs: Passes over the user's chosen examples.
+        max_examples: A user with more contributes a random subset of this many, chosen anew at
+            every participation.
+    """
+
+    learning_rate: float
+    batch_size: int = 100
+    epochs: int = 1
+    max_examples: int = 256
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"local learning rate {self.learning_rate!r} must be positive")
+        _positive_int("local_batch_size", self.batch_size)
+        _positive_int("local_epochs", self.epochs)
+        _positive_int("max_examples_per_user", self.max_examples)
+
+    def choose(self, num_examples: int, rng: np.random.Generator) -> np.ndarray:
+        """Return positions of at most `max_examples` examples in random order."""
+        return rng.permutation(num_examples)[: self.max_examples]
+
+    def steps(self, num_chosen: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of all epochs' examples in order, and where each step starts.
+
+        Returns:
+            int64 `(epochs * num_chosen,)` and int64 `(num_steps + 1,)`.
+        """
+        # The chosen examples come shuffled, so the first pass takes them as they are.
+        again = (rng.permutation(num_chosen) for _ in range(1, self.epochs))
+        epochs = [np.arange(num_chosen), *again]
+        starts = np.arange(0, num_chosen, self.batch_size)
+        firsts = [starts + epoch * num_chosen for epoch in range(self.epochs)]
+        return np.concatenate(epochs), np.append(np.concatenate(firsts), self.epochs * num_chosen)
+
+    def batches(self, num_chosen: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
+        """Return the positions of every step's batch, all epochs in order."""
+        order, starts = self.steps(num_chosen, rng)
+        return [order[a:b] for a, b in itertools.pairwise(starts.tolist())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseSoftmaxTrainer:
+    """Local SGD for softmax regression on bags of words, touching the user's own rows only.
+
+    Every step, update and norm works on the rows of the words the user wrote, and equals the
+    dense computation to rounding: rows of words that never occur have gradient zero. The global
+    kernel is read in place and only the change is kept, so what is returned was never the small
+    difference of two large numbers.
+
+    Attributes:
+        schedule: How much work.
+        inputs: "tff" for mean one-hot words, "unit-norm" for rows of unit l2 norm.
+        multiplier: 1/A for each word, float32 `(num_words,)`, applied to the kernel's gradient at
+            every local step and not to the bias (AdaDPS Algorithm 3, line 6); None for plain SGD.
+    """
+
+    #: Nothing of it ever changes, so threads may share it.
+    thread_safe: ClassVar[bool] = True
+
+    schedule: Schedule
+    inputs: str = "tff"
+    multiplier: np.ndarray | None = field(default=None, repr=False)
+
+    def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
+        """Return the update of `kernel` (row-sparse) and `bias` (dense), float32.
+
+        A user without examples returns zeros.
+
+        Raises:
+            ValueError: If a word or a label is outside the model, or a logit is not finite.
+        """
+        from fedpriv.kernels.sparse_softmax import train
+
+        rng = key.generator()
+        chosen = self.schedule.choose(len(examples), rng)
+        order, starts = self.schedule.steps(len(chosen), rng)
+        if not isinstance(examples, TagExamples) or examples.counts.dtype not in _COUNTS:
+            examples, chosen = examples.take(chosen), np.arange(len(chosen))
+        counts = examples.counts if examples.counts.dtype in _COUNTS else None
+        rows, change, moved, unsound = train(
+            np.ascontiguousarray(examples.indptr, np.int64),
+            np.ascontiguousarray(examples.indices, np.int32),
+            np.ascontiguousarray(examples.counts, np.float32 if counts is None else counts.dtype),
+            np.ascontiguousarray(examples.labels, np.int32),
+            chosen[order],
+            self.inputs == "unit-norm",
+            starts,
+            params["kernel"],
+            params["bias"],
+            _NOTHING if self.multiplier is None else self.multiplier,
+            self.schedule.learning_rate,
+        )
+        if unsound != 0:
+            raise ValueError("a logit is not finite")
+        return {
+            "bias": moved,
+            "kernel": RowSparse(rows=rows, values=change, num_rows=len(params["kernel"])),
+        }

@@ -1,0 +1,129 @@
+"""Centralised training as federated rounds: an example is a user with one record and one step.
+
+The roster is the list of examples, a cohort is a Poisson batch, an update is minus a gradient.
+Bound, noise, plan, accountant, server optimisers, ledger and report are those of the federated
+path; only this sum is made another way, since a vector a user would be a gradient an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.failures import counted_failures
+from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.tree import Params
+
+
+def example_ids(num_examples: int) -> tuple[str, ...]:
+    """Return the roster of a training set: "0", "1", ... by position."""
+    return tuple(map(str, range(num_examples)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentralSum:
+    """Sums bounded updates over a batch of examples.
+
+    Attributes:
+        gradients: The model on the private training set.
+        num_examples: In that set.
+        num_groups: Micro-batches of a round, or None to bound every example alone.
+
+    Guarantees:
+        * Alone: adding or removing one example moves the sum by at most the bound's l2_bound.
+        * In micro-batches: by at most twice that. Every example of the set has a place in one of
+          the groups by a coin of its own, drawn or not, so that whoever joins or leaves changes
+          one group and no other. (Groups filled in the order of arrival would all shift.)
+    """
+
+    gradients: ExampleGradients = field(repr=False)
+    num_examples: int
+    num_groups: int | None = None
+
+    def partial_sum(
+        self, *, params: Params, bound: Bound, cohort: Sequence[str], key: Key
+    ) -> PartialSum:
+        """Return the sum over the drawn examples.
+
+        Args:
+            params: The released params.
+            bound: This round's public bound, on no grid.
+            cohort: Ids of `example_ids`.
+            key: Of this round and attempt.
+
+        Returns:
+            The sum, and as its `num_failed` how many contributions were zero for not being finite:
+            of examples, or in micro-batches of whole micro-batches.
+
+        Raises:
+            ValueError: If the bound rounds to a grid.
+        """
+        if bound.unit is not None:
+            raise ValueError("single examples are summed as floats; run with exact-sum false")
+        index = np.fromiter(map(int, cohort), np.int64, len(cohort))
+        with counted_failures() as failures:
+            if self.num_groups is None:
+                total = self.gradients.bounded_sum(params, index, bound, key)
+            else:
+                groups = self._groups(self.num_groups, index, key)
+                total = self.gradients.grouped_sum(params, groups, bound, key)
+        return PartialSum(total=total, unit=None, num_users=len(cohort), num_failed=failures.count)
+
+    def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:
+        coins = key.fold("micro-batches").generator()
+        group = coins.integers(number, size=self.num_examples)[index]
+        return [index[group == place] for place in np.unique(group)]
+
+
+def public_gradient(
+    public: ExampleGradients, num_examples: int, batch_size: int | None
+) -> Callable[[Params, Key], Params]:
+    """Return the gradient of a random public batch, or of all public examples (None).
+
+    The batch is a uniform subset without replacement: public data need no amplification.
+
+    Raises:
+        ValueError: If the batch is larger than the public set.
+    """
+    everything = np.arange(num_examples)
+    if batch_size is not None and not 1 <= batch_size <= num_examples:
+        raise ValueError(
+            f"a public batch of {batch_size} cannot be drawn from {num_examples} public examples; "
+            "lower public-batch"
+        )
+
+    def gradient(params: Params, key: Key) -> Params:
+        if batch_size is None:
+            return public.gradient(params, everything, key)
+        index = key.generator().choice(num_examples, batch_size, replace=False, shuffle=False)
+        return public.gradient(params, np.sort(index), key)
+
+    return gradient
+
+
+def warm_start(
+    public: ExampleGradients,
+    num_examples: int,
+    params: Params,
+    key: Key,
+    *,
+    epochs: int,
+    learning_rate: float,
+    batch_size: int = 20,
+) -> Params:
+    """Return params after epochs of plain SGD on public examples, shuffled anew for each."""
+    rate = np.float32(learning_rate)
+    params = {name: array.copy() for name, array in params.items()}
+    for epoch in range(epochs):
+        order = key.fold(epoch).generator().permutation(num_examples)
+        for first in range(0, num_examples, batch_size):
+            batch = np.sort(order[first : first + batch_size])
+            found = public.gradient(params, batch, key.fold(epoch).fold(first))
+            for name, array in found.items():
+                params[name] -= rate * array
+    return params

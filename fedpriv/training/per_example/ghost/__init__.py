@@ -1,0 +1,1 @@
+"""Ghost norms: per-example gradients kept as factors that are never multiplied out."""

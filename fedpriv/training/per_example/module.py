@@ -1,0 +1,303 @@
+"""Bounded sums of single examples' gradients, for any `nn.Module`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.rng import Key
+from fedpriv.training.devices import usable_device
+from fedpriv.training.failures import contributes_zero
+from fedpriv.training.local.module import check_module, load_params
+from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.per_example.backends import WAYS, Chosen, Way, choose
+from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
+from fedpriv.training.per_example.masks import ExampleMasks
+from fedpriv.tree import Params
+
+_SMALLEST = 2.0**-120
+_NOTHING = Before()
+_SAFETY = 2.0**-22
+
+
+class ModuleGradients:
+    """A module on a training set of arrays, seen one example at a time.
+
+    Guarantees:
+        * An example's own contribution has at most the bound's norm, to a part in 10^6: norms are
+          float64, sums over a chunk float32, sums over chunks float64. Whoever leaves a batch also
+          moves the last bits of the others' sum, by 1e-4 of the bound for a thousand like examples.
+        * Every example's update depends on the params, on itself and on its own key only, but for
+          the last bits of float32, which depend on the batch it is computed in.
+        * Memory is bounded: examples go through the module in chunks.
+        * An example with a norm that is not finite contributes zero, alone, and so does one whose
+          norm is below 1e-36, which float32 cannot scale up.
+
+    The way is chosen at the first call (`fedpriv.training.per_example.backends`).
+
+    Args:
+        module: A checked module, moved to the device; its parameters are overwritten.
+        loss: From (outputs, targets) to the mean loss of a batch. For private sums it is called
+            with batches of one.
+        x: Inputs `(n, ...)`; memory maps are read batch by batch.
+        y: Targets `(n, ...)`.
+        device: Such as "cpu" or "cuda:0".
+        chunk: Examples at once; None for as many as fit into 256 MiB.
+        way: "factored", "vmap" or "loop"; None for the first of these that works.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        x: np.ndarray,
+        y: np.ndarray,
+        *,
+        device: str = "cpu",
+        chunk: int | None = None,
+        way: Way | None = None,
+    ) -> None:
+        if len(x) != len(y):
+            raise ValueError(f"{len(x)} inputs but {len(y)} targets; give one for each")
+        if chunk is not None and chunk < 1:
+            raise ValueError(f"chunk {chunk!r} must be at least 1, or None")
+        if way is not None and way not in WAYS:
+            raise ValueError(f"way {way!r} is not known; use one of {', '.join(WAYS)}, or None")
+        self._device = usable_device(device)
+        self._module = check_module(module).to(self._device)
+        self._loss, self._x, self._y = loss, x, y
+        self._given_chunk = chunk
+        self._given_way: Way | None = way
+        self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self._size = sum(p.numel() for p in self._own.values())
+        self._found: Chosen | None = None
+
+    @property
+    def way(self) -> Way:
+        """How per-example gradients are made; chosen at the params of the moment if not yet."""
+        return self._chosen().way
+
+    def bounded_sum(
+        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return Σ bound(-∇f_i(params)) over examples, float64 dense arrays.
+
+        Args:
+            params: float32 by name, all trained parameters; not changed.
+            index: int64 `(b,)`, distinct positions in the training set; may be empty.
+            bound: Includes what comes before it: mixture and multiplier. On no grid.
+            key: Needed if the module draws at random, as dropout does; examples fold their own.
+
+        Raises:
+            ValueError: If the bound rounds to a grid, if a key is needed and missing, or if params
+                are not the module's.
+        """
+        chosen = self._ready(params, bound, key)
+        step = self._given_chunk or chosen.chunk
+        return self._sum(bound, (self._factors(part, key) for part in _parts(index, step)))
+
+    def grouped_sum(
+        self,
+        params: Params,
+        groups: Sequence[np.ndarray],
+        bound: Bound,
+        key: Key | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Return Σ bound(mean of -∇f_i over the group) over groups: micro-batches.
+
+        Args:
+            params: As for `bounded_sum`.
+            groups: Positions in the training set, each group with at least one.
+            bound: Of each group; as for `bounded_sum`.
+            key: As for `bounded_sum`.
+
+        Raises:
+            ValueError: As `bounded_sum`, or if a group is empty.
+        """
+        if any(len(group) == 0 for group in groups):
+            raise ValueError("a group is empty; leave it out, it has no mean")
+        chosen = self._ready(params, bound, key)
+        step = self._given_chunk or chosen.chunk
+        return self._sum(bound, self._means(groups, step, key))
+
+    def gradient(
+        self, params: Params, index: np.ndarray, key: Key | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the mean gradient over examples, float32: for public data, nothing bounded.
+
+        Args:
+            params: As for `bounded_sum`.
+            index: int64 `(b,)`, at least one.
+            key: What the module draws from; None for a forward pass without dropout.
+
+        Raises:
+            ValueError: If there is no example.
+        """
+        if len(index) == 0:
+            raise ValueError("no examples: their mean gradient is not defined")
+        self._load(params)
+        chosen = self._chosen()
+        masks = ExampleMasks(self._module)
+        totals = {name: torch.zeros_like(p) for name, p in self._own.items()}
+        step = self._given_chunk or chosen.chunk
+        for part in _parts(index, step):
+            x, y = self._batch(part)
+            keys = self._keys(part, key)
+            stream = None if key is None else key.fold("gradient").fold(int(part[0]))
+            self._module.train(key is not None)
+            with (
+                own_stream(stream, self._device),
+                unchanged_buffers(self._module),
+                torch.enable_grad(),
+                masks.drawn(keys),
+            ):
+                loss = self._loss(self._module(x), y) * (len(part) / len(index))
+            found = torch.autograd.grad(loss, list(self._own.values()), allow_unused=True)
+            for name, gradient in zip(self._own, found, strict=True):
+                if gradient is not None:
+                    totals[name] += gradient
+        return {name: total.cpu().numpy() for name, total in totals.items()}
+
+    def _ready(self, params: Params, bound: Bound, key: Key | None) -> Chosen:
+        if bound.unit is not None:
+            raise ValueError("single examples are summed as floats; give a bound without a grid")
+        self._load(params)
+        chosen = self._chosen()
+        if chosen.is_random and key is None:
+            raise ValueError("the module draws at random while it trains: give this round's key")
+        self._module.train()
+        return chosen
+
+    def _load(self, params: Params) -> None:
+        if params.keys() != self._own.keys():
+            odd = sorted(params.keys() ^ self._own.keys())
+            raise ValueError(f"params and the module's trained parameters differ in {odd}")
+        load_params(self._module, params)
+
+    def _chosen(self) -> Chosen:
+        if self._found is None:
+            self._found = choose(
+                self._module, self._loss, self._x, self._y, self._given_way, self._given_chunk
+            )
+        return self._found
+
+    def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
+        found = (torch.from_numpy(np.asarray(array[part])) for array in (self._x, self._y))
+        x, y = (tensor.to(self._device) for tensor in found)
+        return x, y
+
+    def _keys(self, part: np.ndarray, key: Key | None) -> list[Key] | None:
+        if key is None or not self._chosen().is_random:
+            return None
+        return [key.fold(int(position)) for position in part]
+
+    def _factors(self, part: np.ndarray, key: Key | None) -> Mapping[str, Factor]:
+        x, y = self._batch(part)
+        return self._chosen().run.gradients(x, y, self._keys(part, key))
+
+    def _means(
+        self, groups: Sequence[np.ndarray], step: int, key: Key | None
+    ) -> Iterator[Mapping[str, Factor]]:
+        """Yield the mean gradients of as many whole groups as fit into a chunk."""
+        waiting: list[np.ndarray] = []
+        for group in groups:
+            if waiting and sum(map(len, waiting)) + len(group) > step:
+                yield self._grouped(waiting, key)
+                waiting = []
+            if len(group) > step:
+                yield self._large_group(group, step, key)
+            else:
+                waiting.append(group)
+        if waiting:
+            yield self._grouped(waiting, key)
+
+    def _grouped(self, groups: list[np.ndarray], key: Key | None) -> dict[str, Factor]:
+        layout = Groups.of_sizes([len(group) for group in groups], self._device)
+        factors = self._factors(np.concatenate(groups), key)
+        return {name: factor.grouped(layout) for name, factor in factors.items()}
+
+    def _large_group(self, group: np.ndarray, step: int, key: Key | None) -> dict[str, Factor]:
+        means = {n: torch.zeros((1, *p.shape), device=self._device) for n, p in self._own.items()}
+        for part in _parts(group, step):
+            weights = torch.full((len(part),), 1.0 / len(group), dtype=torch.float64)
+            for name, factor in self._factors(part, key).items():
+                _, summands = factor.measured(_NOTHING)
+                means[name][0] += summands.weighted_sum(weights.to(self._device))
+        return {name: Dense(mean) for name, mean in means.items()}
+
+    def _sum(self, bound: Bound, chunks: Iterator[Mapping[str, Factor]]) -> dict[str, np.ndarray]:
+        """Bound every example's update of every chunk and add them up."""
+        before = {name: self._before(bound, name, p) for name, p in self._own.items()}
+        # What cancels between update and offset leaves the rounding of both behind.
+        safety = _SAFETY * sum(b.constant for b in before.values())
+        own = 1.0 if bound.mixture is None else bound.mixture.own
+        totals: dict[str, Tensor] = {}
+        weight = 0.0
+        with torch.no_grad():
+            for factors in chunks:
+                measured = {n: f.measured(before[n]) for n, f in factors.items()}
+                squares = torch.stack([found for found, _ in measured.values()]).sum(0)
+                weights = self._weights(squares + safety, bound)
+                weight += float(weights.sum())
+                good = torch.isfinite(squares)
+                all_good = bool(good.all())
+                for name, (_, summands) in measured.items():
+                    summands = summands if all_good else summands.kept(good)
+                    part = summands.weighted_sum(-own * weights)
+                    if name in totals:
+                        totals[name] += part
+                    else:
+                        totals[name] = part.double()
+                del factors, measured, summands, part  # before the next chunk is made
+            return {n: self._after(totals.get(n), before[n], weight, n) for n in self._own}
+
+    def _before(self, bound: Bound, name: str, parameter: nn.Parameter) -> Before:
+        shape = tuple(parameter.shape)
+
+        def full(array: np.ndarray) -> Tensor:
+            spread = np.broadcast_to(np.asarray(array, np.float32), shape)
+            return torch.from_numpy(np.array(spread)).to(self._device)
+
+        multiplier = bound.multiplier.get(name)
+        if multiplier is not None and np.all(np.asarray(multiplier) == 1):
+            multiplier = None
+        return Before(
+            own=1.0 if bound.mixture is None else bound.mixture.own,
+            offset=None if bound.mixture is None else full(bound.mixture.offset[name]),
+            multiplier=None if multiplier is None else full(multiplier),
+        )
+
+    def _weights(self, squares: Tensor, bound: Bound) -> Tensor:
+        """Return what each update is multiplied by, float64; 0 for those that are left out."""
+        weights = []
+        for square in squares.tolist():
+            norm = math.sqrt(square) if square >= 0.0 else math.nan
+            if not math.isfinite(norm):
+                contributes_zero(ValueError("the gradient is not finite"))
+                weights.append(0.0)
+            elif norm < _SMALLEST:
+                weights.append(0.0)
+            else:
+                weights.append(bound.length(norm, self._size) / norm)
+        return torch.tensor(weights, dtype=torch.float64, device=self._device)
+
+    def _after(self, total: Tensor | None, before: Before, weight: float, name: str) -> np.ndarray:
+        """Return the sum of bounded updates from that of weighted gradients."""
+        if total is None:
+            return np.zeros(tuple(self._own[name].shape))
+        if before.offset is not None and weight:
+            total.add_(before.offset, alpha=weight)
+        if before.multiplier is not None:
+            total *= before.multiplier
+        return total.cpu().numpy()
+
+
+def _parts(index: np.ndarray, step: int) -> Iterator[np.ndarray]:
+    """Yield parts of nearly equal length, none longer than a step."""
+    if len(index):
+        yield from np.array_split(index, -(-len(index) // step))

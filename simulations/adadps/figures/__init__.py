@@ -1,0 +1,1 @@
+"""The figures of the AdaDPS paper, one file each."""

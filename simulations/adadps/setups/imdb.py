@@ -1,0 +1,192 @@
+"""IMDB sentiment with logistic regression on 10,000 words.
+
+As the paper ran it: counts of padded ids over a vocabulary chosen by the private reviews. Done
+right: binary TF-IDF in rows of unit norm, vocabulary and document frequencies of 250 public
+reviews. One run of 32 epochs takes 7 to 15 s on one core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv.data.features import feature_scales as scales
+from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning
+from fedpriv.data.features.reviews import Reviews, bag_of_words
+from fedpriv.data.features.word_rows import WordRows
+from fedpriv.data.importers.amazon import load_amazon
+from fedpriv.data.importers.imdb import load_imdb
+from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.experiments.central import CentralExperiment
+from fedpriv.mechanisms import SideInformation
+from fedpriv.reproduction import Split
+from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.example_task import CentralTask
+from fedpriv.training.per_example.linear import LogisticGradients
+from simulations.adadps.setups.setup import Column, Setup
+
+#: Public reviews: 250 held out of IMDB, so many of these, or Amazon's.
+Public = Literal["held out", "amazon"] | int
+
+NUM_WORDS, BATCH, EPOCHS, DELTA = 10_000, 64, 32, 4e-5
+
+
+@cache
+def reviews() -> Reviews:
+    """Return the reviews, or made-up ones where the real ones are not to be had."""
+    try:
+        return load_imdb()
+    except ValueError:
+        return synthetic_reviews()
+
+
+@cache
+def amazon() -> WordRows:
+    """Return a thousand good and a thousand bad reviews of products.
+
+    Raises:
+        ValueError: If they are not here, with how to get them.
+    """
+    return load_amazon()
+
+
+@cache
+def dataset(column: Column, public: Public = "held out") -> Dataset:
+    """Return features, private, public and test."""
+    elsewhere = amazon() if public == "amazon" else None
+    if column == "right":
+        data = bag_of_words(reviews(), public=elsewhere)
+    else:
+        data = bag_of_words(
+            reviews(),
+            weights="padded-counts",
+            unit_rows=False,
+            vocabulary="private",
+            public=elsewhere,
+        )
+    return fewer_public(data, public) if isinstance(public, int) else data
+
+
+@cache
+def task(column: Column, split: Split, public: Public = "held out") -> CentralTask:
+    """Return the task: on the test set, or on a part of the training set held out for tuning."""
+    whole = dataset(column, public)
+    data = for_tuning(whole) if split == "validation" else whole
+    shapes = {"weight": (NUM_WORDS,), "bias": (1,)}
+    return linear_task(data, LogisticGradients, shapes, _side(whole, column))
+
+
+def _side(data: Dataset, column: Column) -> dict[str, Callable[[], SideInformation]]:
+    """Return side information by kind: from private reviews as the paper, or from public ones."""
+    x: Any = data.x_train if column == "paper" else data.x_public
+    source: Literal["private", "public"] = "private" if column == "paper" else "public"
+
+    def made(found: scales.FeatureScales) -> SideInformation:
+        return SideInformation(
+            multiplier={"weight": found.multiplier}, source=found.source, description=found.how
+        )
+
+    def tf_idf() -> SideInformation:
+        frequency = np.bincount(x.indices, minlength=NUM_WORDS)
+        found = scales.tf_idf_mass(
+            x,
+            frequency,
+            x.shape[0],
+            source=source,
+            reserved=3 if column == "paper" else 0,
+            as_if_rows=25_000,
+        )
+        return made(replace(found, multiplier=np.maximum(found.multiplier, 1e-4)))
+
+    return {
+        "frequency": lambda: made(scales.token_frequency(x, source=source)),
+        "tf-idf": tf_idf,
+        "magnitude": lambda: made(scales.mean_magnitude(x, source=source)),
+    }
+
+
+def experiment(
+    public: Public, column: Column, split: Split = "test", reduced: bool = False
+) -> CentralExperiment:
+    """Return one run, before its method."""
+    paper = column == "paper"
+    variant = "" if public == "held out" else f"-public-{public}"
+    return CentralExperiment(
+        name=f"{reviews().name}-{column}{variant}",
+        description=f"Sentiment on IMDB, {'as the paper ran it' if paper else 'done right'}.",
+        task=lambda chosen: task(column, split, public),
+        batch_size=BATCH,
+        epochs=2 if reduced else EPOCHS,
+        micro_batch=4 if paper else 1,
+        # σ = 1 to the clip norm. In micro-batches that is half the sensitivity.
+        noise_multiplier=0.5 if paper else 1.0,
+        delta=DELTA,
+        l2_clip_norm=1.0,
+        learning_rate=0.1,
+        regulariser=1e-10 if paper else 1e-3,
+        regulariser_inside=paper,
+        adaptivity=1e-5,
+        eval_every=10**9,
+    )
+
+
+SETUP = Setup(
+    key="imdb",
+    title="IMDB (convex)",
+    base=partial(experiment, "held out"),
+    public={"public-batch": 20, "refresh": "epoch"},
+    own={"DP²": {"delay-plain": 195, "delay-preconditioned": 195}},
+    table5={
+        "DP-SGD": (0.1, 1.0),
+        "DP-Adam": (0.02, 0.1),
+        "DP-RMSProp": (0.05, 0.1),
+        "AdaDPS, public RMSProp": (2.0, 0.5),
+        "AdaDPS, public Adam": (2.0, 1.0),
+    },
+    table5_regularisers=(1e-10, 1e-5, 1e-3),
+    # Nobody knows the ε_s of what the paper does not tabulate; 1e-10 ruins whatever divides by it.
+    regulariser=1e-3,
+    rates={
+        "right": {
+            "plain": (1.0, 3.0, 10.0, 30.0),
+            "adaptive": (0.003, 0.01, 0.03, 0.1),
+            "adagrad": (0.03, 0.1, 0.3, 1.0),
+            "guided": (0.1, 0.3, 1.0, 3.0),
+            "divided later": (0.003, 0.01, 0.03, 0.1),
+        },
+        "paper": {
+            "plain": (0.02, 0.1, 0.5, 2.0),
+            "adaptive": (0.01, 0.03, 0.1, 0.3),
+            "adagrad": (0.03, 0.1, 0.3, 1.0),
+            "guided": (0.02, 0.1, 0.5, 2.0),
+            "divided later": (0.001, 0.003, 0.01, 0.03),
+        },
+    },
+    clips={"plain": (0.1, 0.5), "guided": (0.5, 1.0, 2.0)},
+    unbounded={"guided": 0.1},
+    paper_epsilon=(
+        "1.5 at δ = 4e-5 (remembered, not read; recomputed 1.51 by RDP with Poisson batches of "
+        "examples, as if micro-batches were examples)"
+    ),
+    seconds=(11, 2),
+    notes=(
+        "As the paper ran it: counts of padded ids, a vocabulary and side information taken from "
+        "private reviews (no ε covers that), micro-batches of 4. Here micro-batches are groups "
+        "that examples join by a coin of their own, so that the sensitivity is 2 C and can be "
+        "priced. Clip norms and rates are those of Table 5 where it has them; AdaDPS's ε_s is "
+        "searched all the same, because that of the authors' code, 1e-10 within the root, gives "
+        "0.51 here.",
+        "Done right: binary TF-IDF in rows of unit norm, vocabulary and document frequencies of "
+        "250 public reviews, every example bounded alone, clip norm and learning rate searched "
+        "jointly on a tenth of the private training set. That search is not covered by ε.",
+    ),
+)
+
+
+def with_public(public: Public) -> Setup:
+    """Return the setup with other public reviews."""
+    return replace(SETUP, base=partial(experiment, public))

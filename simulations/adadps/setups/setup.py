@@ -1,0 +1,186 @@
+"""A setup is a model on a data set, in the paper's way and in a careful one; tables are rows of it.
+
+Column *as the paper ran it*: the paper's features, micro-batches of 4, noise of σ C although one
+example moves the sum by 2 C, and the clip norms and learning rates of Table 5 where it gives them.
+Column *done right*: every example bounded alone, Poisson batches, and one grid for every method of
+a family, searched on a tenth of the private training set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.options import Option
+from fedpriv.reproduction import Cell, Figure, Reproduction, Row, Settings, Split
+from simulations.adadps.setups.methods import METHODS, Family
+
+Column = Literal["paper", "right"]
+Rates = Mapping[Family, tuple[float, ...]]
+
+COLUMNS: Mapping[str, str] = {"paper": "as the paper ran it", "right": "done right"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A model on a data set, and what is searched on it.
+
+    Attributes:
+        key: Ends the names of its tables.
+        title: Of it in their headings.
+        base: From (column, split, reduced) to the experiment, before its method.
+        metric: As in `Reproduction`.
+        scale: Likewise.
+        public: Options of every method that looks at public gradients.
+        own: Options of single methods, by label.
+        table5: Clip norm and learning rate of the paper's Table 5, by label.
+        table5_regularisers: ε_s searched with them by what divides by moments; none for the
+            experiment's own.
+        regulariser: ε_s, in the paper's column, of what divides and is not in Table 5.
+        rates: Learning rates by column and family.
+        clips: Clip norms by family; "plain" for those not named.
+        unbounded: Learning rates of runs without bound are these times the family's.
+        paper_epsilon: As in `Reproduction`.
+        seconds: A run takes on one core, about, in full and reduced.
+        notes: A paragraph each.
+    """
+
+    key: str
+    title: str
+    base: Callable[[Column, Split, bool], CentralExperiment] = field(repr=False)
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    scale: float = 1.0
+    public: Mapping[str, Option]
+    own: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
+    table5: Mapping[str, tuple[float, float]]
+    table5_regularisers: tuple[float, ...] = ()
+    regulariser: float | None = None
+    rates: Mapping[Column, Rates]
+    clips: Mapping[Family, tuple[float, ...]]
+    unbounded: Mapping[Family, float] = field(default_factory=dict)
+    paper_epsilon: str
+    seconds: tuple[float, float]
+    notes: tuple[str, ...]
+
+    def rows(self, printed: Mapping[str, float | None]) -> tuple[Row, ...]:
+        """Return the rows of methods; what the paper printed by label, None where it did not."""
+        return tuple(self.row(label, paper) for label, paper in printed.items())
+
+    def row(self, label: str, paper: float | None) -> Row:
+        """Return a method's row, with a grid a column."""
+        columns: tuple[Column, Column] = ("paper", "right")
+        cells = {
+            column: Cell(make=partial(self.make, label, column), grid=self.grid(label, column))
+            for column in columns
+        }
+        return Row(label=label, paper=paper, cells=cells)
+
+    def make(self, label: str, column: Column, split: Split, reduced: bool) -> CentralExperiment:
+        """Return a method's experiment, before its clip norm and learning rate."""
+        method = METHODS[label]
+        public = self.public if method.public else {}
+        given = {**method.options, **public, **self.own.get(label, {})}
+        return self.base(column, split, reduced).with_options(given)
+
+    def grid(self, label: str, column: Column) -> tuple[Settings, ...]:
+        """Return the settings a method is searched over; the paper's own where it gives them."""
+        method = METHODS[label]
+        if column == "paper" and label in self.table5:
+            clip, rate = self.table5[label]
+            printed: Settings = {"l2-clip-norm": clip, "learning-rate": rate}
+            if not method.divides or not self.table5_regularisers:
+                return (printed,)
+            return tuple({**printed, "regulariser": value} for value in self.table5_regularisers)
+        given: Settings = {}
+        if column == "paper" and method.divides and self.regulariser is not None:
+            given = {"regulariser": self.regulariser}
+        rates = self.rates[column][method.family]
+        if method.options.get("bound") == "none":
+            factor = self.unbounded.get(method.family, 1.0)
+            return tuple({"learning-rate": rate * factor, **given} for rate in rates)
+        clips = self.clips.get(method.family, self.clips["plain"])
+        return tuple(
+            {"l2-clip-norm": clip, "learning-rate": rate, **given}
+            for clip in clips
+            for rate in rates
+        )
+
+
+def table(
+    name: str,
+    title: str,
+    setup: Setup,
+    rows: tuple[Row, ...],
+    *,
+    orderings: tuple[tuple[str, str], ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Reproduction:
+    """Return a table of rows on a setup.
+
+    Args:
+        name: Of the table; the setup's key is appended.
+        title: Likewise.
+        setup: What the rows are run on, or variants of it.
+        rows: As `Setup.rows` makes them.
+        orderings: Of which label ahead of which; where the paper printed both, and not the same.
+        notes: After the setup's.
+    """
+    printed = {row.label: row.paper for row in rows}
+    return Reproduction(
+        name=f"{name}-{setup.key}",
+        title=f"{title}: {setup.title}",
+        metric=setup.metric,
+        scale=setup.scale,
+        columns=COLUMNS,
+        rows=rows,
+        paper_epsilon=setup.paper_epsilon,
+        orderings=tuple(
+            (one, other)
+            for one, other in orderings
+            if _is_ahead(setup, printed.get(one), printed.get(other))
+        ),
+        minutes=(_minutes(rows, setup.seconds[0]), _minutes(rows, setup.seconds[1])),
+        notes=(*setup.notes, *notes),
+    )
+
+
+def figure(
+    name: str, title: str, setup: Setup, labels: tuple[str, ...], notes: tuple[str, ...] = ()
+) -> Figure:
+    """Return the curves of methods on a setup, in the settings that its tables chose.
+
+    Args:
+        name: Of the figure; the setup's key is appended.
+        title: Likewise.
+        setup: What the methods are run on.
+        labels: Of the methods.
+        notes: After the setup's.
+    """
+    series = setup.rows(dict.fromkeys(labels))
+    return Figure(
+        name=f"{name}-{setup.key}",
+        title=f"{title}: {setup.title}",
+        metric=setup.metric,
+        scale=setup.scale,
+        columns=COLUMNS,
+        series=series,
+        minutes=(_minutes(series, setup.seconds[0]), _minutes(series, setup.seconds[1])),
+        notes=(*setup.notes, *notes),
+    )
+
+
+def _is_ahead(setup: Setup, one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return False
+    return one > other if setup.metric == "accuracy" else one < other
+
+
+def _minutes(rows: tuple[Row, ...], seconds: float, *, seeds: int = 3, cores: int = 2) -> float:
+    """Return how long rows take, about: every setting once, and every cell for each seed."""
+    cells = [cell for row in rows for cell in row.cells.values()]
+    runs = sum(len(cell.grid) if len(cell.grid) > 1 else 0 for cell in cells) + seeds * len(cells)
+    return max(1, math.ceil(runs * seconds / 60 / cores))

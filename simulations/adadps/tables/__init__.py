@@ -1,0 +1,1 @@
+"""The tables of the AdaDPS paper, one file each."""

@@ -1,0 +1,220 @@
+"""Real Flower processes on loopback, offline, each stopped by its own process id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+CHECKOUT = Path(__file__).resolve().parents[3]
+APP = ("pyproject.toml", "LICENSE", "README.md", "fedpriv", "server", "client", "simulations")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def copy_app(target: Path, extra: Mapping[str, str] | None = None) -> Path:
+    """Copy what the Flower bundle is made of, and further modules, to a folder of its own."""
+    target.mkdir(parents=True)
+    for name in APP:
+        source = CHECKOUT / name
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, target / name, ignore=ignore)
+        elif source.exists():
+            shutil.copy(source, target / name)
+    for name, text in (extra or {}).items():
+        (target / name).write_text(text, encoding="utf-8")
+    return target
+
+
+def run_config(**options: object) -> str:
+    """Return options as one --run-config argument; underscores become dashes."""
+
+    def literal(value: object) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return str(value) if isinstance(value, (int, float)) else f'"{value}"'
+
+    return " ".join(f"{key.replace('_', '-')}={literal(item)}" for key, item in options.items())
+
+
+@dataclass
+class Flower:
+    """A folder for Flower's own files, and the processes started from it."""
+
+    home: Path
+    processes: list[subprocess.Popen] = field(default_factory=list)
+    managed_port: int = 0
+
+    def __post_init__(self) -> None:
+        self.home.mkdir(parents=True)
+        (self.managed_port,) = free_ports(1)
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "RAY_"))}
+        return kept | {
+            "FLWR_HOME": str(self.home),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(self.managed_port),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen:
+        """Start a process whose output goes to a file under `home`."""
+        with (self.home / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                cwd=self.home,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def start_superlink(self, *, simulation: bool) -> int:
+        """Start a SuperLink, wait until it listens, and make it what `flwr run` talks to."""
+        (port,) = free_ports(1)
+        command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--simulation"] if simulation else []
+        process = self.start(
+            "superlink",
+            [*command, "--isolation", "subprocess", "--disable-runtime-dependency-installation"],
+        )
+        (self.home / "config.toml").write_text(
+            "[superlink]\n"
+            'default = "here"\n\n'
+            "[superlink.here]\n"
+            f'address = "127.0.0.1:{port}"\n'
+            "insecure = true\n",
+            encoding="utf-8",
+        )
+        deadline = time.monotonic() + 60
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no SuperLink: {self.log('superlink')[-2000:]}")
+            time.sleep(0.1)
+        return port
+
+    def start_supernode(self, number: int, superlink: int, node_config: str) -> None:
+        """Start a SuperNode."""
+        (port,) = free_ports(1)
+        self.start(
+            f"supernode-{number}",
+            ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{superlink}",
+             "--host", "127.0.0.1", "--port", str(port), "--node-config", node_config,
+             "--isolation", "subprocess"],
+        )  # fmt: skip
+
+    def run(self, app: Path, config: str, federation: str = "", seconds: float = 240) -> str:
+        """`flwr run` an app to its end and return its log.
+
+        Without a SuperLink of our own, `flwr` starts one that outlives it; `stop` ends that too.
+        """
+        command = [str(BIN / "flwr"), "run", ".", "--stream", "--run-config", config]
+        if federation:
+            command += ["--federation-config", federation]
+        done = subprocess.run(
+            command,
+            cwd=app,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    def log(self, name: str) -> str:
+        """Return what a process wrote so far."""
+        return (self.home / f"{name}.log").read_text("utf-8", "replace")
+
+    def stop(self) -> None:
+        """Stop every started process and what it started, by process id."""
+        managed = _with_argument(str(self.home / "local-superlink" / "superlink.log"))
+        for pid in managed:
+            for member in [pid, *_descendants(pid)]:
+                _end(member)
+        for process in reversed(self.processes):
+            family = [*_descendants(process.pid), process.pid]
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait(10)
+            for pid in family:
+                _end(pid)
+        self.processes.clear()
+
+
+def _listens(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def _with_argument(argument: str) -> list[int]:
+    """Return the processes that were started with an argument nobody else can have."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if argument.encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the ids of a process's children and theirs, deepest first."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found: list[int] = []
+    for child in parents.get(pid, []):
+        found += [*_descendants(child), child]
+    return found
+
+
+def _end(pid: int) -> None:
+    """End one process: ask, wait a little, insist."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+        for _ in range(30):
+            time.sleep(0.1)
+            os.kill(pid, 0)
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,226 @@
+"""A Flower grid within the test's process: the real handlers, the real serialisation, no network.
+
+Every message and every reply goes through Flower's own object encoding. A node may be given a
+function that turns its honest reply into whatever a hostile one would send.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from flwr.app import Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.registry import QUERY
+from fedpriv.backends.worker import Workplace
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+
+Tamper = Callable[[Message, Message], list[Message]]
+
+
+def through_the_wire(message: Message) -> Message:
+    """Return the message as Flower's transport would deliver it."""
+    message.metadata.__dict__["_message_id"] = message.metadata.message_id or str(uuid4())
+    contents = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
+    copy = inflate_object_from_contents(message.object_id, contents)
+    copy.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return copy
+
+
+@dataclass
+class StubGrid(Grid):
+    """Nodes by id; each answers when it is asked for its reply.
+
+    Attributes:
+        hosts: Who lives where.
+        tamper: By node id, from (request, honest reply) to the replies that arrive.
+        silent: Nodes that never answer.
+        slow: By node id, how many pulls a train request takes.
+        requests: Every message that was pushed.
+        live: Highest number of train replies that were in memory at once.
+        on_wire: Whether messages go through Flower's encoding, or are handed over as they are.
+    """
+
+    hosts: dict[int, Host]
+    tamper: dict[int, Tamper] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
+    slow: dict[int, int] = field(default_factory=dict)
+    requests: list[Message] = field(default_factory=list)
+    live: int = 0
+    on_wire: bool = True
+    _run: Run | None = None
+    _waiting: dict[str, Message] = field(default_factory=dict)
+    _patience: dict[str, int] = field(default_factory=dict)
+    _payloads: list[weakref.ref] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # A message wants to know who sends it; Flower's own processes set this at their start.
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        if self._run is None:
+            raise ValueError("no run is set; call set_run first")
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def send_and_receive(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("holds every reply until the last: never to be used")
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.hosts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            message_id = str(uuid4())
+            message.metadata.__dict__["_message_id"] = message_id
+            delivered = through_the_wire(message) if self.on_wire else message
+            delivered.metadata.__dict__["_message_id"] = message_id
+            self._waiting[message_id] = delivered
+            node_id = message.metadata.dst_node_id
+            if message.metadata.message_type == "train":
+                self._patience[message_id] = self.slow.get(node_id, 0)
+                self.requests.append(message)
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = []
+        for message_id in message_ids:
+            request = self._waiting.get(message_id)
+            if request is None or request.metadata.dst_node_id in self.silent:
+                continue
+            if self._patience.get(message_id, 0) > 0:
+                self._patience[message_id] -= 1
+                continue
+            del self._waiting[message_id]
+            replies += self._answer(request)
+        return replies
+
+    def _answer(self, request: Message) -> list[Message]:
+        node_id = request.metadata.dst_node_id
+        host = self.hosts[node_id]
+        query = request.metadata.message_type == QUERY
+        try:
+            reply = host.query(request) if query else host.train(request)
+        except Exception as error:
+            reply = Message(Error(3, str(error)), reply_to=request)
+        replies = [reply]
+        if node_id in self.tamper and not query:
+            replies = self.tamper[node_id](request, reply)
+        if self.on_wire:
+            replies = [through_the_wire(item) for item in replies]
+        if not query:
+            self._payloads += [weakref.ref(item.content) for item in replies if item.has_content()]
+            self._payloads = [item for item in self._payloads if item() is not None]
+            self.live = max(self.live, len(self._payloads))
+        return replies
+
+
+class _Users:
+    def __init__(self, users: dict[str, TagExamples]) -> None:
+        self.users = users
+
+    def examples(self, user_id: str) -> TagExamples:
+        if user_id not in self.users:
+            raise ValueError(f"user {user_id!r} is unknown")
+        return self.users[user_id]
+
+    def num_examples(self, user_id: str) -> int:
+        return len(self.examples(user_id))
+
+
+class TinyTags:
+    """Tag prediction on a handful of made-up users: 30 words, 4 tags."""
+
+    def __init__(self, num_users: int = 12, num_words: int = 30, num_tags: int = 4) -> None:
+        rng = np.random.default_rng(3)
+        self.num_words, self.num_tags = num_words, num_tags
+        self.roster = tuple(f"user-{number:02d}" for number in range(num_users))
+        self.data = _Users({user: self._examples(rng) for user in self.roster})
+
+    def _examples(self, rng: np.random.Generator) -> TagExamples:
+        n = int(rng.integers(1, 9))
+        sizes = rng.integers(1, 5, n)
+        indices = [np.sort(rng.choice(self.num_words, k, replace=False)) for k in sizes]
+        labels = rng.integers(0, self.num_tags, n)
+        return TagExamples(
+            indptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            indices=np.concatenate(indices).astype(np.int32),
+            counts=rng.integers(1, 3, int(sizes.sum())).astype(np.float32),
+            num_tokens=(sizes * 2).astype(np.int32),
+            labels=labels.astype(np.int32),
+            tag_indptr=np.arange(n + 1, dtype=np.int64),
+            tag_indices=labels.astype(np.int32),
+            num_words=self.num_words,
+            num_tags=self.num_tags,
+        )
+
+    def trainer(self, schedule: Any, multiplier: Any) -> SparseSoftmaxTrainer:
+        rows = multiplier.get("kernel")
+        return SparseSoftmaxTrainer(
+            schedule=schedule, multiplier=None if rows is None else rows.reshape(-1)
+        )
+
+    def params(self, seed: int = 5) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return {
+            "bias": rng.normal(size=self.num_tags).astype(np.float32),
+            "kernel": rng.normal(size=(self.num_words, self.num_tags)).astype(np.float32),
+        }
+
+
+def workplace(device: str, schedule: Any) -> Workplace:
+    """Return what a worker of another process works with: the same made-up users."""
+    task = TinyTags()
+    return Workplace(
+        trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None
+    )
+
+
+def nodes(task: Any, num_nodes: int, num_shards: int, first: int = 101) -> dict[int, Host]:
+    """Return the nodes of a simulation whose run-config asks for shards."""
+    from fedpriv.backends.flower.settings import read_host
+
+    return {
+        first + number: read_host(
+            task, {"shards": num_shards}, {"partition-id": number, "num-partitions": num_nodes}
+        )
+        for number in range(num_nodes)
+    }
+
+
+def shards(task: Any, num_nodes: int, first: int = 101) -> dict[int, Host]:
+    """Return nodes that share the task's roster out among them."""
+    return {
+        first + number: Host.of(task, partition=number, num_partitions=num_nodes)
+        for number in range(num_nodes)
+    }

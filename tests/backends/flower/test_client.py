@@ -1,0 +1,265 @@
+"""What a node answers, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from fedpriv import tree
+from fedpriv.backends.flower.client import Host, shard
+from fedpriv.backends.flower.messages import SharedRecords, read_answer, read_request
+from fedpriv.backends.flower.records import MalformedRecordError
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.rng import Key
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.round import partial_sum
+from fedpriv.tree import RowSparse
+
+SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)
+STEPS = {"kernel": np.linspace(1, 5, 30, dtype=np.float32).reshape(-1, 1)}
+KEY = Key.simulation(4)
+
+
+@pytest.fixture
+def task(stub):
+    stub.StubGrid({})  # tells Flower who sends
+    return stub.TinyTags()
+
+
+def shared(task, bound=None, multiplier=None):
+    return SharedRecords.of(
+        params=task.params(),
+        bound=bound or Clip(l2_clip_norm=0.5),
+        key=KEY,
+        schedule=SCHEDULE,
+        multiplier=multiplier or {},
+        round_num=7,
+        attempt=2,
+    )
+
+
+def ask(content):
+    return Message(content, 101, "train")
+
+
+def difference(left, right):
+    """Two sums' difference, as floats."""
+    left, right = tree.to_dense(left.real()), tree.to_dense(right.real())
+    return {name: left[name] - right[name] for name in left}
+
+
+def answered(host, task, user_ids, bound=None):
+    reply = host.train(ask(shared(task, bound).request(user_ids)))
+    return reply, read_answer(
+        reply.content,
+        params=task.params(),
+        unit=None if bound is None else bound.unit,
+        num_users=len(user_ids),
+        round_num=7,
+        attempt=2,
+    )
+
+
+BOUNDS = [
+    Clip(l2_clip_norm=0.5),
+    Normalise(l2_clip_norm=0.25, regulariser=0.125),
+    Unbounded(),
+    Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0)),
+    Rounded(bound=Clip(l2_clip_norm=0.5)),
+    Rounded(bound=Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0))),
+]
+EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: type(bound).__name__)
+def test_a_request_reads_back(task, stub, bound):
+    content = shared(task, bound, STEPS).request(["user-01", "user-04"])
+    found = read_request(stub.through_the_wire(ask(content)).content)
+    assert found.user_ids == ("user-01", "user-04")
+    assert (found.key, found.schedule, found.round_num, found.attempt) == (KEY, SCHEDULE, 7, 2)
+    assert np.array_equal(found.multiplier["kernel"], STEPS["kernel"])
+    for name, array in task.params().items():
+        assert np.array_equal(found.params[name], array) and found.params[name].flags.writeable
+    assert list(found.params) == list(task.params())
+    assert (found.bound.l2_bound, found.bound.unit) == (bound.l2_bound, bound.unit)
+    update = {"bias": np.ones(4, np.float32), "kernel": np.ones((30, 4), np.float32)}
+    ours, theirs = bound.apply(update), found.bound.apply(update)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in update)
+    assert ours["kernel"].sum() != 0
+
+
+def test_secure_keys_stay_secure(task):
+    key = Key.secure().fold(1)
+    content = SharedRecords.of(
+        params=task.params(), bound=Unbounded(), key=key, schedule=SCHEDULE, multiplier={},
+        round_num=1, attempt=1,
+    ).request([])  # fmt: skip
+    assert read_request(content).key == key
+    assert read_request(content).key.mode == "secure"
+
+
+def test_a_bound_that_nodes_do_not_know_is_refused_on_the_server(task):
+    class Other:
+        l2_bound = 1.0
+
+    with pytest.raises(ValueError, match="cannot be sent to nodes"):
+        shared(task, Other())
+
+
+BROKEN = {
+    "no work": lambda content: content.pop("work"),
+    "no params": lambda content: content.pop("params"),
+    "row-sparse params": lambda content: content.__setitem__(
+        "params", ArrayRecord({"rows/kernel": content["params"]["dense/kernel"]})
+    ),
+    "no users": lambda content: content["work"].pop("user-ids"),
+    "users as word": lambda content: content["work"].__setitem__("user-ids", "user-01"),
+    "no key": lambda content: content["work"].pop("key"),
+    "short key": lambda content: content["work"].__setitem__("key", b"short"),
+    "odd key": lambda content: content["work"].__setitem__("key-mode", "guess"),
+    "no bound": lambda content: content["work"].pop("bound"),
+    "odd bound": lambda content: content["work"].__setitem__("bound", "hug"),
+    "no norm": lambda content: content["work"].pop("l2-clip-norm"),
+    "negative norm": lambda content: content["work"].__setitem__("l2-clip-norm", -1.0),
+    "no schedule": lambda content: content["work"].pop("learning-rate"),
+    "no examples": lambda content: content["work"].__setitem__("max-examples", 0),
+    "round 0": lambda content: content["work"].__setitem__("round-num", 0),
+}
+
+
+@pytest.mark.parametrize("spoil", BROKEN.values(), ids=BROKEN)
+def test_a_node_refuses_what_is_no_request(task, spoil):
+    content = shared(task).request(["user-01"])
+    spoil(content)
+    with pytest.raises(ValueError):
+        Host.of(task).train(ask(content))
+
+
+def test_a_node_answers_with_the_sum_over_its_own_users(task):
+    host = Host.of(task, partition=1, num_partitions=3)
+    asked = ["user-01", "user-04", "user-07"]
+    reply, found = answered(host, task, asked)
+    expected = partial_sum(
+        params=task.params(), bound=Clip(l2_clip_norm=0.5), trainer=task.trainer(SCHEDULE, {}),
+        data=task.data, user_ids=asked, key=KEY,
+    )  # fmt: skip
+    assert tree.l2_norm(difference(found, expected)) == 0.0
+    assert set(reply.content) == {"total", "report"}
+    assert dict(reply.content["report"]) == {"round-num": 7, "attempt": 2, "num-failed": 0}
+
+
+def test_users_that_live_elsewhere_or_are_named_twice_add_nothing(task):
+    host = Host.of(task, partition=1, num_partitions=3)
+    _, one = answered(host, task, ["user-04"])
+    _, odd = answered(host, task, ["user-04", "user-04", "user-05", "nobody"])
+    assert tree.l2_norm(difference(one, odd)) < 1e-6
+    assert (one.num_failed, odd.num_failed) == (0, 3)
+
+
+def test_an_answer_carries_only_the_rows_that_were_touched(task):
+    user = task.roster[0]
+    reply, found = answered(Host.of(task), task, [user])
+    assert isinstance(found.total["kernel"], RowSparse)
+    assert 0 < len(found.total["kernel"].rows) < 15
+    assert set(found.total["kernel"].rows) <= set(task.data.users[user].indices)
+    assert reply.content["total"]["values/kernel"].dtype == "float32"
+
+
+def test_the_sum_of_several_users_keeps_its_digits(task):
+    reply, _ = answered(Host.of(task), task, list(task.roster))
+    assert reply.content["total"]["dense/bias"].dtype == "float64"
+
+
+@pytest.mark.parametrize("num_users", [0, 1, 3, 12])
+def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
+    asked = list(task.roster[:num_users])
+    reply, found = answered(Host.of(task), task, asked, EXACT)
+    expected = partial_sum(
+        params=task.params(), bound=EXACT, trainer=task.trainer(SCHEDULE, {}), data=task.data,
+        user_ids=asked, key=KEY,
+    )  # fmt: skip
+    assert (found.unit, found.num_users, found.num_failed) == (EXACT.unit, num_users, 0)
+    for name, tensor in tree.to_dense(expected.total).items():
+        assert np.array_equal(tree.to_dense(found.total)[name], tensor)
+        assert tensor.any() == bool(num_users)
+    assert dict(reply.content["report"]) == {
+        "round-num": 7, "attempt": 2, "num-failed": 0, "unit": EXACT.unit,
+    }  # fmt: skip
+    sent = reply.content["total"]
+    values = {key: sent[key].dtype for key in sent if not key.startswith("rows/")}
+    assert set(values.values()) == {"int32"}
+    assert tree.to_dense(found.total)["kernel"].tobytes() == (
+        tree.to_dense(
+            read_answer(
+                stub.through_the_wire(reply).content, params=task.params(), unit=EXACT.unit,
+                num_users=num_users, round_num=7, attempt=2,
+            ).total
+        )["kernel"].tobytes()
+    )  # fmt: skip
+
+
+def test_an_exact_sum_of_few_users_is_sent_by_rows(task):
+    """Rows and int32 values, where the sum of several as floats takes float64."""
+    asked = [user for user in task.roster if len(task.data.users[user]) < 3][:2]
+    touched = {int(word) for user in asked for word in task.data.users[user].indices}
+    assert len(asked) == 2 and 0 < len(touched) < 15
+    _, found = answered(Host.of(task), task, asked, EXACT)
+    assert isinstance(found.total["kernel"], RowSparse)
+    assert set(found.total["kernel"].rows) <= touched
+    assert found.total["kernel"].values.dtype == np.int32
+
+
+def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
+    """From 128 users on a sum may exceed int32."""
+    task = stub.TinyTags(num_users=130)
+    for number, kind in ((127, "int32"), (128, "int64"), (130, "int64")):
+        reply, found = answered(Host.of(task), task, list(task.roster[:number]), EXACT)
+        assert reply.content["total"]["dense/bias"].dtype == kind
+        assert found.num_failed == 0
+
+
+@pytest.mark.parametrize("unit", [None, EXACT.unit])
+def test_answers_of_the_other_kind_are_refused(task, unit):
+    reply, _ = answered(Host.of(task), task, ["user-01"], None if unit else EXACT)
+    for said, odd in (("unit" if unit else "on a grid", None), ("expected C-ordered", unit)):
+        report = {name: value for name, value in reply.content["report"].items() if name != "unit"}
+        if said == "expected C-ordered":  # even where it claims to be of the kind asked for
+            reply.content["report"] = ConfigRecord(report | ({"unit": odd} if odd else {}))
+        with pytest.raises(MalformedRecordError, match=said):
+            read_answer(
+                reply.content, params=task.params(), unit=unit, num_users=1, round_num=7, attempt=2
+            )
+
+
+def test_a_poisoned_user_on_a_node_of_ten_changes_only_its_own_contribution(task, monkeypatch):
+    host, ten = Host.of(task), list(task.roster[:10])
+    _, clean = answered(host, task, [user for user in ten if user != "user-03"])
+    monkeypatch.delitem(task.data.users, "user-03")  # reading it raises
+    _, broken = answered(host, task, ten)
+    assert tree.l2_norm(difference(broken, clean)) < 1e-9
+    assert broken.num_failed == 1
+
+
+def test_an_empty_request_is_answered_with_zeros(task):
+    _, found = answered(Host.of(task), task, [])
+    assert tree.l2_norm(found.real()) == 0.0
+
+
+def test_shards_share_the_roster_out():
+    roster = [f"u{number}" for number in range(10)]
+    parts = [shard(roster, number, 4) for number in range(4)]
+    assert sorted(user for part in parts for user in part) == sorted(roster)
+    assert parts[1] == ["u1", "u5", "u9"]
+    assert shard(roster, 399, 400) == []
+
+
+@pytest.mark.parametrize(("partition", "num_partitions"), [(-1, 3), (3, 3), (0, 0)])
+def test_a_partition_that_does_not_exist_is_refused(partition, num_partitions):
+    with pytest.raises(ValueError, match="does not exist"):
+        shard(["a"], partition, num_partitions)
+
+
+def test_a_refusal_is_not_a_crash_of_the_reader():
+    with pytest.raises(MalformedRecordError, match="record 'work' is missing"):
+        read_request(RecordDict({"work": ArrayRecord(), "params": ConfigRecord()}))

@@ -1,0 +1,311 @@
+"""Messages in flight: windows, deadlines, and replies that should not count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httpx
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+from fedpriv import tree
+from fedpriv.backends import SerialCarrier
+from fedpriv.backends.flower.exchange import Exchange
+from fedpriv.backends.flower.strategy import GridCarrier, GridSettings, UserLevelStrategy
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.training.local.trainer import Schedule
+
+BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
+
+
+@dataclass
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-3)
+
+
+class Federation:
+    """Twelve nodes of one user each, an in-process oracle, and a clock of its own."""
+
+    def __init__(self, stub, *, num_users=12, settings=None, **grid):
+        self.task = stub.TinyTags(num_users)
+        self.clock = Clock()
+        self.grid = stub.StubGrid(stub.shards(self.task, num_users), **grid)
+        self.strategy = UserLevelStrategy(
+            roster=self.task.roster,
+            schedule=SCHEDULE,
+            multiplier={},
+            settings=settings or GridSettings(round_deadline=30.0),
+        )
+        self.oracle = SerialCarrier(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)
+        carrier = self.strategy.start(self.grid, lambda carrier: carrier)
+        exchange = Exchange(
+            grid=self.grid,
+            max_in_flight=carrier.exchange.max_in_flight,
+            clock=self.clock,
+            sleep=self.clock.sleep,
+            dropped=self.strategy.counts,
+        )
+        self.carrier = GridCarrier(
+            strategy=self.strategy, exchange=exchange, registry=carrier.registry
+        )
+
+    def sum(self, cohort, *, round_num=1, attempt=1, carrier=None):
+        return (carrier or self.carrier).partial_sum(
+            params=self.task.params(), bound=BOUND, cohort=cohort, key=Key.simulation(1),
+            round_num=round_num, attempt=attempt,
+        )  # fmt: skip
+
+    def off_by(self, found, cohort):
+        """The distance of a sum from the oracle's over these users."""
+        expected = tree.to_dense(self.sum(cohort, carrier=self.oracle).real())
+        real = tree.to_dense(found.real())
+        return tree.l2_norm({name: real[name] - expected[name] for name in real})
+
+    def without(self, cohort, *node_ids):
+        gone = {self.task.roster[node_id - 101] for node_id in node_ids}
+        return [user for user in cohort if user not in gone]
+
+
+def test_silent_nodes_are_missing_after_the_deadline(stub):
+    federation = Federation(stub, silent=set())
+    federation.grid.silent = {102, 105}
+    cohort = federation.task.roster[:8]
+    found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, 102, 105)) < 1e-9
+    assert found.num_failed == 2
+    assert federation.strategy.counts == {"missing": 2}
+    assert 30.0 <= federation.clock.now < 31.0
+
+
+def test_nobody_answers_and_the_round_goes_on(stub):
+    federation = Federation(stub)
+    federation.grid.silent = set(range(101, 113))
+    found = federation.sum(federation.task.roster)
+    assert tree.l2_norm(found.real()) == 0.0
+    assert found.num_failed == 12
+
+
+def test_users_beyond_the_window_are_missing_too(stub):
+    settings = GridSettings(round_deadline=30.0, max_in_flight=2)
+    federation = Federation(stub, settings=settings)
+    federation.grid.silent = set(range(101, 113))
+    federation.sum(federation.task.roster)
+    assert federation.strategy.counts == {"missing": 12}
+    assert len(federation.grid.requests) == 2
+
+
+def test_slow_nodes_hold_nobody_up_and_order_does_not_matter(stub):
+    federation = Federation(stub, settings=GridSettings(round_deadline=30.0, max_in_flight=3))
+    federation.grid.slow = {101: 40, 103: 3, 104: 7}
+    cohort = federation.task.roster[:8]
+    found = federation.sum(cohort)
+    assert federation.off_by(found, cohort) < 1e-9
+    assert not federation.strategy.counts
+
+
+def test_a_late_answer_counts_for_no_later_round(stub):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    federation.grid.slow = {104: 10_000}
+    first = federation.sum(cohort)
+    assert federation.off_by(first, federation.without(cohort, 104)) < 1e-9
+    federation.grid._patience = dict.fromkeys(federation.grid._patience, 0)
+    federation.grid.slow = {}
+    second = federation.sum(cohort, round_num=2)
+    assert federation.off_by(second, cohort) < 1e-9
+    assert federation.strategy.counts == {"missing": 1, "late": 1}
+    assert federation.grid.in_flight == 0
+
+
+def test_a_replayed_answer_of_an_earlier_attempt_is_stale(stub):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    kept: list[Message] = []
+    federation.grid.tamper = {102: lambda request, reply: kept.append(reply) or [reply]}
+    federation.sum(cohort)
+
+    def replay(request, reply):
+        return [Message(kept[0].content, reply_to=request)]
+
+    federation.grid.tamper = {102: replay}
+    found = federation.sum(cohort, attempt=2)
+    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
+    assert federation.strategy.counts == {"stale": 1}
+
+
+def test_the_second_answer_to_one_request_is_dropped(stub):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    federation.grid.tamper = {102: lambda request, reply: [reply, reply, reply]}
+    found = federation.sum(cohort)
+    assert federation.off_by(found, cohort) < 1e-9
+    assert federation.strategy.counts == {"duplicate": 2}
+
+
+def _as_another_node(request, reply):
+    reply.metadata.__dict__["_src_node_id"] = 105
+    return [reply]
+
+
+def _to_another_request(request, reply):
+    reply.metadata.__dict__["_reply_to_message_id"] = "somebody-elses"
+    return [reply]
+
+
+@pytest.mark.parametrize("tamper", [_as_another_node, _to_another_request])
+def test_forged_answers_are_foreign(stub, tamper):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    federation.grid.tamper = {102: tamper}
+    found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
+    assert federation.strategy.counts == {"foreign": 1, "missing": 1}
+
+
+def test_a_forged_answer_does_not_stand_in_the_way_of_the_true_one(stub):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+
+    def both(request, reply):
+        forged = Message(RecordDict(), reply_to=request)
+        return [*_as_another_node(request, forged), reply]
+
+    federation.grid.tamper = {102: both}
+    found = federation.sum(cohort)
+    assert federation.off_by(found, cohort) < 1e-9
+    assert federation.strategy.counts == {"foreign": 1}
+
+
+@pytest.mark.parametrize("code", [0, 2, 3, 5, 8])
+def test_an_error_reply_is_one_users_zero(stub, code):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    federation.grid.tamper = {
+        102: lambda request, reply: [Message(Error(code, "x" * 99), reply_to=request)]
+    }
+    found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
+    assert found.num_failed == 1
+    assert federation.strategy.counts == {"error": 1}
+
+
+def test_an_answer_that_flower_cannot_decode_is_one_users_zero(stub):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+
+    def broken(request, reply):
+        raise ValueError("Unexpected set of `children`.")
+
+    federation.grid.tamper = {102: broken}
+    found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
+    assert federation.strategy.counts == {"unreadable": 1}
+
+
+def test_a_request_that_is_not_taken_is_missing(stub):
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    push = federation.grid.push_messages
+
+    def refuse_one(messages):
+        (message,) = messages
+        return [None] if message.metadata.dst_node_id == 102 else push([message])
+
+    federation.grid.push_messages = refuse_one
+    found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
+    assert federation.strategy.counts == {"missing": 1}
+
+
+@pytest.mark.parametrize("method", ["push_messages", "pull_messages"])
+def test_a_superlink_that_is_gone_stops_the_run(stub, method):
+    """Rounds that reach nobody would be charged for nothing; a resumed run goes on later."""
+    federation = Federation(stub)
+
+    def gone(*_):
+        raise httpx.ConnectError("refused")
+
+    setattr(federation.grid, method, gone)
+    with pytest.raises(httpx.ConnectError):
+        federation.sum(federation.task.roster[:3])
+
+
+def test_memory_does_not_grow_with_the_cohort(stub):
+    """At most one answer is alive at a time, and at most a window of requests is outstanding."""
+    highest = {}
+    for num_users in (8, 64):
+        settings = GridSettings(max_in_flight=4)
+        federation = Federation(stub, num_users=num_users, settings=settings, on_wire=False)
+        outstanding = []
+        pull = federation.grid.pull_messages
+
+        def watched(ids, pull=pull, grid=federation.grid, seen=outstanding):
+            seen.append(grid.in_flight)
+            return pull(ids)
+
+        federation.grid.pull_messages = watched
+        found = federation.sum(federation.task.roster)
+        assert federation.off_by(found, federation.task.roster) < 1e-9
+        highest[num_users] = (federation.grid.live, max(outstanding))
+    assert highest == {8: (1, 4), 64: (1, 4)}
+
+
+def test_the_params_are_encoded_once_for_all_nodes(stub):
+    federation = Federation(stub)
+    federation.sum(federation.task.roster)
+    records = {id(message.content["params"]) for message in federation.grid.requests}
+    assert len(federation.grid.requests) == 12
+    assert len(records) == 1
+
+
+def test_a_node_learns_its_own_users_and_the_rounds_key_only(stub):
+    federation = Federation(stub)
+    root = Key.simulation(1)
+    key = root.fold("users").fold(3).fold(1)
+    cohort = federation.task.roster[:8]
+    federation.carrier.partial_sum(
+        params=federation.task.params(), bound=BOUND, cohort=cohort, key=key,
+        round_num=3, attempt=1,
+    )  # fmt: skip
+    secrets = [root, root.fold("noise"), root.fold("users"), root.fold("cohort")]
+    for message in federation.grid.requests:
+        own = federation.grid.hosts[message.metadata.dst_node_id].user_ids
+        seen = [value for record in message.content.values() for value in record.values()]
+        text = repr(seen)
+        assert [user for user in federation.task.roster if user in text] == sorted(own)
+        held = [value for value in seen if isinstance(value, bytes)]
+        assert held == [key.to_bytes()]
+        assert not {secret.to_bytes() for secret in secrets} & set(held)
+        assert message.metadata.group_id == "3.1"
+
+
+def test_flowers_own_hooks_hand_out_no_sum_and_ask_for_no_metrics(stub):
+    federation = Federation(stub)
+    strategy = federation.strategy
+    with pytest.raises(ValueError, match=r"start\(grid, loop\)"):
+        list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), federation.grid))
+    with pytest.raises(ValueError, match=r"start\(grid, loop\)"):
+        strategy.aggregate_train(1, [])
+    asked = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), federation.grid)
+    assert list(asked) == []
+    assert strategy.aggregate_evaluate(1, []) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_in_flight", 0), ("round_deadline", 0.0), ("round_deadline", np.inf),
+     ("register_seconds", -1.0), ("register_seconds", np.nan)],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(name, value):
+    with pytest.raises(ValueError, match=name.replace("_", "-")):
+        GridSettings(**{name: value})

@@ -1,0 +1,69 @@
+"""Every experiment that claims Flower runs there, and ends where the in-process run ends.
+
+To the last bit where sums are exact, which is wherever there is noise.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedpriv import tree
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.catalogue import find_experiments
+from fedpriv.experiments.experiment import local_multiplier, make_schedule
+from fedpriv.run.prepared import serial, start_job
+
+EXPERIMENTS = {
+    name: make for name, make in find_experiments().items() if "flower" in make().carriers
+}
+# A plain round, a preconditioned one and the next plain one, where rounds take turns.
+OPTIONS = {
+    "rounds": 3,
+    "cohort": 8,
+    "eval-every": 3,
+    "delay-plain": 1,
+    "delay-preconditioned": 1,
+}
+
+
+def carried_by(stub, num_nodes):
+    def make(experiment, parts):
+        strategy = UserLevelStrategy(
+            roster=parts.task.roster,
+            schedule=make_schedule(experiment),
+            multiplier=local_multiplier(experiment, parts.side_information),
+            settings=GridSettings(max_in_flight=3),
+        )
+        grid = stub.StubGrid(stub.shards(parts.task, num_nodes))
+        return strategy.start(grid, lambda carrier: carrier)
+
+    return make
+
+
+def finished(corpus, experiment, name, out, make_carrier):
+    job = start_job(experiment, name, corpus, out, make_carrier=make_carrier)
+    figures = job.run()
+    last = out / "checkpoints" / f"round-{experiment.rounds:06d}.safetensors"
+    return figures, {**load_file(last), **load_file(out / "state.safetensors")}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_path, name):
+    corpus = Corpus.open(tiny_corpus)
+    experiment = EXPERIMENTS[name]().with_options(OPTIONS)
+    expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
+    found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))
+    assert set(other) == set(state) and "kernel" in state
+    for key in state:
+        if experiment.exact_sum and experiment.noise != "none":
+            assert other[key].tobytes() == state[key].tobytes()
+        off = tree.l2_norm({key: other[key].astype(np.float64) - state[key]})
+        assert off <= 1e-5 * tree.l2_norm({key: state[key]})
+    assert found["epsilon"] == expected["epsilon"]
+    lines = (tmp_path / "grid" / "diagnostics.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["num_failed"] for line in lines] == [0, 0, 0]

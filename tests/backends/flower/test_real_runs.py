@@ -1,0 +1,199 @@
+"""`flwr run` itself: Flower's Ray simulation, and a SuperLink with SuperNodes, both on loopback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedpriv import tree
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.run.prepared import start_job
+
+# AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.
+OPTIONS = {
+    "noise-multiplier": 0.5,
+    "rounds": 2,
+    "cohort": 6,
+    "eval-every": 2,
+    "seed": 11,
+    "server-optimizer": "ema-momentum",
+    "aggregate": "ema",
+}
+NAME = "adadps-tags"
+
+
+def config(processes, corpus, run, **changes):
+    options = {**OPTIONS, "experiment": NAME, "corpus": str(corpus), "out": str(run), **changes}
+    return processes.run_config(**options)
+
+
+def lines(run, name):
+    return [json.loads(line) for line in (run / f"{name}.jsonl").read_text("utf-8").splitlines()]
+
+
+def everything(run, experiment):
+    """Params, their average and the momentum after the last round."""
+    last = run / "checkpoints" / f"round-{experiment.rounds:06d}.safetensors"
+    return {**load_file(last), **load_file(run / "state.safetensors")}
+
+
+def assert_equals_in_process(run, corpus, tmp_path, **options):
+    """The flower run's state is the in-process one's, bit for bit: sums are exact."""
+    experiment = load_experiment(NAME).with_options({**OPTIONS, **options})
+    assert (experiment.precondition, experiment.noise) == ("local", "gaussian")
+    assert experiment.exact_sum
+    assert (experiment.server_optimizer, experiment.aggregate) == ("ema-momentum", "ema")
+    job = start_job(experiment, NAME, Corpus.open(corpus), tmp_path / "serial")
+    expected = job.run()
+    state, found = everything(tmp_path / "serial", experiment), everything(run, experiment)
+    assert set(found) == set(state) and {"kernel", "ema/kernel"} <= set(state)
+    for key, array in state.items():
+        assert np.array_equal(found[key], array), key
+    assert tree.l2_norm(state) > 0
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    assert summary["epsilon"] == expected["epsilon"]
+    assert summary["rounds"] == experiment.rounds
+    assert (run / "report.html").is_file()
+    assert json.loads((run / "experiment.json").read_text("utf-8"))["engine"] == "flower"
+    assert all(line["num_failed"] == 0 for line in lines(run, "diagnostics"))
+
+
+def interrupted_after_one_round(corpus, out, **options):
+    experiment = load_experiment(NAME).with_options({**OPTIONS, **options})
+
+    def interrupt(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start_job(experiment, NAME, Corpus.open(corpus), out).run(interrupt)
+    assert len(lines(out, "rounds")) == 1
+    return out
+
+
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.timeout(280)
+def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_corpus, tmp_path):
+    app = processes.copy_app(tmp_path / "app")
+    flower.start_superlink(simulation=True)
+    run = tmp_path / "run"
+    log = flower.run(
+        app,
+        config(processes, tiny_corpus, run),
+        "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=1",
+    )
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, tiny_corpus, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.timeout(280)
+def test_flwr_run_starts_a_superlink_of_its_own(processes, flower, tiny_corpus, tmp_path):
+    app = processes.copy_app(tmp_path / "app")
+    before = (app / "pyproject.toml").read_bytes()
+    run = tmp_path / "run"
+    log = flower.run(
+        app,
+        config(processes, tiny_corpus, run),
+        "num-supernodes=4 client-resources-num-cpus=1",
+    )
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, tiny_corpus, tmp_path)
+    assert (app / "pyproject.toml").read_bytes() == before  # nothing in it that Flower migrates
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.timeout(280)
+def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus, tmp_path):
+    """Two of three nodes host everybody; more shards than nodes are refused with the way out."""
+    app = processes.copy_app(tmp_path / "app")
+    flower.start_superlink(simulation=True)
+    run, federation = tmp_path / "run", "num-supernodes=3 client-resources-num-cpus=1"
+    log = flower.run(app, config(processes, tiny_corpus, run, shards=2), federation)
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, tiny_corpus, tmp_path)
+    assert json.loads((run / "summary.json").read_text("utf-8"))["engine"]["workers"] == 2
+    log = flower.run(app, config(processes, tiny_corpus, tmp_path / "no", shards=4), federation)
+    assert "shards 4 do not fit on 3 nodes; give num-supernodes" in " ".join(log.split())
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path):
+    corpus = tmp_path / "corpus"
+    shape = Shape(num_users=400, num_sentences=3000, public_users=20, num_words=400, num_tags=12,
+                  num_topics=4)  # fmt: skip
+    synthesize(corpus, shape=shape, max_words=300, max_tags=10)
+    app = processes.copy_app(tmp_path / "app")
+    flower.start_superlink(simulation=True)
+    run = tmp_path / "run"
+    federation = "num-supernodes=400 client-resources-num-cpus=1"
+    log = flower.run(app, config(processes, corpus, run, cohort=20), federation)
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, corpus, tmp_path, cohort=20)
+    # What one carrier began another may end: one round in this process, the other on Flower.
+    begun = interrupted_after_one_round(corpus, tmp_path / "begun", cohort=20)
+    log = flower.run(app, config(processes, corpus, "", cohort=20, resume=str(begun)), federation)
+    experiment = load_experiment(NAME).with_options(OPTIONS)
+    whole, found = everything(run, experiment), everything(begun, experiment)
+    assert all(np.allclose(found[key], whole[key], rtol=1e-4, atol=1e-7) for key in whole), log
+    assert [line["attempt"] for line in lines(begun, "rounds")] == [1, 1]
+    # Nodes read the same run-config, so one that tells another experiment is refused.
+    log = flower.run(app, config(processes, corpus, "", cohort=9, resume=str(run)), federation)
+    assert "repeat the run-config" in log
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.timeout(600)
+def test_a_superlink_with_three_supernodes_equals_in_process(
+    processes, flower, tiny_corpus, tmp_path
+):
+    app = processes.copy_app(tmp_path / "app")
+    superlink = flower.start_superlink(simulation=False)
+    for number in range(3):
+        # Every machine has the corpus in a place of its own; the run-config names the server's.
+        place = shutil.copytree(tiny_corpus, tmp_path / f"node-{number}" / "corpus")
+        node = processes.run_config(partition_id=number, num_partitions=3, corpus=str(place))
+        flower.start_supernode(number, superlink, node)
+    run = tmp_path / "run"
+    log = flower.run(app, config(processes, tiny_corpus, run), seconds=400)
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert_equals_in_process(run, tiny_corpus, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": ""}, "under Flower name it by its absolute path"),
+        ({"out": ""}, "give the run folder"),
+    ],
+    ids=["no corpus", "no run folder"],
+)
+def test_what_is_missing_is_said(processes, flower, tiny_corpus, tmp_path, changes, message):
+    app = processes.copy_app(tmp_path / "app")
+    flower.start_superlink(simulation=True)
+    options = {"corpus": str(tiny_corpus), "out": str(tmp_path / "run"), **OPTIONS, **changes}
+    log = flower.run(
+        app,
+        processes.run_config(**options),
+        "num-supernodes=2 client-resources-num-cpus=1",
+    )
+    assert message in " ".join(log.split())
+    assert not (tmp_path / "run").exists()

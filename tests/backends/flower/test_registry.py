@@ -1,0 +1,195 @@
+"""Which node hosts which users."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.exchange import Exchange
+from fedpriv.backends.flower.registry import Registry, read_registration, register, registration
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += max(seconds, 1e-3)
+
+
+@pytest.fixture
+def task(stub):
+    return stub.TinyTags()
+
+
+def registered(grid, task, **options):
+    clock = Clock()
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    return register(exchange, task.roster, seconds=20.0, **options)
+
+
+class Answers(Host):
+    """A node that claims what it likes."""
+
+    @classmethod
+    def claiming(cls, task, content):
+        host = cls(task=task, user_ids=frozenset())
+        object.__setattr__(host, "content", content)
+        return host
+
+    __slots__ = ("content",)
+
+    def query(self, message):
+        if isinstance(self.content, Error):
+            return Message(self.content, reply_to=message)
+        return Message(self.content, reply_to=message)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 5, 12])
+def test_every_user_is_found_where_it_lives(stub, task, num_nodes):
+    hosts = stub.shards(task, num_nodes)
+    registry = registered(stub.StubGrid(hosts), task)
+    assert set(registry.node_of) == set(task.roster)
+    assert all(user in hosts[node].user_ids for user, node in registry.node_of.items())
+
+
+def test_the_cohort_is_shared_out_among_the_nodes_that_host_it():
+    registry = Registry(node_of={"a": 1, "b": 2, "c": 1})
+    assert registry.hosts(["c", "b", "a", "nowhere"]) == {1: ("c", "a"), 2: ("b",)}
+    assert registry.hosts([]) == {}
+
+
+def test_nodes_that_come_later_are_waited_for(stub, task):
+    grid = stub.StubGrid(stub.shards(task, 4))
+    late, looks = dict(grid.hosts), []
+    grid.hosts = {}
+
+    def appear():
+        looks.append(1)
+        for node_id in list(late)[: max(0, len(looks) - 2)]:
+            grid.hosts[node_id] = late[node_id]
+        return list(grid.hosts)
+
+    grid.get_node_ids = appear
+    assert set(registered(grid, task).node_of) == set(task.roster)
+    assert len(looks) > 3
+
+
+@pytest.mark.parametrize("silent", [set(), {103, 107, 109}])
+def test_nodes_that_host_nobody_are_asked_but_hardly_waited_for(stub, task, silent):
+    """Two shards of ten nodes; those that stay silent cost a few seconds, not the whole wait."""
+    hosts = stub.shards(task, 2)
+    nobody = Host(task=task, user_ids=frozenset())
+    grid = stub.StubGrid(hosts | {node: nobody for node in range(103, 111)}, silent=silent)
+    clock = Clock()
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    registry = register(exchange, task.roster, seconds=1000.0)
+    assert set(registry.node_of) == set(task.roster)
+    assert set(registry.node_of.values()) == {101, 102}
+    assert clock.now < 1.0 if not silent else 5.0 <= clock.now < 7.0
+    assert exchange.dropped["missing"] == len(silent)
+
+
+@pytest.mark.parametrize("speaks_at", [25.0, 99.0])
+def test_a_silent_node_that_may_host_somebody_is_waited_for(stub, task, speaks_at):
+    grid, clock = stub.StubGrid(stub.shards(task, 3), silent={102}), Clock()
+    pull = grid.pull_messages
+
+    def pull_messages(message_ids):
+        if clock.now >= speaks_at:
+            grid.silent.clear()
+        return pull(message_ids)
+
+    grid.pull_messages = pull_messages
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    if speaks_at < 30.0:
+        assert len(register(exchange, task.roster, seconds=30.0).node_of) == 12
+        assert 25.0 <= clock.now < 26.0
+    else:
+        with pytest.raises(ValueError, match="4 of 12 rostered users"):
+            register(exchange, task.roster, seconds=30.0)
+        assert clock.now >= 30.0
+
+
+def test_a_user_on_two_nodes_is_refused(stub, task):
+    hosts = stub.shards(task, 3)
+    twice = sorted(hosts[101].user_ids)[0]
+    hosts[102] = Host(task=task, user_ids=hosts[102].user_ids | {twice})
+    with pytest.raises(ValueError, match=f"{twice!r} is claimed by node"):
+        registered(stub.StubGrid(hosts), task)
+
+
+def test_users_that_nobody_hosts_are_refused_by_name(stub, task):
+    hosts = stub.shards(task, 3)
+    del hosts[102]
+    with pytest.raises(ValueError, match=r"4 of 12 rostered users.*user-01.*register-seconds"):
+        registered(stub.StubGrid(hosts), task)
+
+
+def test_users_that_nobody_hosts_may_be_allowed(stub, task, caplog):
+    hosts = stub.shards(task, 3)
+    del hosts[102]
+    with caplog.at_level(logging.WARNING):
+        registry = registered(stub.StubGrid(hosts), task, allow_missing=True)
+    assert len(registry.node_of) == 8
+    assert "will contribute zero" in caplog.text
+
+
+def test_nobody_at_all_is_never_allowed(stub, task):
+    with pytest.raises(ValueError, match="12 of 12 rostered users"):
+        registered(stub.StubGrid({}), task, allow_missing=True)
+
+
+def test_the_reason_why_a_node_failed_is_shown_and_not_waited_out(stub, task):
+    hosts = stub.shards(task, 3)
+    hosts[103] = Answers.claiming(task, Error(3, "corpus '/nowhere' is not a folder"))
+    grid = stub.StubGrid(hosts)
+    clock = Clock()
+    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
+    with pytest.raises(ValueError, match=r"1 nodes failed.*'/nowhere' is not a folder"):
+        register(exchange, task.roster, seconds=1000.0)
+    assert clock.now < 60
+
+
+def test_a_silent_node_is_waited_for_and_then_left(stub, task):
+    grid = stub.StubGrid(stub.shards(task, 3), silent={102})
+    with pytest.raises(ValueError, match="4 of 12"):
+        registered(grid, task)
+
+
+def test_users_outside_the_roster_wait_for_a_new_plan(stub, task, caplog):
+    hosts = stub.shards(task, 3)
+    hosts[101] = Host(task=task, user_ids=hosts[101].user_ids | {"newcomer"})
+    with caplog.at_level(logging.INFO, "fedpriv"):
+        registry = registered(stub.StubGrid(hosts), task)
+    assert "newcomer" not in registry.node_of
+    assert "1 hosted users are not on this plan's roster" in caplog.text
+
+
+HOSTILE = {
+    "nothing": RecordDict(),
+    "no list": RecordDict({"registration": ConfigRecord({"user-ids": "user-02"})}),
+    "numbers": RecordDict({"registration": ConfigRecord({"user-ids": [2, 5]})}),
+    "empty id": RecordDict({"registration": ConfigRecord({"user-ids": [""]})}),
+    "endless id": RecordDict({"registration": ConfigRecord({"user-ids": ["x" * 257]})}),
+    "twice": RecordDict({"registration": ConfigRecord({"user-ids": ["user-02", "user-02"]})}),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_registration_that_is_none_leaves_its_node_out(stub, task, content):
+    hosts = stub.shards(task, 3)
+    hosts[103] = Answers.claiming(task, content)
+    with pytest.raises(ValueError, match="4 of 12 rostered users are hosted by none of the 3"):
+        registered(stub.StubGrid(hosts), task)
+
+
+def test_a_registration_reads_back():
+    assert read_registration(registration(["b", "a"])) == ("b", "a")
+    assert read_registration(registration([])) == ()

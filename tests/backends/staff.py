@@ -1,0 +1,180 @@
+"""Workplaces for the tests of the Ray carrier, made in the workers from a name alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from fedpriv.backends.worker import Workplace
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.evaluate import WHOLE, Metrics
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+
+SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
+NUM_WORDS, NUM_TAGS = 30, 4
+ROSTER = tuple(f"user-{number:02d}" for number in range(12))
+
+
+class Users:
+    """Made-up users of a task of 30 words and 4 tags, with one to eight examples each."""
+
+    def __init__(self):
+        rng = np.random.default_rng(3)
+        self.users = {user: _examples(rng) for user in ROSTER}
+
+    def examples(self, user_id):
+        return self.users[user_id]
+
+    def num_examples(self, user_id):
+        return len(self.users[user_id])
+
+
+def _examples(rng):
+    n = int(rng.integers(1, 9))
+    sizes = rng.integers(1, 5, n)
+    indices = [np.sort(rng.choice(NUM_WORDS, k, replace=False)) for k in sizes]
+    labels = rng.integers(0, NUM_TAGS, n).astype(np.int32)
+    return TagExamples(
+        indptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        indices=np.concatenate(indices).astype(np.int32),
+        counts=rng.integers(1, 3, int(sizes.sum())).astype(np.float32),
+        num_tokens=(sizes * 2).astype(np.int32),
+        labels=labels,
+        tag_indptr=np.arange(n + 1, dtype=np.int64),
+        tag_indices=labels,
+        num_words=NUM_WORDS,
+        num_tags=NUM_TAGS,
+    )
+
+
+@dataclass(frozen=True)
+class Deeds:
+    """What users do to their worker, read from a folder at the moment they do it.
+
+    A worker keeps its workplace for long, and a dead one remembers nothing: both the plan and the
+    list of what was done are files.
+    """
+
+    folder: str
+
+    def plan(self, deeds, times=10**6):
+        """Set who does what ("kill", "exit", "raise", "slow"), and how often in all."""
+        for old in Path(self.folder).iterdir():
+            old.unlink()
+        Path(self.folder, "plan.json").write_text(json.dumps({"deeds": deeds, "times": times}))
+
+    def done(self):
+        """Return how often somebody did something."""
+        return len(list(Path(self.folder).glob("done-*")))
+
+    def act(self, name):
+        """Do what is planned for a name, if anything."""
+        plan = json.loads(Path(self.folder, "plan.json").read_text())
+        deed = plan["deeds"].get(name)
+        if deed is None or self.done() >= plan["times"]:
+            return
+        Path(self.folder, f"done-{time.time_ns()}-{os.getpid()}").touch()
+        if deed == "exit":
+            os._exit(3)
+        elif deed == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif deed == "raise":
+            raise ValueError("a user's own error")
+        elif deed == "slow":
+            time.sleep(0.1)
+
+
+class BadUsers(Users):
+    """Users, some of whom do something whenever they are asked for their examples."""
+
+    def __init__(self, deeds):
+        super().__init__()
+        self._deeds = deeds
+
+    def examples(self, user_id):
+        self._deeds.act(user_id)
+        return super().examples(user_id)
+
+
+def trainer(multiplier=None):
+    rows = (multiplier or {}).get("kernel")
+    return SparseSoftmaxTrainer(
+        schedule=SCHEDULE, multiplier=None if rows is None else rows.reshape(-1)
+    )
+
+
+def measure(params, *, public, part=WHOLE, deeds=None):
+    """Count whole numbers, so that the parts add up exactly."""
+    if deeds is not None:
+        deeds.act("evaluate")
+    number, of = part
+    mine = range(number, 20, of)
+    share = sum(i % 3 == 0 for i in mine) / max(len(mine), 1)
+    return Metrics(accuracy=share, loss=float(public), num_examples=len(mine))
+
+
+def workplace(device, *, multiplier=None, deeds=None, refuse=None):
+    """Make a workplace; `refuse` is an error to raise instead."""
+    if refuse is not None:
+        raise refuse
+    assert device == "cpu"
+    return Workplace(
+        trainer=trainer(multiplier),
+        data=Users() if deeds is None else BadUsers(deeds),
+        measure=functools.partial(measure, deeds=deeds),
+    )
+
+
+def dense_experiment():
+    """Return an experiment with a model of torch, found as `staff:dense_experiment`."""
+    rng = np.random.default_rng(1)
+    users = {
+        f"user-{number}": ArrayExamples(
+            x=rng.normal(size=(4, 3)).astype(np.float32), y=rng.integers(0, 2, 4)
+        )
+        for number in range(6)
+    }
+    return Experiment(
+        name="dense",
+        description="A small dense model.",
+        task=lambda experiment, corpus: ModuleTask(
+            name="dense",
+            module=lambda: nn.Linear(3, 2),
+            loss=nn.functional.cross_entropy,
+            users=users,
+            synthetic=True,
+        ),
+        noise_multiplier=1.0,
+        cohort=2.0,
+        delta=0.01,
+        rounds=2,
+    )
+
+
+def params():
+    rng = np.random.default_rng(5)
+    return {
+        "bias": rng.normal(size=NUM_TAGS).astype(np.float32),
+        "kernel": rng.normal(size=(NUM_WORDS, NUM_TAGS)).astype(np.float32),
+    }
+
+
+def same(left, right):
+    """Whether two partial sums are equal bit for bit."""
+    left, right = left.real(), right.real()
+    return all(np.array_equal(dense(left[n]), dense(right[n])) for n in right)
+
+
+def dense(tensor):
+    return tensor if isinstance(tensor, np.ndarray) else tensor.to_dense()

@@ -1,0 +1,200 @@
+"""Whole runs on Ray: from the command line, resumed from elsewhere, interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedpriv.backends.ray.cluster import Cluster
+from fedpriv.backends.resources import Request
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.run.prepared import on_ray, resume_job, serial, start_job
+
+pytestmark = pytest.mark.ray
+NAME = "adadps-tags"
+OPTIONS = {
+    "cohort": 8,
+    "cohort-cap": 30,
+    "rounds": 4,
+    "noise-multiplier": 1.0,
+    "delta": 0.001,
+    "eval-every": 2,
+    "seed": 11,
+}
+
+
+def start(corpus, out, carriers=serial, **more):
+    experiment = load_experiment(NAME).with_options(OPTIONS)
+    return start_job(experiment, NAME, corpus, out, make_carrier=carriers, **more)
+
+
+def ray_carriers(ray, corpus):
+    ray.share = replace(ray.share, num_workers=2)
+    return on_ray(ray, NAME, str(corpus.directory))
+
+
+def params(folder, round_num=4):
+    return load_file(folder / "checkpoints" / f"round-{round_num:06d}.safetensors")
+
+
+def same(left, right):
+    left, right = params(left), params(right)
+    return all(np.array_equal(left[name], right[name]) for name in right)
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_corpus, tmp_path_factory):
+    """The run in one process."""
+    out = tmp_path_factory.mktemp("runs") / "serial"
+    start(tiny_corpus, out).run()
+    return out
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(number):
+    def look(record):
+        if record.released.round_num == number:
+            raise Stop
+
+    return look
+
+
+def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
+    ray, tiny_corpus, oracle, tmp_path
+):
+    out = tmp_path / "run"
+    with pytest.raises(Stop):
+        start(tiny_corpus, out).run(stop_after(2))
+    job = resume_job(out, make_carrier=ray_carriers(ray, tiny_corpus))
+    summary = job.run()
+    assert same(out, oracle)
+    engines = lines(out, "engines")
+    assert [(line["name"], line["first_round"]) for line in engines] == [("serial", 1), ("ray", 3)]
+    assert summary["engine"] == {k: v for k, v in engines[1].items() if k != "first_round"}
+    assert summary["engine"]["workers"] == 2 and len(summary["engine"]["devices"]) == 2
+    expected = json.loads((oracle / "summary.json").read_text())
+    for figure in ("accuracy", "recall_at_5", "accuracy_public", "recall_at_5_public", "epsilon"):
+        assert summary[figure] == expected[figure]
+    seen, told = lines(out, "diagnostics")[-1], lines(oracle, "diagnostics")[-1]
+    assert seen["loss"] == pytest.approx(told["loss"], rel=1e-9)
+    assert (seen["accuracy"], seen["num_failed"]) == (told["accuracy"], 0)
+
+
+def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
+    out = tmp_path / "run"
+    job = start(tiny_corpus, out, ray_carriers(ray, tiny_corpus), secure=True)
+    assert job.run()["mode"] == "secure"
+    assert len(lines(out, "rounds")) == 4 and not (out / "diagnostics.jsonl").exists()
+
+
+def test_an_experiment_that_workers_do_not_find_is_said(ray, tiny_corpus, tmp_path):
+    job = start(tiny_corpus, tmp_path / "run", on_ray(ray, "adadps-tag", None))
+    with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
+        job.run()
+
+
+def command(corpus, out, *more):
+    options = [text for name, value in OPTIONS.items() for text in ("-s", f"{name}={value}")]
+    return [
+        *(sys.executable, "-m", "fedpriv", "run", NAME, "--corpus", str(corpus.directory)),
+        *(*options, "--engine", "ray", "--workers", "2", "--out", str(out), *more),
+    ]
+
+
+def processes_of(session):
+    """Every process of a session, by id."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    name, _, rest = file.read().partition(") ")
+            except OSError:
+                continue
+            state, _, _, of = rest.split()[:4]
+            if int(of) == session and state != "Z":
+                found[int(entry)] = name
+    return found
+
+
+def wait_until(true, seconds=60):
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.05)
+    return true()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle, tmp_path, sent):
+    out = tmp_path / "run"
+    started = subprocess.Popen(
+        command(tiny_corpus, out, "-s", "rounds=100000"),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell has its background jobs ignore Ctrl-C, and tests may run in one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        assert wait_until(lambda: (out / "rounds.jsonl").exists())
+        assert len(processes_of(started.pid)) > 3
+        started.send_signal(sent)
+        said = started.communicate(timeout=60)[1]
+        assert started.returncode == 128 + sent
+        assert "starting Ray for 2 workers" in said and "s to start" in said
+        assert (f"--resume {out}" in said) == (sent == signal.SIGINT)
+        assert wait_until(lambda: not processes_of(started.pid), 5)
+    finally:
+        for process in processes_of(started.pid):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_what_cannot_be_had_leaves_nothing_behind(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    out = tmp_path / "run"
+    done = subprocess.run(
+        command(tiny_corpus, out, "--gpus-per-worker", "1"), capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "this machine has none" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_joined_goes_on(ray, tiny_corpus, oracle, tmp_path):
+    import ray as api
+
+    address = api.get_runtime_context().gcs_address
+    for name, said, more in (("run", "", ()), ("many", "has 2 CPUs", ("--workers", "50"))):
+        out = tmp_path / name
+        asked = [*command(tiny_corpus, out, "--ray-address", address), *more]
+        done = subprocess.run(asked, capture_output=True, text=True)
+        assert said in done.stderr
+        if not said:
+            assert done.returncode == 0, done.stderr
+            assert same(out, oracle)
+    assert api.get(api.remote(lambda: 4).remote()) == 4
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "ray://127.0.0.1:10001"])
+def test_an_address_where_nobody_answers_is_an_error(address):
+    with pytest.raises(ValueError, match=f"answers at --ray-address {address}"):
+        Cluster(Request(address=address))

@@ -1,0 +1,117 @@
+"""What is asked of machines, and what each worker gets."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedpriv.backends import resources
+from fedpriv.backends.ray.cluster import Cluster, store_bytes
+from fedpriv.backends.resources import Request, Share, share_of, usable_cores
+
+SMALL, BIG = {"CPU": 2.0}, {"CPU": 16.0, "GPU": 2.0}
+ELSEWHERE = "10.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    ("asked", "machines", "share"),
+    [
+        ({}, [SMALL], Share(num_workers=2)),
+        ({"workers": 1}, [SMALL], Share(num_workers=1)),
+        ({"workers": 4}, [SMALL], Share(num_workers=4, num_cpus=0.5)),
+        ({"workers": 3}, [SMALL], Share(num_workers=3, num_cpus=0.6666)),
+        ({"gpus_per_worker": 1}, [BIG], Share(num_workers=2, num_gpus=1)),
+        ({"gpus_per_worker": 0.5}, [BIG], Share(num_workers=4, num_gpus=0.5)),
+        ({"gpus_per_worker": 0.3}, [BIG], Share(num_workers=6, num_gpus=0.3)),
+        ({"gpus_per_worker": 0.5, "workers": 3}, [BIG], Share(num_workers=3, num_gpus=0.5)),
+        (
+            {"gpus_per_worker": 0.25},
+            [{"CPU": 2.0, "GPU": 1.0}],
+            Share(num_workers=4, num_cpus=0.5, num_gpus=0.25),
+        ),
+        ({"address": ELSEWHERE}, [SMALL, SMALL], Share(num_workers=4)),
+        ({"address": ELSEWHERE, "workers": 18}, [SMALL, BIG], Share(num_workers=18)),
+        (
+            {"address": ELSEWHERE, "gpus_per_worker": 1},
+            [SMALL, BIG],
+            Share(num_workers=2, num_gpus=1),
+        ),
+        (
+            {"gpus_per_worker": 1, "logical_gpus": 2},
+            [BIG],
+            Share(num_workers=2, num_gpus=1, logical=True),
+        ),
+    ],
+)
+def test_what_each_worker_gets(asked, machines, share):
+    assert share_of(Request(**asked), machines) == share
+
+
+@pytest.mark.parametrize(
+    ("asked", "machines", "said"),
+    [
+        ({"gpus_per_worker": 0.5}, [SMALL], "this machine has none"),
+        ({"gpus_per_worker": 1, "workers": 3}, [BIG], "2 GPUs, enough for 2"),
+        ({"gpus_per_worker": 0.6, "workers": 3}, [BIG], "enough for 2"),
+        ({"address": ELSEWHERE, "workers": 8}, [SMALL], f"{ELSEWHERE} has 2 CPUs"),
+        ({"address": ELSEWHERE, "workers": 2}, [{"CPU": 1.5}] * 1, "enough for 1"),
+        ({"address": ELSEWHERE}, [{"CPU": 0.0}], "enough for 0"),
+        ({"address": ELSEWHERE, "gpus_per_worker": 1}, [SMALL], "has none"),
+    ],
+)
+def test_what_cannot_be_had_is_named(asked, machines, said):
+    with pytest.raises(ValueError, match=said):
+        share_of(Request(**asked), machines)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"workers": 0}, "--workers 0"),
+        ({"gpus_per_worker": -0.5}, "--gpus-per-worker -0.5"),
+        ({"gpus_per_worker": 2}, "--gpus-per-worker 2"),
+        ({"gpus_per_worker": float("nan")}, "--gpus-per-worker nan"),
+    ],
+)
+def test_nonsense_is_refused(asked, said):
+    with pytest.raises(ValueError, match=said):
+        Request(**asked)
+
+
+def test_the_quota_of_a_container_counts(tmp_path, monkeypatch):
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(resources, "Path", lambda name: quota)
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda process: range(64))
+    assert usable_cores() == 64
+    for text, cores in (("max 100000", 64), ("250000 100000", 2), ("50000 100000", 1)):
+        quota.write_text(text)
+        assert usable_cores() == cores
+
+
+def test_the_object_store_grows_with_the_model_and_the_workers():
+    assert store_bytes(0, 1) >= 80 << 20  # Ray refuses less
+    assert store_bytes(20 << 20, 2) < 400 << 20
+    assert store_bytes(20 << 20, 8) > store_bytes(20 << 20, 2) > store_bytes(1 << 20, 2)
+
+
+def test_nothing_is_started_or_imported_for_what_cannot_be_had(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(ValueError, match="has none"):
+        Cluster(Request(gpus_per_worker=1))
+
+
+def test_sharing_cores_is_said():
+    told = []
+    Cluster(Request(workers=1000), tell=told.append).close()
+    assert told == [f"1000 workers share {usable_cores()} cores"]
+
+
+def test_ray_is_imported_by_nobody_who_does_not_use_it():
+    code = (
+        "import sys, fedpriv, fedpriv.cli, fedpriv.run.prepared, fedpriv.backends.worker;"
+        "from fedpriv.backends.ray.cluster import Cluster;"
+        "from fedpriv.backends.resources import *;"
+        "Cluster(Request()).close();"
+        "raise SystemExit('ray' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,122 @@
+"""The carrier of threads; what it sums is held to the oracle in tests/laws/test_carriers.py."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedpriv.backends.resources import Share
+from fedpriv.backends.threads import ThreadCarrier
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import build
+from fedpriv.run.prepared import on_ray, on_threads, resume_job, serial, start_job
+
+NAME = "adadps-tags"
+OPTIONS = {
+    "cohort": 8,
+    "cohort-cap": 30,
+    "rounds": 3,
+    "noise-multiplier": 1.0,
+    "delta": 0.001,
+    "eval-every": 2,
+}
+
+
+def run(corpus, out, carrier):
+    experiment = load_experiment(NAME).with_options(OPTIONS)
+    job = start_job(experiment, NAME, corpus, out, make_carrier=carrier)
+    return job.run(), load_file(out / "checkpoints" / "round-000003.safetensors")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_run_ends_with_the_bits_and_figures_of_the_serial_one(tiny_corpus, tmp_path, workers):
+    told, expected = run(tiny_corpus, tmp_path / "serial", serial)
+    found, params = run(tiny_corpus, tmp_path / "threads", on_threads(workers))
+    assert all(np.array_equal(params[name], expected[name]) for name in expected)
+    for name in ("accuracy", "recall_at_5", "accuracy_public", "epsilon"):
+        assert found[name] == told[name] is not None
+    (engine,) = (tmp_path / "threads" / "engines.jsonl").read_text().splitlines()
+    assert json.loads(engine) == {
+        "first_round": 1,
+        "name": "threads",
+        "workers": workers,
+        "devices": ["cpu"],
+    }
+
+
+def carrier(corpus, **changes):
+    parts = build(load_experiment(NAME).with_options(OPTIONS), corpus)
+    arguments = {
+        "trainer": parts.trainer,
+        "data": parts.task.data,
+        "measure": parts.task.evaluate,
+        "num_workers": 2,
+        "max_examples": 256,
+        **changes,
+    }
+    return ThreadCarrier(**arguments)
+
+
+def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
+    class Resident:
+        def train(self, params, examples, key):
+            return params
+
+    with pytest.raises(ValueError, match=r"Resident keeps a model of its own.*engine ray"):
+        carrier(tiny_corpus, trainer=Resident())
+
+
+def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
+    out, said = tmp_path / "run", r"Trainer keeps a model of its own.*engine ray"
+    arguments = (staff.dense_experiment(), "staff:dense_experiment", None, out)
+    with pytest.raises(ValueError, match=said):
+        start_job(*arguments, make_carrier=on_threads(2))
+    assert not out.exists()
+    start_job(*arguments).folder.close()
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"torn')  # opening the folder would cut it
+    with pytest.raises(ValueError, match=said):
+        resume_job(out, make_carrier=on_threads(2))
+    assert (out / "rounds.jsonl").read_text() == '{"torn'
+
+
+def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is_made(
+    tiny_corpus, tmp_path
+):
+    """The workers would refuse them too, one by one and with the folder there."""
+    experiment, out = load_experiment(NAME).with_options(OPTIONS), tmp_path / "run"
+
+    def carriers(**share):
+        cluster = SimpleNamespace(share=Share(num_workers=2, **share))
+        return on_ray(cluster, NAME, str(tiny_corpus.directory))
+
+    with pytest.raises(
+        ValueError, match=r"does not train on 'cuda:0'.*leave --gpus-per-worker out"
+    ):
+        start_job(experiment, NAME, tiny_corpus, out, make_carrier=carriers(num_gpus=0.5))
+    assert not out.exists()
+    parts = build(experiment, tiny_corpus)
+    carriers(num_gpus=0.5, logical=True).check(experiment, parts)
+    carriers().check(experiment, parts)
+
+
+def test_gpus_for_a_task_with_a_model_are_left_to_the_workers(staff):
+    cluster = SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0))
+    experiment = staff.dense_experiment()
+    on_ray(cluster, "staff:dense_experiment", None).check(experiment, build(experiment, None))
+
+
+def test_there_is_at_least_one_worker(tiny_corpus):
+    with pytest.raises(ValueError, match="--workers 0"):
+        carrier(tiny_corpus, num_workers=0)
+
+
+def test_closing_ends_the_threads(tiny_corpus):
+    made = carrier(tiny_corpus)
+    made.close()
+    with pytest.raises(RuntimeError):
+        made.evaluate({}, public=True)

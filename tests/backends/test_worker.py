@@ -1,0 +1,74 @@
+"""A worker without Ray: what it opens, sums and measures."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialCarrier
+from fedpriv.backends.worker import Order, Worker
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import combined
+
+BOUND, KEY = Rounded(bound=Clip(l2_clip_norm=0.3)), Key.simulation(1)
+
+
+@pytest.fixture
+def worker(staff):
+    made = Worker()
+    made.open(staff.workplace)
+    return made
+
+
+def read_only(params):
+    for array in params.values():
+        array.flags.writeable = False
+    return params
+
+
+def test_its_sum_is_that_of_the_oracle_from_params_it_cannot_change(staff, worker):
+    cohort = staff.ROSTER[:7]
+    found = worker.partial_sum(
+        Order(params=read_only(staff.params()), bound=BOUND, key=KEY), cohort
+    )
+    oracle = SerialCarrier(trainer=staff.trainer(), data=staff.Users()).partial_sum(
+        params=staff.params(), bound=BOUND, cohort=cohort, key=KEY, round_num=1, attempt=1
+    )
+    assert found.num_users == 7 and found.num_failed == 0
+    assert staff.same(found, oracle)
+
+
+def test_its_sum_is_stored_in_the_smaller_form(staff, worker):
+    order = Order(params=staff.params(), bound=BOUND, key=KEY)
+    few = worker.partial_sum(order, staff.ROSTER[:1]).total["kernel"]
+    assert not isinstance(few, np.ndarray) and 0 < len(few.rows) < staff.NUM_WORDS / 2
+    assert isinstance(worker.partial_sum(order, staff.ROSTER).total["kernel"], np.ndarray)
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7, 40])
+def test_parts_are_measured_to_the_whole(staff, worker, of):
+    whole = worker.evaluate(staff.params(), True, (0, 1))
+    parts = [worker.evaluate(staff.params(), True, (part, of)) for part in range(of)]
+    assert combined(parts) == whole
+
+
+def test_it_says_where_it_is(staff):
+    assert Worker().open(staff.workplace).process == os.getpid()
+    assert Worker().open(staff.workplace).device.startswith("cpu")
+    opened = Worker().open(staff.workplace, device_ids=[3], logical=True)
+    assert opened.device.startswith("logical device 3: cpu")
+
+
+def test_a_gpu_that_torch_does_not_see_is_an_error(staff, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ValueError, match="sees no GPU"):
+        Worker().open(staff.workplace, device_ids=[0])
+
+
+def test_opening_fails_as_the_workplace_does(staff):
+    with pytest.raises(ValueError, match="no such corpus"):
+        Worker().open(functools.partial(staff.workplace, refuse=ValueError("no such corpus")))

@@ -1,0 +1,292 @@
+"""`fedpriv data`, as a person and as a program would use it."""
+
+import hashlib
+import http.server
+import json
+import threading
+import zipfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpriv.cli import data as commands
+from fedpriv.data.files import folders, sources
+from fedpriv.data.importers import locate
+from fedpriv.data.importers.sst2 import load_sst2
+from fedpriv.data.importers.synthetic import Shape
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    work = tmp_path / "top" / "project"
+    work.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("FEDPRIV_DATA", raising=False)
+    monkeypatch.setattr(
+        folders, "__file__", str(work / "fedpriv" / "data" / "files" / "folders.py")
+    )
+
+
+def run(*arguments: str, fails: str = ""):
+    """Run a command; return its JSON, its text, or check the message it fails with."""
+    result = CliRunner().invoke(commands.app, list(arguments), catch_exceptions=True)
+    if fails:
+        assert isinstance(result.exception, ValueError), result.output
+        assert fails in str(result.exception)
+        return None
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout) if "--json" in arguments else result.stdout
+
+
+@pytest.fixture
+def tff_file(tmp_path, tff_writer):
+    blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(3)]
+    return tff_writer.write(tmp_path / "so.sqlite.lzma", {f"{n:02}": blobs for n in range(30)})
+
+
+@pytest.fixture
+def dump(tmp_path):
+    rows = "".join(
+        f'<row Id="{n}" PostTypeId="1" OwnerUserId="{n}" Title="Title {n % 5}" Score="1" '
+        f'Tags="&lt;tag{n % 3}&gt;" Body="&lt;p&gt;I want word{n % 7} now.&lt;/p&gt;" />\n'
+        for n in range(1, 60)
+    )
+    path = tmp_path / "cooking.Posts.xml"
+    path.write_text(f"<posts>\n{rows}</posts>\n")
+    return path
+
+
+SMALL = ("--users", "6", "--sentences", "90", "--public-users", "3")
+
+
+def test_synthesize_info_and_split(tmp_path):
+    out = str(tmp_path / "made")
+    made = run("synthesize", *SMALL, "--out", out, "--json")
+    assert made["synthetic"] is True
+    assert made["path"] == out
+    assert made["rosters"]["synthetic-6"]["num_users"] == 6
+    text = run("info", out, "--verify")
+    assert "SYNTHETIC" in text
+    assert "synthetic-6 (default)" in text
+    new = run("split", out, "--name", "three", "--rule", "seeded", "--users", "3", "--json")
+    assert (new["num_users"], new["num_public_users"], new["seed"]) == (3, 6, 0)
+    ids = tmp_path / "ids"
+    ids.write_text("u00001\n\nu00000\n")
+    listed = run("split", out, "--name", "two", "--rule", "declared", "--ids", str(ids), "--json")
+    assert listed["num_users"] == 2
+    assert "three" in run("split", out, "--name", "rest", "--rule", "first-sorted", "--users", "4")
+    assert set(run("info", out, "--json")["rosters"]) == {"synthetic-6", "three", "two", "rest"}
+    run("split", out, "--name", "three", fails="already has a roster")
+    run("split", out, "--name", "x", "--rule", "declared", "--ids", "/none", fails="no file /none")
+    run("split", out, "--name", "x", "--rule", "declared", fails="ids are given")
+    run("split", str(tmp_path / "none"), "--name", "x", fails="no such file or folder")
+    run("synthesize", *SMALL, "--out", out, fails="exists already")
+
+
+def test_synthesize_into_the_cache_is_done_once():
+    one = run("synthesize", *SMALL, "--json")
+    assert run("synthesize", *SMALL, "--json")["path"] == one["path"]
+    assert run("synthesize", *SMALL, "--seed", "1", "--json")["path"] != one["path"]
+    assert "ready:" in run("synthesize", *SMALL)
+    equal = run("synthesize", *SMALL, "--spread", "0", "--json")
+    assert equal["path"] != one["path"]
+    offsets = np.load(Path(equal["path"]) / "sentences" / "user_offsets.npy")
+    assert set(np.diff(offsets)) == {15}
+    run("synthesize", *SMALL, "--spread", "-1", fails="spread")
+    listed = run("list", "--json")["here"]
+    assert {row["state"] for row in listed} == {"prepared, SYNTHETIC"}
+    (Path(one["path"]) / "users.json").write_text("[]")
+    assert "damaged" in run("list")
+
+
+def test_import_of_a_tff_file(tmp_path, tff_file):
+    out = str(tmp_path / "c")
+    made = run("import", str(tff_file), "--users", "20", "--out", out, "--json")
+    assert made["default_roster"] == "tff-20"
+    assert made["source"]["select"] == "first-sorted"
+    assert made["rosters"]["tff-20"]["num_public_users"] == 10
+    seeded = run(
+        "import",
+        str(tff_file),
+        "--select",
+        "seeded",
+        "--seed",
+        "3",
+        "--users",
+        "5",
+        "--name",
+        "mine",
+        "--json",
+    )
+    assert (seeded["name"], seeded["default_roster"]) == ("mine", "tff-5-seed-3")
+    assert run("info", "mine", "--json")["path"] == seeded["path"]
+    assert "mine" in run("list")
+    run("import", str(tff_file), "--users", "20", fails="--name of its own")
+    run("import", str(tff_file), fails="cannot be chosen from 30")
+    run("import", str(tff_file), "--users", "30", "--out", str(tmp_path / "d"), fails="published")
+    run(
+        "import",
+        str(tff_file),
+        "--users",
+        "20",
+        "--word-counts",
+        "x",
+        "--out",
+        out,
+        fails="go with --vocabulary published",
+    )
+
+
+def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
+    command = (
+        "import",
+        str(tff_file),
+        "--users",
+        "30",
+        "--vocabulary",
+        "published",
+        "--out",
+        str(tmp_path / "c"),
+        "--json",
+    )
+    run(*command, fails="stackoverflow.word_count.tar.bz2")
+    words, tags = tmp_path / "w", tmp_path / "t"
+    words.write_text("b 5\na 4\n")
+    tags.write_text('{"t1": 3}')
+    made = run(*command, "--word-counts", str(words), "--tag-counts", str(tags))
+    assert made["rosters"]["tff-30"]["vocabulary"]["source"] == "private"
+    assert "rostered ones too" in made["source"]["vocabulary"]
+
+
+def test_import_of_a_dump(tmp_path, dump):
+    made = run("import", str(dump), "--json")
+    assert (made["name"], made["default_roster"]) == ("cooking", "cooking-all")
+    assert made["path"].startswith(str(tmp_path / "cache"))
+    assert run("import", str(dump), "--json")["path"] == made["path"]
+    run("import", str(dump), "--own-text-only", fails="--name of its own")
+    own = run("import", str(dump), "--own-text-only", "--name", "cooking-own", "--json")
+    assert own["own_text_only"] is True
+    assert run("info", "cooking", "--json")["path"] == made["path"]
+    assert run("info", "cooking-own", "--json")["path"] == own["path"]
+    run("import", "absent", fails="neither a file nor the name")
+    run("info", str(dump), fails="import it first")
+
+
+def test_info_of_a_raw_tff_file(tff_file):
+    facts = run("info", str(tff_file), "--json")
+    assert facts["schema"] == "stackoverflow"
+    assert (facts["clients"], facts["examples"]) == (30, 90)
+    assert "stackoverflow" in run("info", str(tff_file))
+
+
+def test_list_says_what_can_be_fetched_and_from_where():
+    listed = run("list", "--json")
+    assert listed["here"] == []
+    urls = {url for row in listed["fetchable"] for url in row["urls"]}
+    bucket = "https://storage.googleapis.com/tff-datasets-public/"
+    assert bucket + "stackoverflow.sqlite.lzma" in urls
+    text = run("list")
+    assert "onstartups" in text
+    assert "made when first used, SYNTHETIC" in text
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(folder))
+    )
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_fetch_then_use_by_name(mirror, tff_file, tmp_path, monkeypatch):
+    folder, url = mirror
+    body = tff_file.read_bytes()
+    (folder / "stackoverflow.sqlite.lzma").write_bytes(body)
+    data = dict(sources.DATASETS)
+    data["stackoverflow"] = type(data["emnist"])(
+        files=data["stackoverflow"].files[:1], about="", licence="", note=""
+    )
+    monkeypatch.setattr(commands, "DATASETS", data)
+    (row,) = run("fetch", "stackoverflow", "--mirror", url, "--json")
+    assert row["sha256"] == hashlib.sha256(body).hexdigest()
+    assert row["verified"] == "unknown"
+    assert "is what was downloaded first" in run("fetch", "stackoverflow", "--mirror", url)
+    made = run("import", "stackoverflow", "--users", "20", "--name", "so20", "--json")
+    assert made["default_roster"] == "tff-20"
+    out = tmp_path / "elsewhere"
+    run("fetch", "stackoverflow", "--mirror", url, "--out", str(out))
+    assert (out / "stackoverflow.sqlite.lzma").read_bytes() == body
+
+
+def test_fetched_examples_are_found_by_their_loader(mirror, monkeypatch):
+    folder, url = mirror
+    with zipfile.ZipFile(folder / "SST-2.zip", "w") as archive:
+        for name in ("train", "dev"):
+            archive.writestr(f"SST-2/{name}.tsv", "sentence\tlabel\nfine\t1\n")
+    body = (folder / "SST-2.zip").read_bytes()
+    with pytest.raises(ValueError, match="data fetch sst2"):
+        load_sst2()
+    run("fetch", "sst2", "--mirror", url, fails="wrong SHA-256")
+    (source,) = sources.DATASETS["sst2"].files
+    right = replace(source, checksum=f"sha256:{hashlib.sha256(body).hexdigest()}")
+    entry = replace(sources.DATASETS["sst2"], files=(right,))
+    monkeypatch.setattr(commands, "DATASETS", {**sources.DATASETS, "sst2": entry})
+    (row,) = run("fetch", "sst2", "--mirror", url, "--json")
+    assert row["verified"] == "checksum"
+    data = load_sst2()
+    assert data.train.texts == ("fine",)
+    assert data.provenance["source"] == {"SST-2.zip": hashlib.sha256(body).hexdigest()}
+
+
+def test_fetch_refuses_what_is_not_the_file(mirror, tmp_path):
+    folder, url = mirror
+    (folder / "shakespeare.sqlite.lzma").write_bytes(b"something else")
+    run("fetch", "shakespeare", "--mirror", url, fails="wrong SHA-256")
+    (folder / "posts.xml").write_bytes(b"<posts/>")
+    run("fetch", "onstartups", "--mirror", url, fails="wrong git object id")
+    run("fetch", "emnist", "--mirror", url, fails="answers 404")
+    run("fetch", "reuters", fails="unknown data set 'reuters'; one of stackoverflow")
+    assert list((tmp_path / "cache" / "downloads").rglob("*.*")) == []
+
+
+def test_info_without_a_corpus_is_about_what_a_run_would_take(monkeypatch):
+    small = Shape(
+        num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2
+    )
+    monkeypatch.setattr(locate, "Shape", lambda: small)
+    assert run("info", "--json")["synthetic"] is True
+
+
+def test_every_command_explains_itself():
+    for command in ("list", "info", "import", "fetch", "synthesize", "split"):
+        text = CliRunner().invoke(commands.app, [command, "--help"]).output
+        assert "Usage" in text
+    names = [
+        name
+        for command in typer.main.get_command(commands.app).commands.values()
+        for parameter in command.params
+        for name in parameter.opts
+    ]
+    assert all(name == name.lower() and "_" not in name for name in names if name[:2] == "--")

@@ -1,0 +1,159 @@
+"""`fedpriv report`, `compare`, `export` and `predict`, as typed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpriv.cli import results
+from fedpriv.report.export.model_folder import Vocabulary
+
+
+@pytest.fixture
+def run_command():
+    app = typer.Typer()
+    results.register(app)
+
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+def test_report_writes_the_page_and_opens_it_only_when_asked(make_run, run_command, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.setattr(results.webbrowser, "open", opened.append)
+    folder = make_run("a")
+    page = folder / "report.html"
+    assert run_command("report", folder).strip() == str(page)
+    assert page.is_file() and not opened
+    run_command("report", folder, "--open", "--replicate", make_run("b", seed=1))
+    assert opened == [page.resolve().as_uri()]
+    assert "mean over 2 seeds" in page.read_text()
+
+
+def test_compare_prints_a_table_json_and_a_page(make_run, run_command, tmp_path) -> None:
+    runs = [make_run("a"), make_run("b", seed=1), make_run("c", name="[red]x", synthetic=True)]
+    out = tmp_path / "compare.html"
+    table = run_command("compare", *runs, "--out", out)
+    assert out.is_file() and "[red]x" in table and "SYNTHETIC" in table
+    rows = json.loads(run_command("compare", *runs, "--json"))
+    assert [row["name"] for row in rows] == ["adadps-tags", "[red]x"]
+    assert rows[0]["seeds"] == [0, 1] and len(rows[0]["accuracy_interval"]) == 2
+
+
+def test_export_then_predict(make_run, run_command, tmp_path) -> None:
+    folder, out = make_run(checkpoints=True), tmp_path / "model"
+    exported = json.loads(run_command("export", folder, "--to", out, "--json"))
+    assert exported == {"path": str(out), "round": 20, "run_dir": str(folder)}
+    text = "My VISA, http://example.org"
+    for model in (out, folder):
+        found = json.loads(run_command("predict", model, "--text", text, "--top", 2, "--json"))
+        # visa and <URL> are known; my and the comma are not, and do not count.
+        assert (found["num_tokens"], found["num_known_tokens"]) == (4, 2)
+        logits = np.array([6 / 2, 0, 0.5]) / np.array([2, 1, 2])
+        shares = np.exp(logits) / np.exp(logits).sum()
+        assert [tag["tag"] for tag in found["tags"]] == ["legal", "hiring"]
+        assert found["tags"][0]["probability"] == pytest.approx(shares[0], rel=1e-6)
+    assert "legal" in run_command("predict", out, "--text", text)
+    assert "None of the words" in run_command("predict", out, "--text", "zebra")
+
+
+class _View:
+    words, tags = ("startup", "equity", "visa", "<URL>", "founder"), ("legal", "funding", "hiring")
+
+    def __init__(self, roster_sha256: str) -> None:
+        self.roster_sha256 = roster_sha256
+
+
+def test_a_run_without_vocabulary_takes_it_from_its_corpus(
+    make_run, run_command, tmp_path, monkeypatch
+) -> None:
+    folder = make_run(checkpoints=True, corpus={"path": str(tmp_path)})
+    (folder / "vocabulary.json").unlink()
+    asked = []
+
+    class _Corpus:
+        sha = "ab" * 32
+
+        @classmethod
+        def open(cls, path):
+            asked.append(path)
+            return cls()
+
+        def view(self, roster, users):
+            asked.append((roster, users))
+            return _View(self.sha)
+
+    monkeypatch.setattr(results, "Corpus", _Corpus)
+    run_command("export", folder, "--to", tmp_path / "out")
+    assert asked == [tmp_path, ("onstartups-all", None)]
+    assert json.loads(run_command("predict", folder, "--text", "visa", "--json"))["tags"]
+    monkeypatch.setattr(_Corpus, "sha", "cd" * 32)
+    with pytest.raises(ValueError, match="is not the run's"):
+        run_command("export", folder, "--to", tmp_path / "other")
+    with pytest.raises(ValueError, match="give --corpus PATH"):
+        run_command("export", folder, "--to", tmp_path / "x", "--corpus", tmp_path / "gone")
+
+
+def test_a_tag_model_without_vocabulary_or_corpus_says_where_to_take_it_from(
+    make_run, run_command, tmp_path
+):
+    folder = make_run()
+    with pytest.raises(ValueError, match="keeps no vocabulary and names no corpus"):
+        run_command("export", folder, "--to", tmp_path / "out")
+
+
+class TestExamples:
+    """Centralised runs: compared and exported as what they are."""
+
+    CENTRAL: ClassVar = {
+        "unit": "example",
+        "corpus": {"roster": "training set", "num_tags": None, "num_words": None, "path": None},
+    }
+
+    def test_compare_speaks_of_examples(self, make_run, run_command):
+        shown = run_command("compare", make_run("a", **self.CENTRAL), make_run("b", seed=1))
+        assert "per example, by PLD; add-remove, per user, by PLD" in shown
+        shown = run_command("compare", make_run("c", **self.CENTRAL))
+        assert re.search(r"\busers?\b", shown) is None, shown
+        assert "per example, by PLD" in shown and "steps" in shown and "rounds" not in shown
+        assert "* training examples: a diagnostic, not covered by ε." in shown
+        assert "† test examples: released." in shown
+
+    def test_compare_speaks_of_users(self, make_run, run_command):
+        shown = run_command("compare", make_run("a"))
+        assert "per user, by PLD" in shown and "rounds" in shown and "steps" not in shown
+        assert "* rostered users: a diagnostic, not covered by ε." in shown
+        assert "† public users: released." in shown
+
+    def test_export_writes_model_and_card(self, make_run, run_command, tmp_path):
+        folder, out = make_run(checkpoints=True, **self.CENTRAL), tmp_path / "model"
+        (folder / "vocabulary.json").unlink()
+        shown = run_command("export", folder, "--to", out)
+        assert "the model after step 20" in shown
+        assert sorted(path.name for path in out.iterdir()) == ["README.md", "model.safetensors"]
+        card = (out / "README.md").read_text()
+        assert "this is the model after step 20" in card and "`kernel` [5, 3]" in card
+        assert "vocabulary" not in card and "predict" not in card and "| ε | " in card
+
+    def test_what_reads_no_text_cannot_be_asked(self, make_run, run_command, tmp_path):
+        folder, out = make_run(checkpoints=True, **self.CENTRAL), tmp_path / "model"
+        (folder / "vocabulary.json").unlink()
+        run_command("export", folder, "--to", out)
+        for model in (folder, out):
+            with pytest.raises(ValueError, match="only a tag model knows which words"):
+                run_command("predict", model, "--text", "visa")
+
+
+def test_vocabulary_refuses_unknown_inputs() -> None:
+    with pytest.raises(ValueError, match="'tff' or 'unit-norm'"):
+        Vocabulary(words=("a",), tags=("b",), inputs="raw")

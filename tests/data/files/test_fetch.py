@@ -1,0 +1,259 @@
+"""Downloads against a server on loopback: right, wrong, cut short, restarted, interrupted."""
+
+import hashlib
+import http.server
+import re
+import subprocess
+import threading
+
+import pytest
+
+from fedpriv.data.files import fetch as fetching
+from fedpriv.data.files.fetch import fetch, fetch_file
+from fedpriv.data.files.sources import DATASETS, Source
+
+BODY = bytes(range(256)) * 4000  # about a megabyte: several pieces
+
+
+class Server:
+    """Serves `files`, with faults; `requests` is what was asked of it."""
+
+    def __init__(self):
+        self.files = {"a.bin": BODY}
+        self.requests = []
+        self.ranges = True
+        self.cut_after = []  # bytes to send before hanging up, one entry a request
+        self.shift = 0  # how far a range answer is off
+        self.at_most = None  # bytes a range answer holds
+        self.etag = '"one"'
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *args):
+                pass
+
+            def do_GET(self):
+                name = self.path.rsplit("/", 1)[-1]
+                wanted = self.headers.get("Range")
+                server.requests.append((name, wanted))
+                if name not in server.files:
+                    self.send_error(404)
+                    return
+                body = server.files[name]
+                start = 0
+                if server.ranges and wanted and self.headers.get("If-Range") == server.etag:
+                    start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
+                    whole = len(body)
+                    body = body[: start + server.at_most] if server.at_most else body
+                    self.send_response(206)
+                    span = f"{start + server.shift}-{len(body) - 1}"
+                    self.send_header("Content-Range", f"bytes {span}/{whole}")
+                else:
+                    self.send_response(200)
+                if server.ranges:
+                    self.send_header("ETag", server.etag)
+                    self.send_header("Accept-Ranges", "bytes")
+                self.send_header("Content-Length", str(len(body) - start))
+                self.end_headers()
+                rest = body[start:]
+                if server.cut_after:
+                    rest = rest[: server.cut_after.pop(0)]
+                self.wfile.write(rest)
+
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}/data/"
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self):
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "*")
+    running = Server()
+    yield running
+    running.close()
+
+
+def source(server, checksum="", name="a.bin"):
+    return Source(file_name=name, folder_url=server.url, checksum=checksum)
+
+
+SHA256 = hashlib.sha256(BODY).hexdigest()
+GIT_BLOB = hashlib.sha1(b"blob %d\0" % len(BODY) + BODY).hexdigest()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.rglob("*")) if folder.exists() else []
+
+
+@pytest.mark.parametrize("checksum", [f"sha256:{SHA256}", f"git-blob:{GIT_BLOB}"])
+def test_a_right_file_is_fetched_once(server, tmp_path, checksum):
+    seen = []
+    folder = tmp_path / "out"
+    got = fetch_file(source(server, checksum), folder, progress=lambda *step: seen.append(step))
+    assert got.path.read_bytes() == BODY
+    assert (got.sha256, got.verified) == (SHA256, "checksum")
+    assert seen[-1] == (len(BODY), len(BODY))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert names(folder) == ["a.bin"]
+    again = fetch_file(source(server, checksum), folder)
+    assert again == got
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("checksum", ["sha256:" + "0" * 64, "git-blob:" + "0" * 40])
+def test_a_wrong_checksum_is_refused_and_leaves_nothing(server, tmp_path, checksum):
+    with pytest.raises(ValueError, match=r"wrong .*nothing was kept"):
+        fetch_file(source(server, checksum), tmp_path / "out")
+    assert names(tmp_path / "out") == []
+
+
+def test_a_broken_transfer_goes_on_where_it_stopped(server, tmp_path):
+    server.cut_after = [300_000, 400_000]
+    got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+    assert got.path.read_bytes() == BODY
+    starts = [int(wanted[6:-1]) if wanted else 0 for _, wanted in server.requests]
+    assert starts[0] == 0
+    assert 280_000 <= starts[1] <= 300_000
+    assert 660_000 <= starts[2] <= 700_000
+    assert len(starts) == 3
+    assert names(tmp_path / "out") == ["a.bin"]
+
+
+def test_a_server_that_answers_with_less_than_the_rest_is_asked_again(server, tmp_path):
+    server.cut_after, server.at_most = [300_000], 400_000
+    got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+    assert got.path.read_bytes() == BODY
+    assert len(server.requests) == 3
+
+
+def test_a_server_that_answers_with_another_range_is_not_believed(server, tmp_path):
+    server.cut_after, server.shift = [300_000], 5
+    with pytest.raises(ValueError, match="another range"):
+        fetch_file(source(server), tmp_path / "out")
+    assert not (tmp_path / "out" / "a.bin").exists()
+
+
+def test_without_ranges_a_truncated_body_is_refused_and_leaves_nothing(server, tmp_path):
+    server.ranges = False
+    server.cut_after = [300_000] * 9
+    with pytest.raises(ValueError, match=r"broke off|arrived, then"):
+        fetch_file(source(server), tmp_path / "out")
+    assert names(tmp_path / "out") == []
+    assert [wanted for _, wanted in server.requests] == [None] * 3
+
+
+def test_without_ranges_a_second_try_starts_again(server, tmp_path):
+    server.ranges = False
+    server.cut_after = [300_000]
+    assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY
+
+
+def test_a_transfer_that_gets_stuck_is_kept_apart_and_the_next_call_goes_on(server, tmp_path):
+    server.cut_after = [300_000, 0, 0, 0]
+    with pytest.raises(ValueError, match=r"294,912 bytes are kept"):
+        fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+    assert not (tmp_path / "out" / "a.bin").exists()
+    got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+    assert got.path.read_bytes() == BODY
+    assert server.requests[-1] == ("a.bin", "bytes=294912-")
+    assert names(tmp_path / "out") == ["a.bin"]
+
+
+def test_a_file_that_changed_on_the_server_is_fetched_afresh(server, tmp_path):
+    server.cut_after = [300_000, 0, 0, 0]
+    with pytest.raises(ValueError, match="kept"):
+        fetch_file(source(server), tmp_path / "out")
+    server.files["a.bin"], server.etag = BODY[::-1], '"two"'
+    assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY[::-1]
+
+
+def test_an_interrupted_transfer_is_continued_by_the_next_call(server, tmp_path):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_file(source(server), tmp_path / "out", progress=interrupt)
+    assert not (tmp_path / "out" / "a.bin").exists()
+    assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY
+    assert server.requests[-1][1] is not None
+    assert "a.bin" in names(tmp_path / "out")
+    assert "partial" not in names(tmp_path / "out")
+
+
+def test_without_a_published_checksum_the_first_download_is_the_measure(server, tmp_path):
+    folder = tmp_path / "out"
+    assert fetch_file(source(server), folder).verified == "unknown"
+    assert names(folder) == ["a.bin", "a.bin.sha256"]
+    (folder / "a.bin").write_bytes(b"damaged")
+    assert fetch_file(source(server), folder).verified == "first download"
+    assert (folder / "a.bin").read_bytes() == BODY
+    (folder / "a.bin").unlink()
+    server.files["a.bin"] = b"another"
+    with pytest.raises(ValueError, match="wrong SHA-256"):
+        fetch_file(source(server), folder)
+    assert names(folder) == ["a.bin.sha256"]
+
+
+def test_a_damaged_file_on_disk_is_replaced(server, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for checksum in (f"sha256:{SHA256}", f"git-blob:{GIT_BLOB}"):
+        (folder / "a.bin").write_bytes(b"damaged")
+        assert fetch_file(source(server, checksum), folder).path.read_bytes() == BODY
+
+
+def test_missing_files_web_pages_and_dead_servers_are_clear(server, tmp_path):
+    with pytest.raises(ValueError, match="answers 404"):
+        fetch_file(source(server, name="absent"), tmp_path / "out")
+    server.files["page"] = b"<!DOCTYPE html><title>sign in</title>"
+    with pytest.raises(ValueError, match="something else"):
+        fetch_file(source(server, name="page"), tmp_path / "out")
+    dead = Source(file_name="a.bin", folder_url="http://127.0.0.1:9/")
+    with pytest.raises(ValueError, match="ConnectionError"):
+        fetch_file(dead, tmp_path / "out")
+    assert names(tmp_path / "out") == []
+
+
+def test_fetch_by_name_from_a_mirror(server, tmp_path, monkeypatch):
+    data = dict(DATASETS)
+    two = tuple(Source(file_name=n, folder_url="http://127.0.0.1:9/") for n in ("a.bin", "b.bin"))
+    data["two"] = type(DATASETS["emnist"])(files=two, about="", licence="", note="")
+    monkeypatch.setattr(fetching, "DATASETS", data)
+    server.files["b.bin"] = b"b"
+    first, second = fetch("two", mirror=server.url.rstrip("/"))
+    assert (first.path.name, second.path.read_bytes()) == ("a.bin", b"b")
+    assert first.path.parent == tmp_path / "cache" / "downloads" / "two"
+    with pytest.raises(ValueError, match="unknown data set 'z'; one of"):
+        fetch("z")
+
+
+def test_the_git_object_id_is_the_one_git_gives(tmp_path):
+    (tmp_path / "a.bin").write_bytes(BODY)
+    try:
+        said = subprocess.run(
+            ["git", "hash-object", "a.bin"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("git is not installed")
+    assert said == GIT_BLOB
+
+
+def test_the_table_of_sources_is_whole():
+    corpora = {"stackoverflow", "emnist", "cifar100", "shakespeare", "onstartups"}
+    assert set(DATASETS) == corpora | {"imdb", "mnist", "cifar10", "sst2"}
+    for data in DATASETS.values():
+        for entry in data.files:
+            assert entry.folder_url.startswith("https://")
+            kind, _, digest = entry.checksum.partition(":")
+            assert len(digest) == {"sha256": 64, "git-blob": 40, "": 0}[kind]

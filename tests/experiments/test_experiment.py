@@ -1,0 +1,363 @@
+"""Experiments: options, refusals, and that every experiment there is really runs."""
+
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialCarrier
+from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.experiment import Experiment, build, tag_prediction
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.preconditioners import Fixed
+from fedpriv.rng import Key
+from fedpriv.run.loop import rounds
+
+ISSUED = {
+    "adadps-tags",
+    "adadps-update-tags",
+    "dp-fedavg-tags",
+    "dp-fedadam-tags",
+    "dp-normfedavg-tags",
+    "fedavg-tags",
+    "adas-tags",
+    "dp2-tags",
+    "past-releases-tags",
+}
+
+
+def base(**options):
+    made = Experiment(
+        name="base",
+        description="",
+        noise_multiplier=1.0,
+        cohort=6.0,
+        rounds=4,
+        delta=1e-3,
+        l2_clip_norm=0.5,
+        preconditioner_top=10,
+    )
+    return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
+
+
+class TestOptions:
+    @pytest.mark.parametrize("name", [None, *sorted(find_experiments())])
+    def test_they_round_trip(self, name):
+        made = base() if name is None else load_experiment(name)
+        options = made.options()
+        assert made.with_options(options) == made
+        assert Experiment(name=made.name, description=made.description).with_options(options) == (
+            made.with_options({}) if made.task is tag_prediction else made
+        )
+        assert all("_" not in name for name in options)
+        assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
+
+    def test_every_field_but_the_fixed_is_an_option(self):
+        names = set(Experiment.__dataclass_fields__) - {"name", "description", "task", "carriers"}
+        assert set(base().options()) == {name.replace("_", "-") for name in names}
+
+    def test_values_take_the_options_type(self):
+        made = base(l2_clip_norm=2, rounds=np.int64(7), cohort=np.float32(2.5), seed=3.0)
+        options = made.options()
+        assert (options["l2-clip-norm"], options["rounds"], options["cohort"]) == (2.0, 7, 2.5)
+        assert [type(options[n]) for n in ("l2-clip-norm", "rounds", "cohort", "seed")] == [
+            float,
+            int,
+            float,
+            int,
+        ]
+
+    def test_nothing_else_changes(self):
+        made, changed = base(), base(l2_clip_norm=3.0)
+        different = {n for n, v in made.options().items() if changed.options()[n] != v}
+        assert different == {"l2-clip-norm"}
+        with pytest.raises(FrozenInstanceError):
+            made.rounds = 5
+
+    def test_given_noise_replaces_a_target_and_the_other_way_round(self):
+        targeted = base(target_epsilon=2.0)
+        assert (targeted.noise_multiplier, targeted.target_epsilon) == (None, 2.0)
+        noised = targeted.with_options({"noise-multiplier": 3.0})
+        assert (noised.noise_multiplier, noised.target_epsilon) == (3.0, None)
+        both = base(noise_multiplier=3.0, target_epsilon=2.0)
+        assert (both.noise_multiplier, both.target_epsilon) == (3.0, 2.0)
+
+    @pytest.mark.parametrize(
+        ("typo", "meant"),
+        [
+            ("l2-clip-norms", "l2-clip-norm"),
+            ("l2_clip_norm", "l2-clip-norm"),
+            ("round", "rounds"),
+            ("noise-multiplyer", "noise-multiplier"),
+            ("epsilon", "target-epsilon"),
+            ("server-optimiser", "server-optimizer"),
+            ("Cohort", "cohort"),
+        ],
+    )
+    def test_a_typo_is_told_what_was_meant(self, typo, meant):
+        with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
+            base().with_options({typo: 1})
+
+    @pytest.mark.parametrize("name", ["task", "name", "description", "carriers", "zzz", ""])
+    def test_what_is_no_option_is_refused(self, name):
+        with pytest.raises(ValueError, match="is not an option"):
+            base().with_options({name: "x"})
+
+
+BAD = [
+    ("inputs", "TFF"),
+    ("inputs", None),
+    ("inputs", 1),
+    ("precondition", "server"),
+    ("precondition", "None"),
+    ("precondition", ""),
+    ("side-information", "tfidf"),
+    ("bound", "clipping"),
+    ("bound", None),
+    ("noise", "laplace"),
+    ("noise", 1.0),
+    ("relation", "add"),
+    ("relation", "zero-out"),
+    ("sampling", "uniform"),
+    ("server-optimizer", "sgdm"),
+    ("aggregate", "mean"),
+    ("l2-clip-norm", 0.0),
+    ("l2-clip-norm", -1.0),
+    ("l2-clip-norm", math.nan),
+    ("l2-clip-norm", math.inf),
+    ("l2-clip-norm", "1.0"),
+    ("l2-clip-norm", None),
+    ("l2-clip-norm", True),
+    ("noise-multiplier", 0.0),
+    ("noise-multiplier", -1.0),
+    ("noise-multiplier", math.nan),
+    ("noise-multiplier", None),
+    ("target-epsilon", 0.0),
+    ("target-epsilon", -2.0),
+    ("target-epsilon", math.inf),
+    ("delta", 0.0),
+    ("delta", 1.0),
+    ("delta", -0.1),
+    ("delta", math.nan),
+    ("cohort", 0),
+    ("cohort", -3),
+    ("cohort", 61),
+    ("cohort", math.inf),
+    ("cohort-cap", 0),
+    ("cohort-cap", 7),
+    ("cohort-cap", 1.5),
+    ("rounds", 0),
+    ("rounds", -1),
+    ("rounds", 2.5),
+    ("rounds", None),
+    ("rounds", True),
+    ("local-learning-rate", 0.0),
+    ("local-learning-rate", math.inf),
+    ("local-batch-size", 0),
+    ("local-epochs", 0),
+    ("local-epochs", 1.5),
+    ("max-examples-per-user", 0),
+    ("server-learning-rate", 0.0),
+    ("server-learning-rate", -1.0),
+    ("seed", "0"),
+    ("seed", 0.5),
+    ("eval-every", 0),
+    ("eval-every", -1),
+    ("users", 0),
+    ("users", 61),
+    ("users", -1),
+    ("roster", "nobody"),
+    ("roster", 5),
+    ("normalise-regulariser", -1.0),
+    ("server-momentum", 1.0),
+    ("server-momentum", -0.1),
+    ("server-adaptivity", 0.0),
+    ("ema-decay", 1.0),
+    ("ema-decay", -0.5),
+    ("preconditioner-gain", 0.0),
+    ("preconditioner-gain", -1.0),
+    ("preconditioner-top", -1),
+]
+# Options that only act together with another.
+NEEDS = {
+    "normalise-regulariser": {"bound": "normalise"},
+    "server-momentum": {"server-optimizer": "momentum"},
+    "server-adaptivity": {"server-optimizer": "adam"},
+    "ema-decay": {"aggregate": "ema"},
+    "preconditioner-gain": {"precondition": "local"},
+    "preconditioner-top": {"precondition": "local"},
+}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("option", "value"), BAD)
+    def test_a_value_that_does_not_fit(self, tiny_corpus, option, value):
+        with pytest.raises(ValueError) as caught:
+            build(base().with_options({**NEEDS.get(option, {}), option: value}), tiny_corpus)
+        message = str(caught.value)
+        assert len(message) < 400 and "\n" not in message
+        # It is about that option, under a name its user can recognise.
+        words = {w for w in option.split("-") if w not in ("of", "per")} | {
+            "regulariser",
+            "adaptivity",
+            "beta1",
+            "multiplier",
+            "top",
+            "roster",
+            "cohort",
+        }
+        assert any(word in message.lower() for word in words)
+
+    @pytest.mark.parametrize(
+        ("options", "about"),
+        [
+            ({"bound": "none"}, "bound"),
+            ({"sampling": "fixed"}, "replace-one"),
+            ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, "whole"),
+            ({"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20}, "cohort_cap"),
+            ({"cohort-cap": 61}, "cohort_cap"),
+        ],
+    )
+    def test_parts_that_do_not_fit_together(self, tiny_corpus, options, about):
+        with pytest.raises(ValueError, match=about):
+            build(base().with_options(options), tiny_corpus)
+
+    def test_noise_without_any_amount_is_asked_for(self, tiny_corpus):
+        made = Experiment(name="n", description="")
+        with pytest.raises(ValueError, match=r"noise-multiplier.*target-epsilon"):
+            build(made, tiny_corpus)
+
+    def test_tag_prediction_needs_a_corpus(self):
+        with pytest.raises(ValueError, match="corpus"):
+            build(base(), None)
+
+
+class TestBuilding:
+    def test_the_plan_says_what_the_options_say(self, tiny_corpus):
+        parts = build(base(relation="replace-one", cohort_cap=20), tiny_corpus)
+        plan = parts.plan
+        assert (plan.num_users, plan.expected_cohort_size, plan.num_rounds) == (60, 6.0, 4)
+        assert (plan.noise_multiplier, plan.l2_bound, plan.stddev) == (1.0, 0.5, 0.5)
+        assert (plan.relation.value, plan.cohort_cap, plan.delta) == ("replace-one", 20, 1e-3)
+        assert plan.roster_sha256 == parts.task.roster_sha256
+        assert plan.max_examples_per_user == 256
+        assert plan.sampler.sampling_prob == pytest.approx(0.1)
+
+    def test_defaults_follow_the_roster(self, tiny_corpus):
+        plan = build(base(cohort=None, delta=None), tiny_corpus).plan
+        assert plan.expected_cohort_size == 3.0 and plan.delta == pytest.approx(60**-1.1)
+        small = build(base(cohort=None, users=8), tiny_corpus)
+        assert small.plan.expected_cohort_size == 1.0 and len(small.task.roster) == 8
+
+    @pytest.mark.parametrize("given", [{"noise_multiplier": 1.0}, {"target_epsilon": 2.0}])
+    def test_noise_none_drops_the_noise_and_with_it_the_promise(self, tiny_corpus, given):
+        plan = build(base(**given, noise="none"), tiny_corpus).plan
+        assert not plan.is_private and plan.stddev == 0.0 and plan.target_epsilon is None
+        assert math.isinf(plan.epsilon(1).value)
+
+    def test_calibration_never_exceeds_its_target(self, tiny_corpus):
+        plan = build(base(target_epsilon=2.0), tiny_corpus).plan
+        assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
+
+    @pytest.mark.parametrize("bound", ["clip", "normalise", "none"])
+    @pytest.mark.parametrize(
+        "placement", ["none", "local", "update", "both", "scale-then-privatise"]
+    )
+    def test_every_bound_with_every_placement(self, tiny_corpus, bound, placement):
+        free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
+        parts = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
+        wrapped = placement in ("update", "both", "scale-then-privatise")
+        assert isinstance(parts.bound, Rounded) == (bound != "none")
+        inner = parts.bound.bound if bound != "none" else parts.bound
+        assert isinstance(inner, Preconditioned) == wrapped
+        inner = inner.bound if wrapped else inner
+        assert type(inner) is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
+        assert (parts.trainer.multiplier is not None) == (placement in ("local", "both"))
+        assert isinstance(parts.round.guide, Fixed) == (placement == "scale-then-privatise")
+        assert (parts.side_information is None) == (placement == "none")
+        assert parts.plan.l2_bound == (None if bound == "none" else 0.5)
+
+    @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
+    def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
+        side = build(base(precondition="local", side_information=kind), tiny_corpus)
+        multiplier = side.side_information.multiplier
+        assert set(multiplier) == {"kernel"}
+        assert multiplier["kernel"].shape == (len(tiny_corpus.view().words), 1)
+        assert multiplier["kernel"].dtype == np.float32 and (multiplier["kernel"] > 0).all()
+        assert multiplier["kernel"].max() <= 200.0 * (1 + 1e-6)
+        assert len(np.unique(multiplier["kernel"])) > 1
+        assert side.side_information.source == "public"
+
+    @pytest.mark.parametrize("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
+    @pytest.mark.parametrize("aggregate", ["none", "ema"])
+    def test_every_optimiser_and_aggregate_runs(self, tiny_corpus, name, aggregate):
+        parts = build(base(server_optimizer=name, aggregate=aggregate), tiny_corpus)
+        (*_, (record, state)) = run_two(parts)
+        assert record.released.round_num == state.round_num == 2 and all_finite(state.params)
+        assert ("average" in state.aggregate) == (aggregate == "ema")
+
+
+def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
+    """As when a task is exchanged by hand: the ε would be of other sampling than there is."""
+    parts = build(base(), tiny_corpus)
+    other = build(base(users=59), tiny_corpus)
+    with pytest.raises(ValueError, match="roster has 59 users, the plan was made for 60"):
+        replace(parts, task=other.task)
+    assert replace(other, bound=parts.bound).task is other.task
+
+
+def run_two(parts):
+    carrier = SerialCarrier(
+        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    )
+    run = rounds(parts, carrier, Key.simulation(0), eval_every=2)
+    return [next(run), next(run)]
+
+
+def all_finite(params):
+    return all(np.isfinite(array).all() for array in params.values())
+
+
+class TestEveryExperiment:
+    def test_those_of_the_issue_are_there(self):
+        assert set(find_experiments()) >= ISSUED
+
+    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    def test_its_name_is_its_own(self, name):
+        made = load_experiment(name)
+        assert made.name == name and made.description and "serial" in made.carriers
+        assert set(made.carriers) <= {"serial", "threads", "ray", "flower"}
+
+    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    def test_every_experiment_runs_two_rounds_on_the_serial_carrier(self, tiny_corpus, name):
+        made = load_experiment(name)
+        fit = {"rounds": 3, "delta": 1e-2}
+        if made.task is tag_prediction:
+            fit["roster"] = None
+        parts = build(made.with_options(fit), tiny_corpus)
+        before = parts.task.init_params(Key.simulation(0))
+        records = run_two(parts)
+        assert [record.released.round_num for record, _ in records] == [1, 2]
+        assert [record.released.attempt for record, _ in records] == [1, 1]
+        assert all(record.diagnostics.num_failed == 0 for record, _ in records)
+        params = records[-1][1].params
+        assert all_finite(params) and any((params[n] != before[n]).any() for n in params)
+        private = made.noise != "none"
+        assert parts.plan.is_private == private
+        assert (records[-1][0].released.epsilon is not None) == private
+
+    def test_names_that_are_not_there(self):
+        with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
+            load_experiment("adadps-tag")
+        with pytest.raises(ValueError, match="fedpriv list"):
+            load_experiment("zzzzzz")
+        with pytest.raises(ValueError, match="cannot be imported"):
+            load_experiment("no_such_module:thing")
+        with pytest.raises(ValueError, match="cannot be imported"):
+            load_experiment("simulations.tags:thing")
+        with pytest.raises(ValueError, match="neither an Experiment"):
+            load_experiment("builtins:dict")
+
+    def test_one_of_your_own_by_module_and_function(self):
+        assert load_experiment("simulations.tags:fedavg_tags").name == "fedavg-tags"

@@ -1,0 +1,109 @@
+"""The carriers' oracle for dense modules: the very integers, one by one and many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.backends import SerialCarrier
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.ray.cluster import Cluster
+from fedpriv.backends.resources import Request
+from fedpriv.mechanisms import Clip, Normalise, Rounded
+from fedpriv.rng import Key
+from fedpriv.training.local.module import ModuleTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer
+
+HERE = Path(__file__).parent
+
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+stub = _load(HERE.parent / "flower" / "stub_grid.py")
+dense = _load(HERE / "dense_task.py")
+
+KEY = Key.simulation(1).fold("users").fold(4).fold(2)
+BOUNDS = {
+    "clip": Rounded(bound=Clip(l2_clip_norm=0.3)),
+    "normalise": Rounded(bound=Normalise(l2_clip_norm=0.7, regulariser=0.1)),
+}
+ONE_BY_ONE, MANY_AT_ONCE = dense.task(1), dense.task(32)
+TASKS = {"one by one": ONE_BY_ONE, "many at once": MANY_AT_ONCE}
+
+
+def total(carrier, task, bound):
+    done = carrier.partial_sum(
+        params=task.init_params(Key.simulation(9)),
+        bound=bound,
+        cohort=task.roster,
+        key=KEY,
+        round_num=4,
+        attempt=2,
+    )
+    assert (done.num_users, done.num_failed) == (len(task.roster), 0)
+    return done
+
+
+def serial(task):
+    trainer = task.trainer(dense.SCHEDULE, {})
+    assert isinstance(trainer, ModuleTrainer if task is ONE_BY_ONE else VectorisedTrainer)
+    return SerialCarrier(trainer=trainer, data=task.data)
+
+
+def assert_very_same(found, expected):
+    found, expected = tree.to_dense(found.total), tree.to_dense(expected.total)
+    for name, tensor in expected.items():
+        assert tensor.dtype.kind == found[name].dtype.kind == "i" and tensor.any()
+        np.testing.assert_array_equal(found[name], tensor)
+
+
+@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize(("num_nodes", "num_shards"), [(1, 0), (5, 0), (12, 0), (7, 2)])
+def test_flower(num_nodes, num_shards, task, bound):
+    strategy = UserLevelStrategy(
+        roster=task.roster, schedule=dense.SCHEDULE, multiplier={}, settings=GridSettings()
+    )
+    grid = stub.StubGrid(stub.nodes(task, num_nodes, num_shards))
+    carrier = strategy.start(grid, lambda carrier: carrier)
+    assert_very_same(total(carrier, task, bound), total(serial(task), task, bound))
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE))
+        with Cluster(Request(workers=4)) as cluster:
+            cluster.start(1 << 20)
+            yield cluster
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_ray(cluster, workers, task):
+    from fedpriv.backends.ray.backend import RayCarrier
+
+    users_at_once = 1 if task is ONE_BY_ONE else 32
+    carrier = RayCarrier(
+        share=replace(cluster.share, num_workers=workers, num_cpus=0.1),
+        make_workplace=functools.partial(dense.workplace, users_at_once=users_at_once),
+        data=task.data,
+        max_examples=dense.SCHEDULE.max_examples,
+    )
+    with contextlib.closing(carrier):
+        for bound in BOUNDS.values():
+            assert_very_same(total(carrier, task, bound), total(serial(task), task, bound))

@@ -1,0 +1,356 @@
+"""Law: whatever prints the ε of a run that knows private things says what that ε does not cover."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy import sparse
+from torch import nn
+from typer.testing import CliRunner
+
+from fedpriv import cli
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.mechanisms import SideInformation
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_loss
+
+MARK = "does NOT cover"
+SIDE = "side information taken from"
+
+
+def central_task(source, provenance):
+    rng = np.random.default_rng(0)
+    x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
+    y = (x.toarray()[:, 0] > 0).astype(np.int64)
+
+    def measure(params):
+        accuracy, loss = accuracy_and_loss(params, x, y)
+        return Metrics(accuracy=accuracy, loss=loss, num_examples=60)
+
+    scales = SideInformation(
+        multiplier={"weight": np.ones(5, np.float32)}, source=source, description="counted words"
+    )
+    return CentralTask(
+        name="sixty",
+        train=LogisticGradients(x, y),
+        num_train=60,
+        init=zeros({"weight": (5,), "bias": (1,)}),
+        measure=measure,
+        side={"frequency": lambda: scales},
+        provenance=provenance,
+        synthetic=True,
+    )
+
+
+def central(source="public", listed=(), **options):
+    provenance = {
+        "features": {"vocabulary": {"source": "private" if listed else "public", "words": 2000}},
+        "words": 2000,
+        "private_side_information": list(listed),
+    }
+    return CentralExperiment(
+        name="central",
+        description="A test.",
+        task=lambda experiment: central_task(source, provenance),
+        batch_size=6,
+        steps=4,
+        noise_multiplier=1.0,
+        learning_rate=0.5,
+        eval_every=2,
+        delta=1e-3,
+        **options,
+    )
+
+
+class Guided(ModuleTask):
+    """A task of one's own that has side information."""
+
+    source = "private"
+
+    def side_information(self, kind, *, gain, top, power):
+        return SideInformation(
+            multiplier={"weight": np.ones((2, 1), np.float32)},
+            source=self.source,
+            description="counted words",
+        )
+
+
+def module(source):
+    users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
+
+    def task(experiment, corpus):
+        made = Guided(
+            name="dense",
+            module=lambda: nn.Linear(3, 2),
+            loss=nn.functional.cross_entropy,
+            users=users,
+            synthetic=True,
+        )
+        made.source = source
+        return made
+
+    return Experiment(
+        name="dense",
+        description="A test.",
+        task=task,
+        noise_multiplier=1.0,
+        cohort=2.0,
+        delta=0.01,
+        rounds=4,
+        precondition="local",
+    )
+
+
+def published_corpus(folder, published):
+    counts = {}
+    if published:
+        counts = {
+            "published_word_counts": {f"w{i}": 9 - i for i in range(8)},
+            "published_tag_counts": {"t0": 5, "t1": 4},
+        }
+    writer = CorpusWriter(
+        folder,
+        name="synthetic-p",
+        synthetic=True,
+        source={"kind": "test"},
+        licence="none",
+        credit="nobody",
+        max_words=8,
+        max_tags=2,
+    )
+    with writer:
+        for user in ("r0", "r1", "p0", "p1"):
+            for i in range(8):
+                tokens = [f"w{i}", "w0"]
+                writer.add(
+                    Sentence(user_id=user, tokens=tokens, title_tokens=[], tags=[f"t{i % 2}"])
+                )
+        spec = RosterSpec(name="r", rule="declared", ids=["r0", "r1"])
+        return writer.finish([spec], default_roster="r", **counts)
+
+
+TAGS = ("--rounds", 4, "--cohort", 1, "--delta", 0.01, "--noise-multiplier", 1)
+# Experiment, its options, and what its ε does not cover.
+KINDS = {
+    "central side information": (
+        "coverage_test:central_side",
+        (),
+        [f"{SIDE} private examples"],
+    ),
+    "central vocabulary": (
+        "coverage_test:central_words",
+        (),
+        ["vocabulary taken from private examples", "idf taken from private examples"],
+    ),
+    "central both": (
+        "coverage_test:central_both",
+        (),
+        ["vocabulary taken from private examples", f"{SIDE} private examples"],
+    ),
+    "federated module": ("coverage_test:dense", (), [f"{SIDE} rostered users"]),
+    "federated vocabulary": (
+        "dp-fedavg-tags",
+        TAGS,
+        ["vocabulary, tag list and word counts taken from rostered users"],
+    ),
+    "federated side information": (
+        "adadps-tags",
+        TAGS,
+        [
+            "vocabulary, tag list and word counts taken from rostered users",
+            f"{SIDE} rostered users",
+        ],
+    ),
+}
+PUBLIC = {
+    "central": ("coverage_test:central_public", ()),
+    "federated module": ("coverage_test:dense_public", ()),
+    "federated side information": ("adadps-tags", TAGS),
+}
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    side = {"guide": "side-information"}
+    found = ModuleType("coverage_test")
+    found.central_side = lambda: central("private", **side)
+    found.central_words = lambda: central(listed=("vocabulary", "idf"))
+    found.central_both = lambda: central("private", ("vocabulary",), **side)
+    found.central_public = lambda: central(**side)
+    found.ideal = lambda: central(guide="ideal", micro_batch=2)
+    found.dense = lambda: module("private")
+    found.dense_public = lambda: module("public")
+    monkeypatch.setitem(sys.modules, "coverage_test", found)
+
+
+def call(*arguments, status=0):
+    result = CliRunner().invoke(cli.app, [str(a) for a in arguments])
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def words(page):
+    """What a page says, and what is read aloud of its pictures."""
+    page = re.sub(r"<style.*?</style>", "", page, flags=re.DOTALL)
+    aloud = " ".join(re.findall(r'aria-label="([^"]*)"', page))
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page) + aloud))
+
+
+def outputs(tmp_path, reference, options, published):
+    """Every text in which a run's ε is printed, and the JSON documents that hold it."""
+    folder, more = tmp_path / "run", ()
+    if "tags" in reference:
+        more = ("--corpus", published_corpus(tmp_path / "corpus", published).directory)
+    ran = call("run", reference, *options, *more, "--out", folder)
+    twin = tmp_path / "twin"
+    told = json.loads(
+        call("run", reference, *options, *more, "--seed", 1, "--out", twin, "--json").stdout
+    )
+    page, card = tmp_path / "compare.html", tmp_path / "model" / "README.md"
+    compared = call("compare", folder, twin, "--out", page)
+    call("export", folder, "--to", card.parent)
+    report = (folder / "report.html").read_text()
+    head = report[report.index("<header>") : report.index("</header>")]
+    texts = {
+        "run": next(x for x in ran.stdout.splitlines() if x.startswith("privacy")),
+        "verify": call("verify", folder).stdout,
+        "compare": compared.stdout,
+        "comparison page": words(page.read_text()),
+        "comparison table": words(page.read_text().partition('<p class="note"')[0]),
+        "report": words(report),
+        "headline": words(head),
+        "ε panel": words(report[report.index("ε spent") :].partition("<svg")[0]),
+        "statement": words(report[report.index("What the privacy guarantee says") :]),
+        "card": card.read_text(),
+        "card's figure": next(x for x in card.read_text().splitlines() if x.startswith("| ε |")),
+    }
+    documents = {
+        "run --json": told,
+        "summary.json": json.loads((folder / "summary.json").read_text()),
+        "verify --json": json.loads(call("verify", folder, "--json").stdout),
+        "compare --json": json.loads(call("compare", folder, twin, "--json").stdout)[0],
+    }
+    return texts, documents
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
+    reference, options, phrases = KINDS[kind]
+    texts, documents = outputs(tmp_path, reference, options, published=True)
+    for name, text in texts.items():
+        assert "ε" in text, name
+        for phrase in [MARK, *phrases]:
+            assert phrase in " ".join(text.split()), (name, phrase, text)
+    for name, document in documents.items():
+        assert 0 < document["epsilon"] < 100, name
+        assert document["epsilon_does_not_cover"] == phrases, name
+
+
+@pytest.mark.parametrize("kind", PUBLIC)
+def test_what_covers_everything_bears_no_mark(tmp_path, kind):
+    texts, documents = outputs(tmp_path, *PUBLIC[kind], published=False)
+    assert not [name for name, text in texts.items() if "NOT cover" in text or "‡" in text]
+    assert all(document["epsilon_does_not_cover"] == [] for document in documents.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secure_run_refuses_private_knowledge(tmp_path, kind):
+    reference, options, phrases = KINDS[kind]
+    more = ()
+    if "tags" in reference:
+        more = ("--corpus", published_corpus(tmp_path / "corpus", True).directory)
+    out = tmp_path / "run"
+    failed = call("run", reference, *options, *more, "--secure", "--out", out, status=1)
+    said = str(failed.exception)
+    assert "a secure run may not use" in said and "run a simulation" in said
+    assert all(phrase in said for phrase in phrases) and not out.exists()
+
+
+@pytest.mark.parametrize("kind", PUBLIC)
+def test_a_secure_run_with_public_knowledge_runs(tmp_path, kind):
+    reference, options = PUBLIC[kind]
+    more = ()
+    if "tags" in reference:
+        more = ("--corpus", published_corpus(tmp_path / "corpus", False).directory)
+    shown = call("run", reference, *options, *more, "--secure", "--out", tmp_path / "run").stdout
+    assert "secure" in shown and MARK not in shown
+
+
+def test_the_vocabulary_is_said_to_be_private_and_not_a_count(tmp_path):
+    texts, _ = outputs(tmp_path, *KINDS["central vocabulary"][:2], published=True)
+    said = texts["statement"]
+    assert "Vocabulary: 2,000 words chosen by private examples." in said
+    assert "Vocabulary: 2000." not in said and "NOT covered by ε" in said
+    assert "public beforehand" not in said
+
+
+class TestIdeal:
+    """Noise that nothing is promised of: it looks at clean private gradients."""
+
+    REFERENCE = "coverage_test:ideal"
+
+    def test_it_is_said_in_every_output(self, tmp_path):
+        parts = build_central(sys.modules["coverage_test"].ideal())
+        stddev = f"standard deviation {parts.round.unpromised_stddev:.4g} is added"
+        assert stddev == "standard deviation 2 is added"
+        texts, documents = outputs(tmp_path, self.REFERENCE, (), published=False)
+        for name, text in texts.items():
+            if not name.startswith("compar"):
+                whole = " ".join(text.split())
+                assert stddev in whole, (name, whole)
+                assert "clean gradients of private examples" in whole, name
+            assert "no noise" not in text and "without noise" not in text.lower(), name
+            assert "Nothing has been released yet" not in text, name
+        for name, document in documents.items():
+            assert document["epsilon"] is None and document["epsilon_does_not_cover"] == [], name
+        assert stddev in documents["verify --json"]["reason"]
+        assert documents["compare --json"]["private"] is False
+        assert "Not private" in texts["headline"] and "not private" in texts["compare"]
+
+    def test_without_noise_it_says_so(self, tmp_path):
+        options = ("-s", "noise=none", "-s", "noise-multiplier=none")
+        texts, _ = outputs(tmp_path, self.REFERENCE, options, published=False)
+        for name in ("verify", "run"):
+            assert "no noise is added" in texts[name]
+        assert "This run adds no noise." in texts["statement"]
+
+    def test_a_secure_run_refuses_it(self, tmp_path):
+        failed = call("run", self.REFERENCE, "--secure", "--out", tmp_path / "run", status=1)
+        assert "may not use side information" in str(failed.exception)
+
+
+def test_a_tampered_summary_is_found(tmp_path):
+    folder = tmp_path / "run"
+    call("run", "coverage_test:central_side", "--out", folder)
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text())
+    assert json.loads(call("verify", folder, "--json").stdout)["ok"]
+    file.write_text(json.dumps({**summary, "epsilon_does_not_cover": []}))
+    found = json.loads(call("verify", folder, "--json", status=1).stdout)
+    [check] = [check for check in found["checks"] if not check["ok"]]
+    assert check["name"] == "summary" and "does not cover" in check["text"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "edited"])
+def test_without_the_documents_own_word_nothing_is_claimed_to_be_covered(tmp_path, damage):
+    folder = tmp_path / "run"
+    call("run", "coverage_test:central_public", "--out", folder)
+    file = folder / "experiment.json"
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), "side_information": None}))
+    shown = call("verify", folder, status=0 if damage == "gone" else 1).stdout
+    assert f"{MARK}: whatever experiment.json would name" in shown

@@ -1,0 +1,399 @@
+"""Centralised experiments in run folders: charged every step, kept at evaluations, resumed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy import sparse
+from typer.testing import CliRunner
+
+from fedpriv import cli
+from fedpriv.backends import SerialCarrier
+from fedpriv.backends.flower.settings import read_experiment
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.privacy.ledger.ledger import Ledger, LedgerError
+from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.plan import Plan
+from fedpriv.rng import Key
+from fedpriv.run.folder import read_lines
+from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import on_ray, on_threads, resume_job, serial, start_job
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_loss
+
+NAME = "made_up_central:made_up"
+
+
+def task(experiment):
+    rng = np.random.default_rng(0)
+    x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
+    y = (x.toarray()[:, 0] > 0).astype(np.int64)
+
+    def measure(params):
+        accuracy, loss = accuracy_and_loss(params, x, y)
+        return Metrics(accuracy=accuracy, loss=loss, num_examples=60)
+
+    return CentralTask(
+        name="sixty",
+        train=LogisticGradients(x, y),
+        num_train=60,
+        init=zeros({"weight": (5,), "bias": (1,)}),
+        measure=measure,
+        public=LogisticGradients(x[:10], y[:10]),
+        num_public=10,
+        synthetic=True,
+    )
+
+
+def made_up():
+    return CentralExperiment(
+        name="made-up",
+        description="A test.",
+        task=task,
+        batch_size=6,
+        steps=20,
+        noise_multiplier=1.0,
+        learning_rate=0.5,
+        optimizer="adam",
+        guide="public-rmsprop",
+        eval_every=6,
+        delta=1e-3,
+    )
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    module = ModuleType("made_up_central")
+    module.made_up = made_up
+    monkeypatch.setitem(sys.modules, "made_up_central", module)
+
+
+class Dying(SerialCarrier):
+    """Dies in the middle of a step, after its charge."""
+
+    def __init__(self, parts, at):
+        super().__init__(trainer=parts.trainer, measure=parts.task.evaluate)
+        self._at = at
+
+    def partial_sum(self, **given):
+        if (given["round_num"], given["attempt"]) == self._at:
+            raise KeyboardInterrupt
+        return super().partial_sum(**given)
+
+
+def dies(at):
+    return lambda experiment, parts: Dying(parts, at)
+
+
+def kept(folder):
+    return [line["round_num"] for line in read_lines(folder, "rounds")]
+
+
+def model(folder, round_num):
+    from fedpriv.checkpoints.store import CheckpointStore
+
+    return CheckpointStore(folder / "checkpoints").load(round_num)[0]
+
+
+def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
+    summary = start_job(made_up(), NAME, None, tmp_path / "r").run()
+    parts = build_central(made_up())
+    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+    *_, (record, state) = rounds(parts, carrier, Key.simulation(0), eval_every=6)
+    found = model(tmp_path / "r", 20)
+    assert all(np.array_equal(found[name], state.params[name]) for name in state.params)
+    assert summary["accuracy_public"] == record.released.accuracy_public > 0.5
+    assert (summary["rounds"], summary["charges"], summary["unit"]) == (20, 20, "example")
+    assert summary["epsilon"] == parts.plan.epsilon(20).value
+
+
+def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
+    start_job(made_up(), NAME, None, tmp_path / "r", keep_last=None).run()
+    assert kept(tmp_path / "r") == [6, 12, 18, 20]
+    assert [line["round_num"] for line in read_lines(tmp_path / "r", "diagnostics")] == [
+        6,
+        12,
+        18,
+        20,
+    ]
+    found = verify_run(tmp_path / "r")
+    assert found.ok, found.checks
+    assert (found.num_charges, found.num_releases, found.num_lost) == (20, 4, 0)
+    assert found.epsilon == made_up_plan().epsilon(20)
+
+
+@pytest.mark.parametrize("ends", ["with its steps", "by its budget"])
+def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
+    """Step 20, or step 15 where no more can be paid for, is none of every sixth."""
+    options, last = {}, 20
+    if ends == "by its budget":
+        options, last = {"noise-multiplier": 1.0}, 15
+        options["target-epsilon"] = made_up_plan().epsilon(15).value * (1 + 1e-6)
+    experiment, folder = made_up().with_options(options), tmp_path / "r"
+    start_job(experiment, NAME, None, folder).run()
+    parts = build_central(experiment)
+    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
+    *_, (record, state) = rounds(parts, carrier, Key.simulation(0), eval_every=6)
+    assert state.round_num == last and kept(folder) == [*range(6, last, 6), last]
+    for name, array in model(folder, last).items():
+        np.testing.assert_array_equal(array, state.params[name])
+    with Ledger.open(folder / "ledger.jsonl") as ledger:
+        assert ledger.has_release(last, 1) and ledger.history.rounds_done == last
+    line = read_lines(folder, "rounds")[-1]
+    assert line["accuracy_public"] == record.released.accuracy_public is not None
+    job = resume_job(folder)
+    assert job.state.round_num == last
+    np.testing.assert_array_equal(job.state.params["weight"], state.params["weight"])
+    job.folder.close()
+
+
+def made_up_plan():
+    return build_central(made_up()).plan
+
+
+@pytest.mark.parametrize(
+    ("at", "goes_on_from", "reaches", "lost"),
+    [((3, 1), 0, 17, 3), ((9, 1), 6, 17, 3), ((13, 1), 12, 19, 1), ((20, 1), 18, 18, 2)],
+)
+def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, at, goes_on_from, reaches, lost):
+    """Steps since are lost attempts: spent, so that the run ends that much earlier."""
+    folder = tmp_path / "r"
+    with pytest.raises(KeyboardInterrupt):
+        start_job(made_up(), NAME, None, folder, make_carrier=dies(at)).run()
+    assert verify_run(folder).ok
+    job = resume_job(folder)
+    assert job.state.round_num == goes_on_from
+    assert job.ledger.charges == at[0]
+    summary = job.run()
+    assert (summary["rounds"], summary["charges"]) == (reaches, 20)
+    assert summary["epsilon"] == made_up_plan().epsilon(20).value
+    found = verify_run(folder)
+    assert found.ok, found.checks
+    assert (found.num_charges, found.num_lost) == (20, lost)
+    assert found.epsilon == made_up_plan().epsilon(20)
+    assert kept(folder)[-1] == reaches and len(set(kept(folder))) == len(kept(folder))
+
+
+def test_killed_twice_at_the_same_step(tmp_path):
+    folder = tmp_path / "r"
+    with pytest.raises(KeyboardInterrupt):
+        start_job(made_up(), NAME, None, folder, make_carrier=dies((9, 1))).run()
+    with pytest.raises(KeyboardInterrupt):
+        resume_job(folder, make_carrier=dies((9, 2))).run()
+    summary = resume_job(folder).run()
+    # 1 to 9, then 7 to 9 twice more: 12 and 15 charges; five are left for 7 to 14... of 20.
+    assert (summary["rounds"], summary["charges"]) == (14, 20)
+    found = verify_run(folder)
+    assert found.ok and found.num_lost == 6
+
+
+def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
+    """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
+    with pytest.raises(KeyboardInterrupt):
+        start_job(made_up(), NAME, None, tmp_path / "a", make_carrier=dies((9, 1))).run()
+    resume_job(tmp_path / "a", keep_last=None).run()
+    start_job(made_up(), NAME, None, tmp_path / "b", keep_last=None).run()
+    assert np.array_equal(model(tmp_path / "a", 6)["weight"], model(tmp_path / "b", 6)["weight"])
+    assert not np.array_equal(
+        model(tmp_path / "a", 12)["weight"], model(tmp_path / "b", 12)["weight"]
+    )
+
+
+@pytest.mark.parametrize("place", ["release", "record"])
+def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
+    from fedpriv.run.folder import RunFolder
+
+    def dead(self, *given):
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "r"
+    job = start_job(made_up(), NAME, None, folder)
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        if place == "release":
+            broken.setattr(Ledger, "release", dead)
+        else:
+            broken.setattr(RunFolder, "record", dead_when_due(RunFolder.record))
+        job.run()
+    job = resume_job(folder)
+    assert job.state.round_num == 6 and kept(folder) == [6]
+    assert job.run()["rounds"] == 20
+    assert verify_run(folder).ok and verify_run(folder).num_lost == 0
+    assert kept(folder) == [6, 12, 18, 20]
+
+
+def dead_when_due(record):
+    def write(self, released, diagnostics):
+        if released["round_num"] == 6:
+            raise KeyboardInterrupt
+        record(self, released, diagnostics)
+
+    return write
+
+
+def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
+    start_job(made_up(), NAME, None, tmp_path / "r").run()
+    summary = resume_job(tmp_path / "r").run()
+    assert (summary["rounds"], summary["charges"]) == (20, 20)
+    assert summary["accuracy_public"] is not None
+    assert verify_run(tmp_path / "r").ok
+
+
+def test_without_noise(tmp_path):
+    plain = made_up().with_options({"noise": "none", "bound": "none"})
+    summary = start_job(plain, NAME, None, tmp_path / "r").run()
+    assert summary["epsilon"] is None and verify_run(tmp_path / "r").ok
+
+
+def test_a_tampered_line_is_found(tmp_path):
+    start_job(made_up(), NAME, None, tmp_path / "r").run()
+    file = tmp_path / "r" / "rounds.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[1]["round_num"] = 13  # charged, on the way to step 18, and released to nobody
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = verify_run(tmp_path / "r")
+    assert not found.ok and "not released" in str(found.checks)
+
+
+class TestLedger:
+    def ledger(self, path, unit="example", rounds=20):
+        plan = Plan(
+            num_users=60,
+            expected_cohort_size=6,
+            num_rounds=rounds,
+            bound="clip",
+            l2_bound=1.0,
+            noise="gaussian",
+            noise_multiplier=1.0,
+            unit=unit,
+        )
+        return Ledger.create(path / f"{unit}.jsonl", plan=plan, mode="simulation")
+
+    def charged(self, ledger, *pairs):
+        for pair in pairs:
+            ledger.charge(*pair)
+
+    def test_a_release_stands_for_the_steps_since_the_one_before(self, tmp_path):
+        with self.ledger(tmp_path) as ledger:
+            self.charged(ledger, (1, 1), (2, 1), (3, 1))
+            assert len(ledger.lost) == 3  # nothing came of them so far
+            ledger.release(3, 1, "0" * 64)
+            assert ledger.lost == () and ledger.history.rounds_done == 3
+            self.charged(ledger, (4, 1), (5, 1), (4, 2))
+            assert len(ledger.lost) == 3
+            ledger.release(4, 2, "0" * 64)
+            assert [(c.round_num, c.attempt) for c in ledger.lost] == [(4, 1), (5, 1)]
+            self.charged(ledger, (5, 2), (6, 1))
+            ledger.release(6, 1, "0" * 64)
+            assert [(c.round_num, c.attempt) for c in ledger.lost] == [(4, 1), (5, 1)]
+            assert ledger.history.rounds_done == 6 and ledger.charges == 8
+            assert ledger.epsilon() == ledger.plan.epsilon(8)
+
+    def test_users_rounds_are_lost_without_a_release_of_their_own(self, tmp_path):
+        with self.ledger(tmp_path, unit="user") as ledger:
+            self.charged(ledger, (1, 1), (2, 1))
+            ledger.release(2, 1, "0" * 64)
+            assert [(c.round_num, c.attempt) for c in ledger.lost] == [(1, 1)]
+            assert ledger.history.rounds_done == 1
+
+    def test_no_step_is_left_out(self, tmp_path):
+        """A release stands for steps that were charged, so none may be missing."""
+        with self.ledger(tmp_path) as ledger:
+            self.charged(ledger, (1, 1))
+            with pytest.raises(LedgerError, match="round 3 is charged before round 2"):
+                ledger.charge(3, 1)
+
+    def test_only_what_was_charged_last_is_released(self, tmp_path):
+        with self.ledger(tmp_path) as ledger:
+            self.charged(ledger, (1, 1), (2, 1))
+            with pytest.raises(LedgerError, match="not what was charged last"):
+                ledger.release(1, 1, "0" * 64)
+
+
+class TestRefusals:
+    def test_other_engines_before_a_folder_is_made(self, tmp_path):
+        for make_carrier in (on_threads(2), on_ray(Unused(), NAME, None)):
+            with pytest.raises(ValueError, match="one process; leave --engine out"):
+                start_job(made_up(), NAME, None, tmp_path / "r", make_carrier=make_carrier)
+        assert not (tmp_path / "r").exists()
+
+    def test_a_corpus(self, tmp_path, tiny_corpus):
+        with pytest.raises(ValueError, match="brings its own data"):
+            start_job(made_up(), NAME, tiny_corpus, tmp_path / "r")
+        assert not (tmp_path / "r").exists()
+
+    def test_flower(self):
+        with pytest.raises(ValueError, match="centralised and has no nodes"):
+            read_experiment({"experiment": NAME})
+
+    def test_something_else(self):
+        sys.modules["made_up_central"].other = lambda: 3
+        with pytest.raises(ValueError, match="returned a int, neither"):
+            load_experiment("made_up_central:other")
+
+
+class Unused:
+    """A cluster that must not be started."""
+
+    share = None
+
+
+class TestCommand:
+    def run(self, *arguments):
+        return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+    def test_by_module_and_function(self, tmp_path):
+        said = self.run("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
+        assert said.exit_code == 0, said.output
+        assert "SYNTHETIC data sixty, 60 training examples" in said.output
+        assert "on the test set" in said.output and "example-level" in said.output
+        assert "user" not in said.output
+        assert (tmp_path / "r" / "report.html").is_file()
+        document = json.loads((tmp_path / "r" / "experiment.json").read_text())
+        assert document["experiment"]["seed"] == 3 and document["plan"]["unit"] == "example"
+        verified = self.run("verify", tmp_path / "r")
+        assert verified.exit_code == 0, verified.output
+
+    def test_by_name(self, tmp_path, monkeypatch):
+        package = ModuleType("simulations")
+        package.EXPERIMENTS = (made_up,)
+        monkeypatch.setitem(sys.modules, "simulations", package)
+        assert "made-up" in self.run("list").output
+        said = self.run("run", "made-up", "--out", tmp_path / "r", "-s", "steps=3", "--json")
+        assert said.exit_code == 0, said.output
+        assert json.loads(said.output)["experiment"] == "made-up"
+
+    def test_resumed(self, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            start_job(made_up(), NAME, None, tmp_path / "r", make_carrier=dies((9, 1))).run()
+        said = self.run("run", "--resume", tmp_path / "r", "--json")
+        assert said.exit_code == 0, said.output
+        assert json.loads(said.output)["rounds"] == 17
+
+    @pytest.mark.parametrize("engine", ["threads", "ray"])
+    def test_engines(self, tmp_path, engine):
+        said = self.run("run", NAME, "--out", tmp_path / "r", "--engine", engine)
+        assert "leave --engine out" in str(said.exception)
+        assert not (tmp_path / "r").exists()
+
+    def test_options_of_federated_runs(self, tmp_path):
+        for option in (("--corpus", "x"), ("--rounds", 3), ("--server-optimizer", "adam")):
+            said = self.run("run", NAME, "--out", tmp_path / "r", *option)
+            assert isinstance(said.exception, ValueError), said.output
+        assert not (tmp_path / "r").exists()
+
+
+def test_the_serial_factory_knows_both_kinds():
+    carrier = serial(made_up(), build_central(made_up()))
+    assert isinstance(carrier, SerialCarrier)
+    assert (
+        carrier.evaluate(
+            {"weight": np.zeros(5, np.float32), "bias": np.zeros(1, np.float32)}, public=True
+        ).num_examples
+        == 60
+    )

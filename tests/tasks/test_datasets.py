@@ -1,0 +1,170 @@
+"""Tasks made of data sets: what they are called, what they hold, and digests of their examples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from torch import nn
+
+from fedpriv.backends import SerialCarrier
+from fedpriv.data.features import dataset as data_room
+from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
+from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.rng import Key
+from fedpriv.run.loop import rounds
+from fedpriv.tasks.data_digest import check_same_data, data_digests
+from fedpriv.tasks.datasets import linear_task, module_task
+from fedpriv.training.per_example.linear import LogisticGradients
+
+DIM = 4
+SECRET = b"s" * 32
+
+
+def dataset(convert=sparse.csr_matrix, **given):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, DIM)).astype(np.float32) * (rng.random((60, DIM)) < 0.7)
+    y = rng.integers(0, 2, 60)
+    parts = {
+        "x_train": convert(x[:40]),
+        "y_train": y[:40],
+        "x_test": convert(x[40:]),
+        "y_test": y[40:],
+    }
+    return Dataset(**{"name": "made up", "provenance": {"source": "made"}, **parts, **given})
+
+
+def linear(data):
+    return linear_task(data, LogisticGradients, {"weight": (DIM,), "bias": (1,)})
+
+
+def module(data):
+    return module_task(data, lambda: nn.Linear(DIM, 2), nn.functional.cross_entropy)
+
+
+MAKERS = {"linear": (linear, sparse.csr_matrix), "module": (module, np.asarray)}
+
+
+@pytest.fixture(params=MAKERS)
+def made(request):
+    """A data set with a public part, and what makes a task of it."""
+    make, convert = MAKERS[request.param]
+    return hold_out_public(dataset(convert), 0.25), make
+
+
+def test_a_task_is_of_its_data_set(made):
+    data, make = made
+    task = make(data)
+    assert (task.name, task.num_train, task.num_public) == ("made up", 30, 10)
+    assert task.provenance["public"]["size"] == 10 and not task.synthetic
+    params = task.init_params(Key.simulation(0))
+    assert task.evaluate(params, public=True).num_examples == 20
+    for gradients, y in ((task.train, data.y_train), (task.public_examples(), data.y_public)):
+        found = gradients.gradient(params, np.arange(len(y)))
+        assert found.keys() == params.keys() and np.abs(found["weight"]).sum() > 0
+        with pytest.raises((ValueError, IndexError)):  # of the part's size, and not of another's
+            gradients.gradient(params, np.arange(len(y) + 1))
+    bare = make(dataset(type(data.x_train) if sparse.issparse(data.x_train) else np.asarray))
+    assert bare.public is None and bare.num_public == 0
+
+
+class TestDigests:
+    def test_the_same_data_made_again_have_the_same(self, made):
+        data, make = made
+        again = hold_out_public(dataset(MAKERS["linear" if make is linear else "module"][1]), 0.25)
+        assert data_digests(make(data)) == data_digests(make(again)) == data.sha256()
+        check_same_data(make(again), data.sha256(), None, "run")
+
+    def test_any_other_private_example_is_another(self, made):
+        data, make = made
+        for change in (
+            {"x_train": data.x_train * np.float32(2)},
+            {"y_train": 1 - data.y_train},
+            {"x_train": data.x_train[::-1], "y_train": data.y_train[::-1]},
+            {"x_train": data.x_train.astype(np.float64)},
+        ):
+            task = make(replace(data, **change))
+            found = data_digests(task)
+            assert found["private"] != data.sha256()["private"]
+            assert found["public"] == data.sha256()["public"]
+            with pytest.raises(ValueError, match="the private examples of made up are not those"):
+                check_same_data(task, data.sha256(), None, "run")
+
+    def test_a_single_number_counts(self, made):
+        data, make = made
+        x = data.x_train.copy()
+        if sparse.issparse(x):
+            x.data[-1] = np.nextafter(x.data[-1], np.float32(9))
+        else:
+            x[-1, -1] = np.nextafter(x[-1, -1], np.float32(9))
+        assert data_digests(make(replace(data, x_train=x)))["private"] != (data.sha256()["private"])
+
+    def test_other_public_examples_are_another(self, made):
+        data, make = made
+        with pytest.raises(ValueError, match="the public examples of made up are not those"):
+            check_same_data(make(fewer_public(data, 9)), data.sha256(), None, "run")
+        bare = replace(data, x_public=None, y_public=None)
+        with pytest.raises(ValueError, match=r"public none instead of [0-9a-f]{12}\)"):
+            check_same_data(make(bare), data.sha256(), None, "run")
+        with pytest.raises(ValueError, match=r"public [0-9a-f]{12} instead of none\)"):
+            check_same_data(make(data), bare.sha256(), None, "run")
+
+    def test_private_and_public_may_not_change_places(self, made):
+        data, make = made
+        swapped = replace(
+            data,
+            x_train=data.x_public,
+            y_train=data.y_public,
+            x_public=data.x_train,
+            y_public=data.y_train,
+        )
+        with pytest.raises(ValueError, match=r"the private and public examples .* start a new run"):
+            check_same_data(make(swapped), data.sha256(), None, "run")
+        assert sorted(swapped.sha256().values()) == sorted(data.sha256().values())
+
+    def test_held_out_for_tuning_is_another_training_set(self, made):
+        data, make = made
+        assert data_digests(make(for_tuning(data)))["private"] != data.sha256()["private"]
+
+    def test_keyed_they_are_compared_and_tell_nothing(self, made):
+        data, make = made
+        sealed = data_digests(make(data), SECRET)
+        assert sealed != data_digests(make(data), b"t" * 32)
+        assert not set(sealed.values()) & set(data.sha256().values())
+        check_same_data(make(data), sealed, SECRET, "run")
+        with pytest.raises(ValueError, match="private"):
+            check_same_data(make(replace(data, y_train=1 - data.y_train)), sealed, SECRET, "run")
+
+    def test_a_task_that_says_nothing_is_not_checked_and_may_not_fall_silent(self, made):
+        data, make = made
+        silent = replace(make(data), data_sha256=None)
+        assert data_digests(silent) is None
+        check_same_data(make(data), None, None, "run")
+        check_same_data(silent, None, None, "run")
+        with pytest.raises(ValueError, match="no longer says what its data are"):
+            check_same_data(silent, data.sha256(), None, "run")
+
+    def test_they_are_not_made_until_a_run_folder_asks(self, made, monkeypatch):
+        def asked(*arrays):
+            raise AssertionError("a digest nobody asked for")
+
+        data, make = made
+        monkeypatch.setattr(data_room, "fingerprint", asked)
+        task = make(data)
+        task.describe()
+        experiment = CentralExperiment(
+            name="quick",
+            description="",
+            task=lambda experiment: task,
+            batch_size=5,
+            steps=2,
+            noise_multiplier=1.0,
+            delta=1e-3,
+        )
+        parts = build_central(experiment)
+        carrier = SerialCarrier(trainer=parts.trainer, measure=task.evaluate)
+        assert len(list(rounds(parts, carrier, Key.simulation(0)))) == 2
+        with pytest.raises(AssertionError, match="nobody asked"):
+            data_digests(task)

@@ -1,0 +1,134 @@
+"""The sum on the device is the integers, or the floats, of the plain one."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv import tree
+from fedpriv.training.local import device_sum
+from fedpriv.training.local.device_sum import DeviceSum, l2_norms
+
+SHAPES = {"kernel": (31, 7), "bias": (7,), "conv": (3, 2, 3, 3)}
+
+
+def random_updates(users, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return {
+        name: (scale * rng.normal(size=(users, *shape))).astype(np.float32)
+        for name, shape in SHAPES.items()
+    }
+
+
+def template():
+    return {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+
+
+def tensors(updates):
+    return {name: torch.from_numpy(array) for name, array in updates.items()}
+
+
+def summed(updates, factors, unit, cuts=()):
+    running = DeviceSum(template(), unit)
+    edges = [0, *cuts, len(factors)]
+    for first, last in itertools.pairwise(edges):
+        part = {name: array[first:last] for name, array in updates.items()}
+        running.add(tensors(part), factors[first:last])
+    return running.result()
+
+
+def whole_oracle(updates, factors, unit):
+    return {
+        name: sum(
+            np.rint(array[u].astype(np.float64) * (factor / unit)).astype(np.int64)
+            for u, factor in enumerate(factors)
+        )
+        for name, array in updates.items()
+    }
+
+
+class TestOnTheGrid:
+    @pytest.mark.parametrize("unit", [2.0**-24, 0.3 * 2.0**-24, 1e-3])
+    @pytest.mark.parametrize("users", [1, 5, 130])
+    def test_equals_the_integers_of_numpy(self, users, unit):
+        updates = random_updates(users, scale=0.1)
+        factors = np.random.default_rng(1).uniform(0.01, 1.0, users).tolist()
+        expected = whole_oracle(updates, factors, unit)
+        assert max(np.abs(a).max() for a in expected.values()) > 10
+        for cuts in ((), (users // 2,), tuple(range(1, users, 3))):
+            found = summed(updates, factors, unit, cuts)
+            assert all(np.array_equal(found[name], expected[name]) for name in SHAPES)
+
+    def test_halves_go_to_even_as_rint_has_it(self):
+        running = DeviceSum({"w": torch.zeros(4)}, unit=1.0)
+        running.add({"w": torch.tensor([[0.5, 1.5, 2.5, -0.5]])}, [1.0])
+        assert running.result()["w"].tolist() == [0, 2, 2, 0]
+
+    def test_small_blocks_change_nothing(self, monkeypatch):
+        updates, factors = random_updates(50), [0.25] * 50
+        expected = summed(updates, factors, 1e-6)
+        monkeypatch.setattr(device_sum, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 3)
+        found = summed(updates, factors, 1e-6)
+        assert all(np.array_equal(found[name], expected[name]) for name in SHAPES)
+
+    def test_the_largest_coordinates_fit(self):
+        for users, kind in ((127, np.int32), (128, np.int64), (300, np.int64)):
+            running = DeviceSum({"w": torch.zeros(2)}, unit=2.0**-24)
+            largest = torch.ones(users, 2) * torch.tensor([1.0, -1.0])
+            running.add({"w": largest}, [1.0] * users)
+            total = running.result()["w"]
+            assert total.dtype == kind
+            assert total.tolist() == [users * 2**24, -users * 2**24]
+
+
+class TestWithoutAGrid:
+    def test_equals_float64(self):
+        updates = random_updates(20)
+        factors = np.random.default_rng(1).uniform(0.01, 1.0, 20).tolist()
+        found = summed(updates, factors, None, cuts=(3, 11))
+        for name, array in updates.items():
+            expected = np.einsum("u...,u->...", array.astype(np.float64), np.asarray(factors))
+            assert found[name].dtype == np.float64
+            np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-14)
+
+    @pytest.mark.parametrize("unit", [None, 1e-6])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+    def test_a_user_with_factor_zero_is_left_out_whatever_it_holds(self, bad, unit):
+        updates = random_updates(4)
+        expected = summed({n: a[[0, 2, 3]] for n, a in updates.items()}, [0.5, 0.1, 1.0], unit)
+        for array in updates.values():
+            array[1] = bad
+        found = summed(updates, [0.5, 0.0, 0.1, 1.0], unit)
+        for name in SHAPES:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+
+    def test_nobody_is_zero(self):
+        assert all(not total.any() for total in summed(random_updates(0), [], None).values())
+
+
+class TestNorms:
+    @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+    def test_equals_the_trees(self, scale):
+        updates = random_updates(6, scale=scale)
+        expected = [tree.l2_norm({n: a[u] for n, a in updates.items()}) for u in range(6)]
+        assert l2_norms(tensors(updates)) == expected
+
+    @pytest.mark.parametrize("scale", [1.0, 1e-40, 1e37])
+    def test_on_another_device_it_is_the_same_to_rounding(self, scale, monkeypatch):
+        updates = random_updates(6, scale=scale)
+        updates["kernel"][2] = 0
+        updates["conv"][2], updates["bias"][2] = 0, 0
+        expected = l2_norms(tensors(updates))
+        monkeypatch.setattr(device_sum, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 2)
+        found = device_sum._norms_on_device(tensors(updates))
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        assert found[2] == 0.0
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_what_is_not_finite_stays_so_for_that_user_alone(self, bad):
+        updates = random_updates(3)
+        updates["bias"][1, 2] = bad
+        for norms in (l2_norms(tensors(updates)), device_sum._norms_on_device(tensors(updates))):
+            assert [math.isfinite(norm) for norm in norms] == [True, False, True]

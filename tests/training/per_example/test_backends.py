@@ -1,0 +1,412 @@
+"""The choice of how per-example gradients are made: what would pass the bound by is found."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Clip, Unbounded
+from fedpriv.models import TextLSTM
+from fedpriv.rng import Key
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.backends import WAYS, choose
+from fedpriv.training.per_example.module import ModuleGradients
+
+KEY = Key.simulation(11)
+WIDTH, CLASSES, NUM = 8, 3, 12
+BOUND = Clip(l2_clip_norm=0.5)
+EVERYBODY = np.arange(NUM)
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets)
+
+
+class Layer(nn.Module):
+    """A dense layer above a hidden one, and what a test does in between."""
+
+    def __init__(self, between=lambda module, h: h):
+        super().__init__()
+        self.below, self.above = nn.Linear(WIDTH, 6), nn.Linear(6, CLASSES)
+        self.between = between
+
+    def forward(self, x):
+        return self.above(self.between(self, torch.tanh(self.below(x))))
+
+
+class Narrow(Layer):
+    """The same, that cannot be tried in float64."""
+
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+def floats(*shape):
+    return np.random.default_rng(3).normal(size=(NUM, *shape)).astype(np.float32) + np.float32(0.3)
+
+
+def labels():
+    return np.random.default_rng(4).integers(0, CLASSES, NUM)
+
+
+def made(module, x=None, loss=cross_entropy, **options):
+    x = floats(WIDTH) if x is None else x
+    return ModuleGradients(module, loss, x, labels(), **options), module_params(module)
+
+
+def gap(left, right):
+    difference = {n: left[n] - right[n] for n in right}
+    return tree.l2_norm(difference) / max(tree.l2_norm(right), 1e-12)
+
+
+def furthest(gradients, params, index):
+    """How far the bounded sum moves at most when one of the examples leaves."""
+    total = gradients.bounded_sum(params, index, BOUND, KEY)
+    moves = []
+    for place in range(len(index)):
+        others = gradients.bounded_sum(params, np.delete(index, place), BOUND, KEY)
+        moves.append(tree.l2_norm({n: total[n] - others[n] for n in total}))
+    return max(moves)
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.words(ids)).mean(1))
+
+
+class Shared(nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.other.weight = self.one.weight
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.other(torch.tanh(self.one(x)))))
+
+
+class Twice(Shared):
+    """One layer called twice."""
+
+    def __init__(self):
+        super().__init__()
+        del self.other
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.one(torch.tanh(self.one(x)))))
+
+
+def convolution():
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
+    )
+
+
+def ids(length):
+    return np.random.default_rng(5).integers(0, 9, (NUM, length))
+
+
+MODELS = {
+    "linear": (lambda: nn.Linear(WIDTH, CLASSES), lambda: floats(WIDTH), WAYS),
+    "convolution": (convolution, lambda: floats(1, 4, 4), WAYS),
+    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(6), WAYS),
+    "embedding": (Words, lambda: ids(4), WAYS),
+    "shared weights": (Shared, lambda: floats(WIDTH), ("vmap", "loop")),
+    "called twice": (Twice, lambda: floats(WIDTH), WAYS),
+}
+ACCEPTED = [(name, way) for name, (_, _, ways) in MODELS.items() for way in ways]
+
+
+def of_model(name, **options):
+    torch.manual_seed(0)
+    make, inputs, _ = MODELS[name]
+    return made(make(), inputs(), **options)
+
+
+class TestLaws:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_first_way_that_works_is_taken(self, name):
+        assert of_model(name)[0].way == MODELS[name][2][0]
+
+    @pytest.mark.parametrize(("name", "way"), ACCEPTED)
+    def test_bounded_sum_is_the_loops(self, name, way):
+        gradients, params = of_model(name, way=way)
+        loop, _ = of_model(name, way="loop")
+        for bound in (BOUND, Unbounded()):
+            expected = loop.bounded_sum(params, EVERYBODY, bound, KEY)
+            assert gap(gradients.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-5
+
+    @pytest.mark.parametrize("chunk", [None, 5])
+    @pytest.mark.parametrize(("name", "way"), ACCEPTED)
+    def test_nobody_moves_the_sum_by_more_than_the_bound(self, name, way, chunk):
+        gradients, params = of_model(name, way=way, chunk=chunk)
+        for size in (1, 2, 7, NUM):
+            moved = furthest(gradients, params, EVERYBODY[:size])
+            assert moved <= BOUND.l2_bound * (1 + 1e-5)
+
+
+def running_mean(module, h):
+    module.mean = 0.5 * getattr(module, "mean", 0.0) + 0.5 * h.detach().mean(0)
+    return h + module.mean
+
+
+def counted(module, h):
+    module.calls = getattr(module, "calls", 0) + 1
+    return h * module.calls
+
+
+def listed(module, h):
+    module.seen = [*getattr(module, "seen", []), h.detach()]
+    return h
+
+
+def largest(module, h):
+    """Stays as it is as soon as the larger of two examples went through."""
+    module.largest = max(getattr(module, "largest", 0.0), float(h.detach().abs().max()))
+    return h
+
+
+def in_an_object(module, h):
+    kept = module.between.__dict__.setdefault("mean", torch.zeros(()))
+    module.between.__dict__["mean"] = kept + h.detach().mean()
+    return h + kept
+
+
+class TestState:
+    @pytest.mark.parametrize("between", [running_mean, counted, listed, largest])
+    @pytest.mark.parametrize("way", [None, *WAYS])
+    def test_attributes_that_change_are_refused(self, between, way):
+        gradients, params = made(Layer(between), way=way)
+        with pytest.raises(
+            ValueError, match=r"in '(mean|calls|seen|largest)' of a Layer.*constant"
+        ):
+            gradients.bounded_sum(params, EVERYBODY, BOUND)
+
+    @pytest.mark.parametrize("way", [None, "loop"])
+    def test_attributes_of_children_too(self, way):
+        gradients, _ = made(nn.Sequential(Layer(running_mean), nn.Tanh()), way=way)
+        with pytest.raises(ValueError, match="'mean' of a Layer"):
+            assert gradients.way
+
+    @pytest.mark.parametrize("way", [None, *WAYS])
+    def test_what_is_kept_elsewhere_is_seen_by_what_it_does(self, way):
+        def of_its_own(module, h):
+            return in_an_object(module, h)
+
+        gradients, params = made(Layer(of_its_own), way=way)
+        with pytest.raises(ValueError, match="after a second example"):
+            gradients.bounded_sum(params, EVERYBODY, BOUND)
+
+    def test_a_loss_that_keeps_something_is_refused(self):
+        kept = []
+
+        def loss(outputs, targets):
+            kept.append(outputs.detach().mean())
+            return functional.cross_entropy(outputs, targets) * (1 + kept[0] * len(kept))
+
+        with pytest.raises(ValueError, match="after a second example"):
+            assert made(Layer(), loss=loss, way="loop")[0].way
+
+    def test_a_generator_of_its_own_is_refused(self):
+        stream = torch.Generator().manual_seed(0)
+
+        def noisy(_, h):
+            return h + torch.randn(h.shape, generator=stream)
+
+        with pytest.raises(ValueError, match="generator of its own"):
+            assert made(Layer(noisy))[0].way
+
+    def test_what_the_trial_did_not_meet_stops_the_loop(self):
+        class OnLarge(Layer):
+            def forward(self, x):
+                if float(x.abs().max()) > 50:
+                    self.mean = x.mean(0)
+                return super().forward(x)
+
+        x = floats(WIDTH)
+        x[7] *= 1000
+        gradients, params = made(OnLarge(), x, way="loop")
+        gradients.bounded_sum(params, EVERYBODY[:7], BOUND)
+        with pytest.raises(ValueError, match="'mean' of a OnLarge"):
+            gradients.bounded_sum(params, EVERYBODY, BOUND)
+
+    def test_a_constant_made_at_the_first_call_is_fine(self):
+        def scaled(module, h):
+            if getattr(module, "scale", None) is None:
+                module.scale = torch.linspace(0.5, 2.0, h.shape[1], dtype=h.dtype)
+            return h * module.scale
+
+        gradients, params = made(Layer(scaled))
+        assert gradients.way == "factored"
+        assert not hasattr(gradients._module, "scale")  # that of the trial has another precision
+        assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
+
+    @pytest.mark.parametrize("between", [lambda _, h: h, running_mean])
+    def test_a_trial_leaves_the_module_as_it_was(self, between):
+        module = nn.Sequential(Layer(between), nn.Dropout(0.5).eval())
+        module.register_buffer("factor", torch.full((3,), 2.0))
+        module[0].constant = constant = torch.ones(2)
+        params, buffer = list(module.parameters()), module.get_buffer("factor")
+        places = [p.data_ptr() for p in params]
+        values = [p.detach().clone() for p in params]
+        names = set(vars(module[0]))
+        if between is running_mean:
+            with pytest.raises(ValueError, match="mean"):
+                choose(module, cross_entropy, floats(WIDTH), labels())
+        else:
+            choose(module, cross_entropy, floats(WIDTH), labels())
+        assert all(a is b for a, b in zip(params, module.parameters(), strict=True))
+        assert [p.data_ptr() for p in params] == places
+        assert all(map(torch.equal, params, values))
+        assert module.get_buffer("factor") is buffer and torch.equal(buffer, torch.full((3,), 2.0))
+        assert module[0].constant is constant and set(vars(module[0])) == names
+        assert module.training and module[0].training and not module[1].training
+
+
+def mixed(share, more_than=0):
+    return lambda _, h: h - share * h.mean(0) if len(h) > more_than else h
+
+
+class TestMixing:
+    @pytest.mark.parametrize(
+        ("module", "between"),
+        [
+            (Layer, mixed(1.0, more_than=4)),
+            (Layer, mixed(1e-3, more_than=4)),
+            (Narrow, mixed(1.0, more_than=4)),
+            (Narrow, mixed(0.01)),
+            (Narrow, mixed(1e-4, more_than=4)),
+            (Layer, lambda _, h: h + 0.1 * h.roll(1, 0) if len(h) > 4 else h),
+            (Layer, lambda _, h: h * len(h) ** 0.1),
+            (Layer, lambda _, h: torch.cat([h[:-1], 2 * h[-1:]]) if len(h) > 4 else h),
+        ],
+    )
+    def test_what_mixes_examples_does_not_go_in_one_batch(self, module, between):
+        gradients, params = made(module(between))
+        assert gradients.way == "vmap"
+        for size in (6, NUM):
+            moved = furthest(gradients, params, EVERYBODY[:size])
+            assert moved <= BOUND.l2_bound * (1 + 1e-5)
+        with pytest.raises(ValueError, match=r"'factored' does not work.*example"):
+            assert made(module(between), way="factored")[0].way
+
+    def test_narrow_modules_that_do_not_mix_go_the_quick_way(self):
+        assert made(Narrow())[0].way == "factored"
+
+    def test_words_that_mix_are_seen(self):
+        class Mixed(Words):
+            def forward(self, ids):
+                own = super().forward(ids)
+                return own - 0.01 * own.mean(0) if len(ids) > 4 else own
+
+        assert made(Mixed(), ids(4))[0].way == "vmap"
+
+    def test_words_of_narrow_modules_too(self):
+        class Mixed(Words):
+            def forward(self, ids):
+                own = self.head(self.words(ids).mean(1).float())
+                return own - 3e-5 * own.mean(0)
+
+        with pytest.raises(ValueError, match="depends on the other examples"):
+            assert made(Mixed(), ids(4), way="factored")[0].way
+
+    def test_tried_is_the_chunk_that_will_be_used(self):
+        sizes = []
+
+        def seen(_, h):
+            sizes.append(len(h))
+            return h
+
+        x, y = np.zeros((40, WIDTH), np.float32), np.zeros(40, np.int64)
+        for chunk, most in ((None, 40), (10, 10), (100, 40), (2, 3)):
+            sizes.clear()
+            choose(Layer(seen), cross_entropy, x, y, chunk=chunk)
+            assert max(sizes) == most
+        wide = nn.Sequential(Layer(seen), nn.Linear(CLASSES, 1 << 20), nn.Linear(1 << 20, CLASSES))
+        sizes.clear()
+        made_for = choose(wide, cross_entropy, x, y, chunk=30)
+        assert 1 < made_for.chunk < 30 and max(sizes) == max(3, made_for.chunk)
+
+
+class TestDraws:
+    def test_functional_dropout_goes_one_by_one(self):
+        def dropped(module, h):
+            return functional.dropout(h, 0.02, module.training)
+
+        gradients, params = made(Layer(dropped))
+        assert gradients.way == "loop"
+        with pytest.raises(ValueError, match="key"):
+            gradients.bounded_sum(params, EVERYBODY, BOUND)
+        one = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
+        again = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
+        assert all(np.array_equal(one[n], again[n]) for n in one)
+        assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
+
+    @pytest.mark.parametrize("way", ["factored", "vmap"])
+    def test_no_other_way_is_given(self, way):
+        def rare(_, h):  # nothing is ever dropped, and the stream moves on
+            return h * (torch.rand(()) < 2.0)
+
+        with pytest.raises(ValueError, match="only way 'loop' gives every example a stream"):
+            assert made(Layer(rare), way=way)[0].way
+
+    def test_layers_of_dropout_are_taken_over(self):
+        module = nn.Sequential(Layer(), nn.Dropout(0.02))
+        chosen = choose(module, cross_entropy, floats(WIDTH), labels())
+        assert chosen.way == "factored" and chosen.is_random
+
+
+class TestPenalties:
+    """The loss holds the module's own weights."""
+
+    def penalised(self, **options):
+        module = Layer()
+
+        def loss(outputs, targets):
+            return (
+                functional.cross_entropy(outputs, targets) + 9 * module.above.weight.square().sum()
+            )
+
+        return made(module, loss=loss, **options)
+
+    def test_are_in_the_gradient(self):
+        gradients, params = self.penalised()
+        assert gradients.way == "loop"
+        total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
+        plain = made(Layer())[0].bounded_sum(params, EVERYBODY, Unbounded())
+        expected = plain["above.weight"] - NUM * 18 * params["above.weight"]
+        np.testing.assert_allclose(total["above.weight"], expected, rtol=1e-4, atol=1e-4)
+        assert gap({"": total["below.weight"]}, {"": plain["below.weight"]}) < 1e-6
+
+    @pytest.mark.parametrize("way", ["factored", "vmap"])
+    def test_no_other_way_is_given(self, way):
+        with pytest.raises(ValueError, match="does the loss use a weight"):
+            assert self.penalised(way=way)[0].way
+
+    def test_small_ones_count(self):
+        module = Layer()
+
+        def loss(outputs, targets):
+            return functional.cross_entropy(outputs, targets) + 1e-4 * module.above.bias.sum()
+
+        assert made(module, loss=loss)[0].way == "loop"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_params_that_have_diverged_do_not_change_the_way(value):
+    """A diverged run that is resumed chooses at its own params; every example then adds zero."""
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(6, np.int64))
+    params = {name: np.full_like(a, value) for name, a in module_params(module).items()}
+    total = made.bounded_sum(params, np.arange(6), Clip(l2_clip_norm=1.0))
+    assert made.way == "factored"
+    assert all(np.isfinite(array).all() for array in total.values())
