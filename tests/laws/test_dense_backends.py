@@ -32,7 +32,7 @@ def _load(path):
     return module
 
 
-stub = _load(HERE.parent / "flower" / "stub_grid.py")
+stub = _load(HERE.parent / "backends" / "flower" / "stub_grid.py")
 dense = _load(HERE / "dense_task.py")
 
 KEY = Key.simulation(1).fold("users").fold(4).fold(2)
