@@ -99,7 +99,7 @@ def ways(job: str, kept: bool) -> dict[str, Callable[[], object]]:
     if not kept:
         return found
 
-    # The trial of isolation is made once a trainer, in the block that warms up.
+    # The trial of batch invariance is made once a trainer, in the block that warms up.
     trainers = {size: VectorisedTrainer(alone=alone, users_at_once=size) for size in at_once}
 
     def together(size: int) -> None:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedpriv_tasks import make_experiment, open_workplace
+from fedpriv_tasks import make_experiment, open_worker_context
 from ledger_only import LedgerOnly
 from protocol import Gate, Job
 
-from fedpriv.backends import Carrier, SerialCarrier
+from fedpriv.backends import Backend, SerialBackend
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.locate import resolve_corpus
-from fedpriv.experiments.experiment import Experiment, Parts, build
+from fedpriv.experiments.experiment import Components, Experiment, build
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder
 from fedpriv.run.loop import rounds
@@ -36,39 +36,45 @@ GATE = Gate()
 
 @contextmanager
 def carried(
-    engine: str, job: Job, experiment: Experiment, parts: Parts, corpus: str | None
-) -> Iterator[Carrier]:
-    """Yield the carrier of a name, and stop what it needed.
+    engine: str,
+    job: Job,
+    experiment: Experiment,
+    components: Components,
+    corpus: str | None,
+) -> Iterator[Backend]:
+    """Yield the backend of a name, and stop what it needed.
 
     Raises:
         ImportError: If this fedpriv has no such engine.
     """
     if engine == "serial":
-        yield SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+        yield SerialBackend(trainer=components.trainer, data=components.task.data)
         return
     if engine == "threads":
-        carrier = on_threads(job.workers)(experiment, parts)
-        yield carrier
-        carrier.close()
+        backend = on_threads(job.workers)(experiment, components)
+        yield backend
+        backend.close()
         return
-    from fedpriv.backends.ray.backend import RayCarrier
+    from fedpriv.backends.ray.backend import RayBackend
     from fedpriv.backends.ray.cluster import Cluster
     from fedpriv.backends.resources import Request
 
-    num_bytes = sum(array.nbytes for array in parts.task.init_params(Key.simulation(0)).values())
+    num_bytes = sum(
+        array.nbytes for array in components.task.init_params(Key.simulation(0)).values()
+    )
     told: Any = partial(print, file=sys.stderr)
     with Cluster(Request(workers=job.workers), tell=told) as cluster:
         cluster.start(num_bytes)
-        carrier = RayCarrier(
+        backend = RayBackend(
             share=cluster.share,
-            make_workplace=partial(open_workplace, job, experiment.options(), corpus),
-            data=parts.task.data,
+            make_context=partial(open_worker_context, job, experiment.options(), corpus),
+            data=components.task.data,
             max_examples=experiment.max_examples_per_user,
         )
         try:
-            yield carrier
+            yield backend
         finally:
-            carrier.close()
+            backend.close()
 
 
 def main() -> None:
@@ -88,19 +94,19 @@ def main() -> None:
         corpus = resolve_corpus(arguments.corpus, allow_synthetic=True)
         options["roster"] = arguments.roster
     experiment = make_experiment(job, **options)
-    parts = build(experiment, corpus)
+    components = build(experiment, corpus)
     root = Key.simulation(experiment.seed)
     path = None if corpus is None else str(corpus.directory.resolve())
     try:
         with (
-            carried(arguments.engine, job, experiment, parts, path) as carrier,
+            carried(arguments.engine, job, experiment, components, path) as backend,
             tempfile.TemporaryDirectory() as out,
         ):
             folder = RunFolder.create(
                 Path(out) / "run",
                 experiment=experiment,
                 reference=experiment.name,
-                parts=parts,
+                components=components,
                 corpus_path=path,
                 engine=arguments.engine,
                 mode=root.mode,
@@ -108,7 +114,9 @@ def main() -> None:
             )
             GATE.ready(**about(corpus))
             kept: Any = folder if arguments.checkpoints else LedgerOnly(folder)
-            running = rounds(parts, carrier, root, folder=kept, eval_every=experiment.eval_every)
+            running = rounds(
+                components, backend, root, folder=kept, eval_every=experiment.eval_every
+            )
             with closing(folder), closing(running):
                 while GATE.passes():
                     next(running)

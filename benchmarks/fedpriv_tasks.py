@@ -174,13 +174,15 @@ def make_experiment(job: Job, **options: Any) -> Experiment:
     return experiment.with_options(common)
 
 
-def open_workplace(
+def open_worker_context(
     job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str
 ) -> Any:
     """Return what a worker of the Ray engine works with; called in the worker."""
-    from fedpriv.backends.worker import Workplace
+    from fedpriv.backends.worker import WorkerContext
 
     experiment = make_experiment(job).with_options(options)
     corpus = None if corpus_path is None else Corpus.open(Path(corpus_path))
-    parts = build(experiment, corpus)
-    return Workplace(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+    components = build(experiment, corpus)
+    return WorkerContext(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+    )

@@ -23,7 +23,7 @@ from ledger_only import LedgerOnly
 from main_job import about, open_job, parser
 from numba import njit
 
-from fedpriv.experiments.experiment import Parts, build
+from fedpriv.experiments.experiment import Components, build
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.run.prepared import serial
@@ -75,14 +75,14 @@ def server_step(total, noise, params, out):
 class Floor:
     """The bare work of rounds, piece by piece."""
 
-    def __init__(self, parts: Parts, experiment) -> None:
-        schedule, inputs = parts.trainer.schedule, experiment.inputs
-        self.kernel = parts.task.init_params(Key.simulation(0))["kernel"]
+    def __init__(self, components: Components, experiment) -> None:
+        schedule, inputs = components.trainer.schedule, experiment.inputs
+        self.kernel = components.task.init_params(Key.simulation(0))["kernel"]
         self.total = np.zeros(self.kernel.shape, np.int32)
         self.params = np.zeros(self.kernel.size, np.float32)
         self.users = {}
-        for user in parts.task.roster:
-            examples = parts.task.data.examples(user)
+        for user in components.task.roster:
+            examples = components.task.data.examples(user)
             rng = np.random.default_rng(0)
             order = schedule.choose(len(examples), rng)
             chosen = examples.take(order)
@@ -157,29 +157,31 @@ def _stepped(total, noise, params):
 def main() -> None:
     arguments = parser("The round beside its unavoidable work.", rounds=60).parse_args()
     experiment, corpus = open_job(arguments, rounds=arguments.rounds + 5, eval_every=10**6)
-    parts = build(experiment, corpus)
-    floor = Floor(parts, experiment)
+    components = build(experiment, corpus)
+    floor = Floor(components, experiment)
     root = Key.simulation(0)
     with tempfile.TemporaryDirectory() as folder:
-        kept = LedgerOnly.create(Path(folder) / "run", experiment, parts)
-        running = rounds(parts, serial(experiment, parts), root, folder=kept, eval_every=10**6)
+        kept = LedgerOnly.create(Path(folder) / "run", experiment, components)
+        running = rounds(
+            components, serial(experiment, components), root, folder=kept, eval_every=10**6
+        )
         seconds, bare, pieces = [], [], []
         for number in range(1, arguments.rounds + 5):
             started = time.perf_counter()
             next(running)
             seconds.append(time.perf_counter() - started)
-            cohort = parts.plan.sampler.cohort(
-                root.fold("cohort").fold(number).fold(1), parts.task.roster
+            cohort = components.plan.sampler.cohort(
+                root.fold("cohort").fold(number).fold(1), components.task.roster
             )
             started = time.perf_counter()
             pieces.append(floor.round(cohort))
             bare.append(time.perf_counter() - started)
         seconds, bare, pieces = seconds[4:], bare[4:], pieces[4:]
-        state = parts.round.init(parts.task.init_params(root))
+        state = components.round.init(components.task.init_params(root))
         timed = []
         for public in (False, True):
             started = time.perf_counter()
-            parts.task.evaluate(state.params, public=public)
+            components.task.evaluate(state.params, public=public)
             timed.append(time.perf_counter() - started)
     print(f"{about(arguments, corpus)}, {len(os.sched_getaffinity(0))} core(s)")
     for name, values in (("round", seconds), ("floor", bare)):

@@ -54,18 +54,18 @@ class UnavailableError(Exception):
 
 @contextmanager
 def engine(case: Case) -> Iterator[Any]:
-    """Yield what makes the case's carrier from an experiment and its parts.
+    """Yield what makes the case's backend from an experiment and its components.
 
     Raises:
         UnavailableError: If the engine is not installed, or its workers cannot be had.
     """
-    from fedpriv.run import prepared as job
+    from fedpriv.run import prepared as factories
 
     if case.engine == "serial":
-        yield job.serial
+        yield factories.serial
         return
     if case.engine == "threads":
-        yield job.on_threads(case.workers)
+        yield factories.on_threads(case.workers)
         return
     try:
         from fedpriv.backends.ray.cluster import Cluster
@@ -75,27 +75,27 @@ def engine(case: Case) -> Iterator[Any]:
     except (ImportError, ValueError) as error:
         raise UnavailableError(str(error)) from error
     with cluster:
-        yield job.on_ray(cluster, EXPERIMENT, case.corpus)
+        yield factories.on_ray(cluster, EXPERIMENT, case.corpus)
 
 
-class TimedCarrier:
+class TimedBackend:
     """Passes everything on, and adds up this thread's CPU time inside `partial_sum`."""
 
-    def __init__(self, carrier: Any) -> None:
-        self._carrier = carrier
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
         self.cpu, self.users = 0.0, 0
 
     def partial_sum(self, **arguments: Any) -> Any:
-        """Return what the carrier does; count its time and users."""
+        """Return what the backend does; count its time and users."""
         before = time.thread_time()
         try:
-            return self._carrier.partial_sum(**arguments)
+            return self._backend.partial_sum(**arguments)
         finally:
             self.cpu += time.thread_time() - before
             self.users += len(arguments["cohort"])
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._carrier, name)
+        return getattr(self._backend, name)
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def measure(case: Case) -> dict[str, Any]:
     from fedpriv.data.corpus.corpus import Corpus
     from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.run.loop import rounds
-    from fedpriv.run.prepared import start_job
+    from fedpriv.run.prepared import start_run
 
     corpus = Corpus.open(case.corpus)
     sampled = 3  # rounds in which memory is watched, after those that are timed
@@ -118,48 +118,48 @@ def measure(case: Case) -> dict[str, Any]:
             "eval-every": case.look_every or 10**9,
         }
     )
-    with engine(case) as make_carrier, tempfile.TemporaryDirectory() as folder:
-        job = start_job(
+    with engine(case) as make_backend, tempfile.TemporaryDirectory() as folder:
+        prepared = start_run(
             experiment,
             EXPERIMENT,
             corpus,
             Path(folder) / "run",
             engine=case.engine,
-            make_carrier=make_carrier,
+            make_backend=make_backend,
             keep_last=2,
         )
-        carrier: Any = TimedCarrier(job.make_carrier(job.experiment, job.parts))
+        backend: Any = TimedBackend(prepared.make_backend(prepared.experiment, prepared.components))
         try:
             loop = rounds(
-                job.parts,
-                carrier,
-                job.root,
-                folder=job.folder,
-                state=job.state,
-                eval_every=job.experiment.eval_every,
+                prepared.components,
+                backend,
+                prepared.root,
+                folder=prepared.folder,
+                state=prepared.state,
+                eval_every=prepared.experiment.eval_every,
             )
-            figures = _figures(case, loop, carrier, sampled)
+            figures = _figures(case, loop, backend, sampled)
         finally:
-            carrier.close()
-            job.folder.close()
+            backend.close()
+            prepared.folder.close()
     return {
         **figures,
-        "users": job.parts.plan.num_users,
+        "users": prepared.components.plan.num_users,
         "synthetic": corpus.synthetic,
         "corpus": corpus.name,
-        "num_params": sum(array.size for array in job.state.params.values()),
+        "num_params": sum(array.size for array in prepared.state.params.values()),
     }
 
 
 def _figures(
-    case: Case, loop: Iterator[Any], carrier: TimedCarrier, sampled: int
+    case: Case, loop: Iterator[Any], backend: TimedBackend, sampled: int
 ) -> dict[str, Any]:
     first = next(loop)[0].diagnostics
     figures: dict[str, Any] = {"ready_seconds": time.perf_counter() - STARTED - first.seconds}
     _go_on(loop, case.warm_up - 1)
     if case.look_every:
         return figures | _endure(case, loop)
-    carrier.cpu, carrier.users = 0.0, 0
+    backend.cpu, backend.users = 0.0, 0
     started = cpu_seconds()
     seconds = [record.diagnostics.seconds for record, _ in islice(loop, case.rounds)]
     cpu = cpu_seconds() - started
@@ -167,9 +167,9 @@ def _figures(
         "seconds": seconds,
         "median": median(seconds),
         "quartiles": quantiles(seconds, n=4)[::2],
-        "round_cpu_per_user": cpu / carrier.users,
-        "cpu_per_user": carrier.cpu / carrier.users if case.engine == "serial" else None,
-        "timed_users": carrier.users,
+        "round_cpu_per_user": cpu / backend.users,
+        "cpu_per_user": backend.cpu / backend.users if case.engine == "serial" else None,
+        "timed_users": backend.users,
         "pss_mib": pss_mib(),
     }
     with Peak() as peak:

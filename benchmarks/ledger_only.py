@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiments.experiment import Experiment, Parts
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.run.folder import RunFolder
 
 
@@ -20,7 +20,7 @@ class LedgerOnly:
         self.ledger, self._folder = folder.ledger, folder
 
     @classmethod
-    def create(cls, out: Path, experiment: Experiment, parts: Parts) -> LedgerOnly:
+    def create(cls, out: Path, experiment: Experiment, parts: Components) -> LedgerOnly:
         """Return a new one in a folder that does not exist yet."""
         return cls(
             RunFolder.create(

@@ -51,7 +51,7 @@ def fedpriv_step(model: str, way: str) -> Step:
 
     module, loss, x, y = job(model)
     params, bound = module_params(module), Clip(l2_clip_norm=CLIP)
-    gradients = ModuleGradients(module, loss, x, y, way=way)  # type: ignore[arg-type]
+    gradients = ModuleGradients(module, loss, x, y, backend=way)  # type: ignore[arg-type]
     return (lambda index: gradients.bounded_sum(params, index, bound)), tree.l2_norm
 
 

@@ -16,7 +16,7 @@ from statistics import median, quantiles
 from main_job import NAME, about, open_job, parser
 
 from fedpriv.run.folder import read_lines
-from fedpriv.run.prepared import start_job
+from fedpriv.run.prepared import start_run
 
 
 def main() -> None:
@@ -24,9 +24,9 @@ def main() -> None:
     experiment, corpus = open_job(arguments, rounds=arguments.rounds, eval_every=arguments.rounds)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        job = start_job(experiment, NAME, corpus, run, keep_last=2)
+        prepared = start_run(experiment, NAME, corpus, run, keep_last=2)
         started = time.process_time()
-        job.run()
+        prepared.run()
         cpu = time.process_time() - started
         seconds = [line["seconds"] for line in read_lines(run, "diagnostics")][3:]
     low, _, high = quantiles(seconds, n=4)

@@ -2,7 +2,7 @@
 
 Nothing in fedpriv draws from a global generator. A `Key` is 32 bytes; folding a word or a number
 into it gives an unrelated key (BLAKE2b, one way), so the cohort, the noise, the initial params and
-each user's local training have streams of their own, the same in every carrier, and a node that is
+each user's local training have streams of their own, the same in every backend, and a node that is
 handed its round key learns neither the noise nor the cohort.
 
 Two modes, chosen explicitly. `Key.simulation(seed)` is reproducible: whoever knows the seed can

@@ -1,15 +1,15 @@
 """The running sum of bounded updates: exact where the bound puts them on a grid.
 
-With a `unit`, every coordinate of an update is rounded to a whole multiple of it and the sum is of
-integers: it does not depend on the order of the users, on who adds which of them, or on how many
-processes do. Without one the sum is of float64 numbers, equal to rounding.
+With a `granularity`, every coordinate of an update is rounded to a whole multiple of it and the sum
+is of integers: it does not depend on the order of the users, on who adds which of them, or on how
+many processes do. Without one the sum is of float64 numbers, equal to rounding.
 
 A bounded update never exceeds `2**BITS` units in any coordinate, so an int32 holds the sum of
 `2**(31 - BITS) - 1` users; after as many the sum is carried over into int64, which holds that of
 2^39 users.
 
 >>> import numpy as np
->>> running = RunningSum({"w": np.zeros(3, np.float32)}, unit=0.5)
+>>> running = RunningSum({"w": np.zeros(3, np.float32)}, granularity=0.5)
 >>> running.add({"w": np.array([1.0, 0.7, -3.0], np.float32)}, 1.0)
 >>> running.result()["w"]
 array([ 2,  1, -6], dtype=int32)
@@ -40,24 +40,24 @@ class PartialSum:
 
     Attributes:
         total: Tensors, dense or row-sparse, of the params' shapes: int32 or int64 multiples of
-            `unit`, or float64.
+            `granularity`, or float64.
         num_users: How many users were asked.
         num_failed: How many of them contributed zero because they failed (a diagnostic).
-        unit: The grid's spacing; None for a sum of floats.
+        granularity: The grid's spacing; None for a sum of floats.
     """
 
     total: Mapping[str, Tensor] = field(repr=False)
     num_users: int
     num_failed: int = 0
-    unit: float | None = None
+    granularity: float | None = None
 
     def compact(self) -> PartialSum:
         """Return the same sum with every tensor in the smaller of its two forms."""
         return replace(self, total={name: _smaller(t) for name, t in self.total.items()})
 
     def real(self) -> dict[str, Tensor]:
-        """Return the sum itself, float64 (multiples of the unit are exact below 2^53 units)."""
-        factor = 1.0 if self.unit is None else self.unit
+        """Return the sum itself, float64; multiples of the granularity are exact below 2^53."""
+        factor = 1.0 if self.granularity is None else self.granularity
         return {name: _real(tensor, factor) for name, tensor in self.total.items()}
 
 
@@ -84,18 +84,19 @@ class RunningSum:
     """Adds bounded updates one by one, in place.
 
     Guarantees:
-        * With a unit: the sum of `rint(factor * update / unit)`, exactly, whatever the order.
+        * With a granularity: the sum of `rint(factor * update / granularity)`, exactly, whatever
+          the order.
         * What an update touches is all that adding it costs: rows of a row-sparse tensor, and no
           copy of any.
 
     Args:
         template: Names and shapes.
-        unit: The grid's spacing; None sums float64 numbers.
+        granularity: The grid's spacing; None sums float64 numbers.
     """
 
-    def __init__(self, template: Params, unit: float | None) -> None:
-        self._unit = unit
-        kind = np.float64 if unit is None else np.int32
+    def __init__(self, template: Params, granularity: float | None) -> None:
+        self._granularity = granularity
+        kind = np.float64 if granularity is None else np.int32
         self._total: dict[str, np.ndarray] = tree.zeros(template, kind)
         self._carried: dict[str, np.ndarray] | None = None
         self._since_carry = self._num_added = 0
@@ -105,27 +106,27 @@ class RunningSum:
 
         Args:
             update: Finite float tensors of the template's names and shapes.
-            factor: What the bound multiplies it by. With a unit, no coordinate of the product may
-                exceed `2**BITS` units.
+            factor: What the bound multiplies it by. With a granularity, no coordinate of the
+                product may exceed `2**BITS` of it.
 
         Raises:
             ValueError: If the integers cannot hold one user more; nothing is added then.
         """
         from fedpriv.kernels.sums import add_real, add_whole
 
-        if self._unit is not None:
+        if self._granularity is not None:
             check_users_fit(self._num_added + 1)
-        if self._unit is not None and self._since_carry == _USERS_IN_INT32:
+        if self._granularity is not None and self._since_carry == _USERS_IN_INT32:
             self._carry()
         for name, tensor in update.items():
             rows, values = _rows_and_values(tensor)
             if values.size == 0:
                 continue
             total = self._total[name].reshape(-1, values.shape[1])
-            if self._unit is None:
+            if self._granularity is None:
                 add_real(total, rows, values, factor)
             else:
-                add_whole(total, rows, values, factor / self._unit)
+                add_whole(total, rows, values, factor / self._granularity)
         self._since_carry += 1
         self._num_added += 1
 
@@ -204,13 +205,13 @@ def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False
     Raises:
         ValueError: If their grids differ, or the integers cannot hold so many users.
     """
-    units = {part.unit for part in parts}
-    if len(units) > 1:
-        raise ValueError(f"partial sums on different grids {sorted(map(str, units))} do not add up")
-    unit = units.pop() if units else None
+    grids = {part.granularity for part in parts}
+    if len(grids) > 1:
+        raise ValueError(f"partial sums on different grids {sorted(map(str, grids))} do not add up")
+    granularity = grids.pop() if grids else None
     num_users = sum(part.num_users for part in parts)
     kind: type[np.generic] = np.float64
-    if unit is not None:
+    if granularity is not None:
         check_users_fit(num_users)
         kind = np.int32 if num_users <= _USERS_IN_INT32 else np.int64
     total: dict[str, np.ndarray] = {}
@@ -229,7 +230,7 @@ def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False
         total=total,
         num_users=num_users,
         num_failed=sum(part.num_failed for part in parts),
-        unit=unit,
+        granularity=granularity,
     )
 
 

@@ -24,12 +24,12 @@ from fedpriv.backends.flower.settings import (
     read_path,
     read_switch,
 )
-from fedpriv.backends.flower.strategy import GridCarrier, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.experiments.experiment import local_multiplier, make_schedule
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.run.loop import RoundRecord
-from fedpriv.run.prepared import Job, federated, resume_job, start_job
+from fedpriv.run.prepared import PreparedRun, federated, resume_run, start_run
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")
@@ -39,41 +39,41 @@ _LOG = logging.getLogger("fedpriv.server")
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
     _show_log()
-    job = _open_job(context.run_config)
-    mark = coverage_of(job.folder.document).mark
+    prepared = _open_run(context.run_config)
+    mark = coverage_of(prepared.folder.document).mark
     if mark:
         _LOG.warning("the epsilon of every round %s", mark)
-    experiment, parts = federated(job.experiment, job.parts)
+    experiment, components = federated(prepared.experiment, prepared.components)
     strategy = UserLevelStrategy(
-        roster=parts.task.roster,
+        roster=components.task.roster,
         schedule=make_schedule(experiment),
-        multiplier=local_multiplier(experiment, parts.side_information),
+        multiplier=local_multiplier(experiment, components.side_information),
         settings=read_grid_settings(context.run_config),
     )
 
-    def loop(carrier: GridCarrier) -> dict[str, Any]:
-        measuring = replace(carrier, measure=job.parts.task.evaluate)
-        return replace(job, make_carrier=lambda experiment, parts: measuring).run(_report)
+    def loop(backend: GridBackend) -> dict[str, Any]:
+        measuring = replace(backend, measure=prepared.components.task.evaluate)
+        return replace(prepared, make_backend=lambda experiment, components: measuring).run(_report)
 
     summary = strategy.start(grid, loop)
     _LOG.info("run folder: %s", summary["run_dir"])
-    _LOG.info("report: %s", write_report(job.folder.path))
+    _LOG.info("report: %s", write_report(prepared.folder.path))
 
 
-def _open_job(run_config: Any) -> Job:
+def _open_run(run_config: Any) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
     if read_switch(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
     if resume is not None:
-        job = resume_job(resume)
-        if job.experiment.options() != experiment.options():
+        prepared = resume_run(resume)
+        if prepared.experiment.options() != experiment.options():
             raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
-        return job
+        return prepared
     out = read_path("out", run_config)
     if out is None:
         raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
     open_task(run_config, {})  # refuses a missing corpus in Flower's own terms
-    return start_job(
+    return start_run(
         experiment,
         str(run_config["experiment"]),
         open_corpus(run_config),

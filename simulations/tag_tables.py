@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.experiments.options import Option
@@ -44,14 +44,14 @@ def measure(
         for name in ("noise-multiplier", "target-epsilon"):
             chosen.pop(name, None)
     experiment = base.with_options({**chosen, "inputs": cell.inputs, "seed": seed})
-    parts = build(experiment, resolve_corpus(corpus, allow_synthetic=False, progress=None))
-    carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data)
+    components = build(experiment, resolve_corpus(corpus, allow_synthetic=False, progress=None))
+    backend = SerialBackend(trainer=components.trainer, data=components.task.data)
     started = time.perf_counter()
     # Only the last round is looked at, and only its state is kept.
-    played = rounds(parts, carrier, Key.simulation(seed), eval_every=experiment.rounds)
+    played = rounds(components, backend, Key.simulation(seed), eval_every=experiment.rounds)
     [(record, _)] = deque(played, maxlen=1)
     assert record.diagnostics is not None
-    spent = parts.plan.epsilon(parts.plan.num_rounds)
+    spent = components.plan.epsilon(components.plan.num_rounds)
     return {
         "setting": cell.setting,
         "inputs": cell.inputs,
@@ -61,13 +61,13 @@ def measure(
         "accuracy": record.diagnostics.accuracy,
         "recall_at_5": record.diagnostics.recall_at_5,
         "accuracy_public": record.released.accuracy_public,
-        "epsilon": spent.value if parts.plan.is_private else None,
-        "epsilon_rdp": spent.rdp if parts.plan.is_private else None,
+        "epsilon": spent.value if components.plan.is_private else None,
+        "epsilon_rdp": spent.rdp if components.plan.is_private else None,
         "delta": spent.delta,
         "relation": spent.relation.value,
         "unit": "user",
         "accountant": spent.accountant,
-        "noise_multiplier": parts.plan.noise_multiplier,
+        "noise_multiplier": components.plan.noise_multiplier,
         "failed_in_last_round": record.diagnostics.num_failed,
         "seconds": round(time.perf_counter() - started, 1),
     }

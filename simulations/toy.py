@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from fedpriv.mechanisms import Clip, Unbounded
-from fedpriv.mechanisms.preconditioner import Guide, Unguided
+from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan
@@ -133,11 +133,14 @@ def train(
 ) -> list[tuple[int, float]]:
     """Return (step, loss on the training data) along a run; the losses are diagnostics."""
     promised, root = plan(method, steps), Key.simulation(seed)
-    guide: Guide = Unguided()
+    preconditioner: Preconditioner = NoPreconditioner()
     if method.adaptive:
-        guide = Fixed(multiplier={"weight": side_information()})
+        preconditioner = Fixed(multiplier={"weight": side_information()})
     server = Round(
-        plan=promised, optimizer=sgd(method.learning_rate), aggregate=identity(), guide=guide
+        plan=promised,
+        optimizer=sgd(method.learning_rate),
+        aggregate=identity(),
+        preconditioner=preconditioner,
     )
     bound = Clip(l2_clip_norm=CLIP_NORM) if method.private else Unbounded()
     sums = CentralSum(
@@ -149,15 +152,15 @@ def train(
     roster, losses = example_ids(NUM_EXAMPLES), [(0, data.loss(start))]
     draw = _sampler(sampling, promised, roster)
     for step in range(1, promised.num_rounds + 1):
-        guidance, state = server.begin(state, root.fold("guide").fold(step))
+        context, state = server.begin(state, root.fold("guide").fold(step))
         total = sums.partial_sum(
             params=state.params,
-            bound=guidance.bound(bound),
+            bound=context.bound(bound),
             cohort=draw(root.fold("cohort").fold(step)),
             key=root.fold("users").fold(step),
         )
         noise = server.noise(state.params, root.fold("noise").fold(step))
-        state = server.next(state, total, noise, guidance)
+        state = server.next(state, total, noise, context)
         if step % every == 0 or step == promised.num_rounds:
             losses.append((step, data.loss(state.params["weight"])))
     return losses

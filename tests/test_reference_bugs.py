@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 from fedpriv.experiments.catalogue import load_experiment
@@ -42,18 +42,18 @@ def experiment(**options):
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
 
-def states(made, corpus, carrier=None, seed=0):
-    parts = build(made, corpus)
-    carrier = carrier or SerialCarrier(
-        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+def states(made, corpus, backend=None, seed=0):
+    components = build(made, corpus)
+    backend = backend or SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
     found = [
         (record, {n: t.copy() for n, t in state.params.items()})
         for record, state in rounds(
-            parts, carrier, Key.simulation(seed), eval_every=made.eval_every
+            components, backend, Key.simulation(seed), eval_every=made.eval_every
         )
     ]
-    return parts, found
+    return components, found
 
 
 def test_1_matrices_are_clipped_by_their_frobenius_norm(tiny_corpus):
@@ -67,7 +67,7 @@ def test_1_matrices_are_clipped_by_their_frobenius_norm(tiny_corpus):
 
 
 class SeedsLikeTheReference:
-    """A carrier whose clients seed NumPy's and torch's global generators, as the reference's do."""
+    """A backend whose clients seed NumPy's and torch's global generators, as the reference's do."""
 
     def __init__(self, seed=100):
         self.seed = seed
@@ -86,14 +86,14 @@ class SeedsLikeTheReference:
 
 
 class TestNoise2:
-    def pure_noise(self, corpus, carrier, seed=0):
-        parts, found = states(experiment(), corpus, carrier, seed)
+    def pure_noise(self, corpus, backend, seed=0):
+        components, found = states(experiment(), corpus, backend, seed)
         before = {n: np.zeros_like(t) for n, t in found[0][1].items()}
         steps = []
         for _, params in found:
             steps.append(np.concatenate([(params[n] - before[n]).reshape(-1) for n in params]))
             before = params
-        return parts, np.stack(steps).astype(np.float64)
+        return components, np.stack(steps).astype(np.float64)
 
     def test_2_noise_of_two_rounds_has_nothing_in_common(self, tiny_corpus):
         """730 coordinates, 15 pairs of rounds: |r| above 0.2 once in 1e6 sets."""
@@ -104,12 +104,12 @@ class TestNoise2:
             assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
 
     def test_2_noise_does_not_depend_on_what_clients_did_to_global_generators(self, tiny_corpus):
-        parts, first = self.pure_noise(tiny_corpus, SeedsLikeTheReference(100))
+        components, first = self.pure_noise(tiny_corpus, SeedsLikeTheReference(100))
         _, second = self.pure_noise(tiny_corpus, SeedsLikeTheReference(7))
         np.testing.assert_array_equal(first, second)  # a simulation: the seed decides alone
         _, other = self.pure_noise(tiny_corpus, SeedsLikeTheReference(100), seed=1)
         assert len(np.intersect1d(first, other)) < 20
-        assert first.std() == pytest.approx(parts.plan.stddev / 6, rel=0.1)
+        assert first.std() == pytest.approx(components.plan.stddev / 6, rel=0.1)
 
     def test_2_cohorts_are_not_drawn_by_the_number_of_the_round(self, tiny_corpus):
         def cohorts(seed):
@@ -149,13 +149,15 @@ class TestSampling3:
 
 def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
     """Many small batches move the sum by no more than one: C, not C for each."""
-    parts = build(experiment(local_batch_size=1, local_epochs=5, l2_clip_norm=0.01), tiny_corpus)
-    params = parts.task.init_params(Key.simulation(0))
+    components = build(
+        experiment(local_batch_size=1, local_epochs=5, l2_clip_norm=0.01), tiny_corpus
+    )
+    params = components.task.init_params(Key.simulation(0))
     total = partial_sum(
         params=params,
-        bound=parts.bound,
-        trainer=parts.trainer,
-        data=parts.task.data,
+        bound=components.bound,
+        trainer=components.trainer,
+        data=components.task.data,
         user_ids=["u00"],
         key=Key.simulation(0),
     )
@@ -217,20 +219,20 @@ class TestSideInformation5:
 
 class TestAccounting6And8:
     def test_6_every_round_that_is_run_is_paid_for(self, tiny_corpus):
-        parts, found = states(experiment(rounds=9, eval_every=1), tiny_corpus)
+        components, found = states(experiment(rounds=9, eval_every=1), tiny_corpus)
         assert len(found) == 9
         for number, (record, _) in enumerate(found, 1):
             assert record.released.round_num == number
             # Number 8's ε was that of the rounds before: here round i has paid for i rounds.
-            assert record.released.epsilon == parts.plan.epsilon(number).value
+            assert record.released.epsilon == components.plan.epsilon(number).value
         epsilons = [record.released.epsilon for record, _ in found]
         assert epsilons == sorted(epsilons) and epsilons[0] > 0
 
     def test_8_delta_is_respected(self, tiny_corpus):
         found = {}
         for delta in (1e-2, 1e-4):
-            parts, records = states(experiment(delta=delta), tiny_corpus)
-            assert parts.plan.delta == records[-1][0].released.delta == delta
+            components, records = states(experiment(delta=delta), tiny_corpus)
+            assert components.plan.delta == records[-1][0].released.delta == delta
             found[delta] = records[-1][0].released.epsilon
         assert found[1e-4] > 1.3 * found[1e-2]
         # And by default it is not 1/n.
@@ -282,15 +284,15 @@ class TestData7:
             def examples(self, user_id):
                 return Examples()
 
-        class One(SerialCarrier):
+        class One(SerialBackend):
             def partial_sum(self, *, cohort, **arguments):
                 return super().partial_sum(cohort=["u00"], **arguments)
 
-        parts = build(experiment(local_batch_size=3), tiny_corpus)
+        components = build(experiment(local_batch_size=3), tiny_corpus)
         list(
             rounds(
-                parts,
-                One(trainer=parts.trainer, data=Data(), measure=parts.task.evaluate),
+                components,
+                One(trainer=components.trainer, data=Data(), measure=components.task.evaluate),
                 Key.simulation(0),
             )
         )
@@ -428,14 +430,16 @@ class TestBatches10:
             assert set(rows.tolist()) == set(examples.indices.tolist())
 
     def test_10_a_user_with_fewer_examples_than_a_batch_takes_part(self, tiny_corpus):
-        parts = build(experiment(local_batch_size=1000, max_examples_per_user=5000), tiny_corpus)
-        params = parts.task.init_params(Key.simulation(0))
-        for user in parts.task.roster[:10]:
+        components = build(
+            experiment(local_batch_size=1000, max_examples_per_user=5000), tiny_corpus
+        )
+        params = components.task.init_params(Key.simulation(0))
+        for user in components.task.roster[:10]:
             total = partial_sum(
                 params=params,
-                bound=parts.bound,
-                trainer=parts.trainer,
-                data=parts.task.data,
+                bound=components.bound,
+                trainer=components.trainer,
+                data=components.task.data,
                 user_ids=[user],
                 key=Key.simulation(0),
             )

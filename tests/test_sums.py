@@ -28,8 +28,8 @@ def rows(index, values, num_rows=6):
     return RowSparse(rows=np.asarray(index, np.int64), values=np.asarray(values), num_rows=num_rows)
 
 
-def part(num_users=1, unit=UNIT, **total):
-    return PartialSum(total=total, num_users=num_users, unit=unit)
+def part(num_users=1, granularity=UNIT, **total):
+    return PartialSum(total=total, num_users=num_users, granularity=granularity)
 
 
 def as_ints(tensor):
@@ -112,22 +112,22 @@ class TestRunning:
         np.testing.assert_allclose(found["w"][2], 2 * (0.1 + 0.2 + 1e-12), rtol=1e-15)
         assert not found["w"][[0, 1, 3, 4, 5]].any()
 
-    @pytest.mark.parametrize("unit", [None, UNIT])
+    @pytest.mark.parametrize("granularity", [None, UNIT])
     @pytest.mark.parametrize("shape", [(), (0,), (4, 0), (0, 3), (5,), (2, 3, 4)])
-    def test_tensors_of_any_shape(self, unit, shape):
+    def test_tensors_of_any_shape(self, granularity, shape):
         template = {"x": np.zeros(shape, np.float32)}
-        running = RunningSum(template, unit)
+        running = RunningSum(template, granularity)
         value = np.arange(1, 1 + int(np.prod(shape)), dtype=np.float32).reshape(shape)
         running.add({"x": value}, 1.0)
         running.add({"x": value}, 1.0)
-        done = PartialSum(total=running.result(), num_users=2, unit=unit)
+        done = PartialSum(total=running.result(), num_users=2, granularity=granularity)
         small, twice = done.compact(), merged(template, [done, done.compact()])
         for found, times in ((done, 2), (small, 2), (twice, 4), (twice.compact(), 4)):
             np.testing.assert_array_equal(tree.to_dense(found.real())["x"], times * value)
             assert found.real()["x"].shape == shape
 
-    @pytest.mark.parametrize("unit", [None, UNIT])
-    def test_what_an_update_is_stored_in_does_not_matter(self, unit):
+    @pytest.mark.parametrize("granularity", [None, UNIT])
+    def test_what_an_update_is_stored_in_does_not_matter(self, granularity):
         """Strides, alignment, byte order, read-only memory: compiled code must not care."""
         values = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
         index = np.array([0, 2, 5])
@@ -150,7 +150,7 @@ class TestRunning:
         ]
         found = []
         for tensor in stored:
-            running = RunningSum(TEMPLATE, unit)
+            running = RunningSum(TEMPLATE, granularity)
             running.add({"w": tensor, "b": np.zeros(3)}, 0.7)
             found.append(running.result()["w"])
         assert found[0].any()
@@ -186,7 +186,7 @@ class TestMerged:
             found = merged(TEMPLATE, order)
             np.testing.assert_array_equal(found.total["w"], expected)
             assert as_ints(found.total["b"]) == [2, -4, 6]
-            assert (found.num_users, found.unit) == (2 * num_users, UNIT)
+            assert (found.num_users, found.granularity) == (2 * num_users, UNIT)
             kind = np.int32 if 2 * num_users <= 127 else np.int64
             assert {t.dtype for t in found.total.values()} == {np.dtype(kind)}
 
@@ -210,15 +210,15 @@ class TestMerged:
 
     def test_nobody_is_zeros(self):
         found = merged(TEMPLATE, [])
-        assert (found.num_users, found.num_failed, found.unit) == (0, 0, None)
+        assert (found.num_users, found.num_failed, found.granularity) == (0, 0, None)
         assert {n: t.shape for n, t in found.total.items()} == {"w": (6, 2), "b": (3,)}
         assert tree.l2_norm(found.real()) == 0.0
 
     def test_counts_add_up_and_parts_are_left_alone(self):
         w = self.W.astype(np.int32)
-        one = PartialSum(total={"w": w, "b": self.B}, num_users=4, num_failed=1, unit=UNIT)
+        one = PartialSum(total={"w": w, "b": self.B}, num_users=4, num_failed=1, granularity=UNIT)
         two = PartialSum(total={"w": rows([0], [[9, 9]]), "b": self.B}, num_users=3,
-                         num_failed=2, unit=UNIT)  # fmt: skip
+                         num_failed=2, granularity=UNIT)  # fmt: skip
         for array in (w, self.B):
             array.flags.writeable = False
         try:
@@ -235,9 +235,9 @@ class TestMerged:
         found.total["w"][0, 0] = 77
         assert w[0, 0] == 0
 
-    @pytest.mark.parametrize("units", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
-    def test_other_grids_are_refused(self, units):
-        parts = [part(1, unit, w=self.W.astype(np.int32), b=self.B) for unit in units]
+    @pytest.mark.parametrize("grids", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
+    def test_other_grids_are_refused(self, grids):
+        parts = [part(1, granularity, w=self.W.astype(np.int32), b=self.B) for granularity in grids]
         with pytest.raises(ValueError, match="different grids"):
             merged(TEMPLATE, parts)
 
@@ -251,7 +251,7 @@ class TestMerged:
 
 
 class TestPart:
-    def test_real_is_the_number_of_units_times_the_unit(self):
+    def test_real_is_the_number_of_units_times_the_granularity(self):
         total = {"w": np.full((6, 2), 2**52 + 1, np.int64), "b": rows([1], np.array([-3]), 3)}
         found = part(1, 2.0**-30, **total).real()
         assert found["w"].dtype == np.float64 and found["w"][0, 0] == (2**52 + 1) * 2.0**-30
@@ -268,7 +268,7 @@ class TestPart:
         done = part(5, x=dense)
         small = done.compact()
         np.testing.assert_array_equal(tree.to_dense_tensor(small.total["x"]), dense)
-        assert (small.num_users, small.unit) == (5, UNIT)
+        assert (small.num_users, small.granularity) == (5, UNIT)
         assert tree.to_dense_tensor(small.total["x"]).dtype == kind
         found = small.total["x"]
         sparse = num_rows * (8 + int(np.prod(tail)) * dense.itemsize)

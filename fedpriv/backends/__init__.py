@@ -1,6 +1,6 @@
-"""Carriers that bring `partial_sum` to the data in this process or on this cluster."""
+"""Backends that bring `partial_sum` to the data in this process or on this cluster."""
 
-from fedpriv.backends.backend import Carrier
-from fedpriv.backends.serial import SerialCarrier
+from fedpriv.backends.backend import Backend
+from fedpriv.backends.serial import SerialBackend
 
-__all__ = ["Carrier", "SerialCarrier"]
+__all__ = ["Backend", "SerialBackend"]

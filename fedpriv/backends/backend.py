@@ -1,4 +1,4 @@
-"""What a carrier is."""
+"""What a backend is."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedpriv.tree import Params
 Measure = Callable[..., Metrics | None]
 
 
-class Carrier(Protocol):
+class Backend(Protocol):
     """Brings the private work to where the drawn users are, and the sum back.
 
-    Every carrier gives the same sum for the same arguments (to rounding), and a user that cannot
+    Every backend gives the same sum for the same arguments (to rounding), and a user that cannot
     be reached contributes zero.
     """
 
@@ -47,14 +47,14 @@ class Carrier(Protocol):
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return metrics on public users, or on held-out examples of rostered users.
 
-        Every carrier gives the same figures. None where there are no such examples.
+        Every backend gives the same figures. None where there are no such examples.
         """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Return what a run's record says of the carrier: its name, workers and devices."""
+        """Return what a run's record says of the backend: its name, workers and devices."""
         ...
 
     def close(self) -> None:
-        """Release whatever the carrier holds."""
+        """Release whatever the backend holds."""
         ...

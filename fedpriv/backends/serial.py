@@ -1,4 +1,4 @@
-"""The in-process carrier: every user in turn. The oracle that the other carriers are held to."""
+"""The in-process backend: every user in turn. The oracle that the other backends are held to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.training.round import PartialSum, Trainer, UserData, partial_sum
 from fedpriv.tree import Params
 
 
-class SerialCarrier:
+class SerialBackend:
     """Trains the cohort in this process, one user after another, or sums over a batch.
 
     Args:

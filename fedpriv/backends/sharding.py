@@ -1,6 +1,6 @@
-"""Dealing users to workers: longest first, each to whoever has the least to do.
+"""Sharding users over workers: longest first, each to whoever has the least to do.
 
->>> deal({"a": 5, "b": 1, "c": 4, "d": 3}, 2)
+>>> shards_of({"a": 5, "b": 1, "c": 4, "d": 3}, 2)
 [('a', 'b'), ('c', 'd')]
 """
 
@@ -20,11 +20,11 @@ def work_of(data: UserData, user_id: str, max_examples: int) -> int:
         return 1
 
 
-def deal(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
+def shards_of(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
     """Return each worker's users, longest first.
 
     The longest worker has at most 4/3 of the work of the best possible deal (Graham 1969). Ties go
-    to the earlier user and the earlier worker, so the same sizes are always dealt the same way.
+    to the earlier user and the earlier worker, so the same sizes always give the same shards.
 
     Args:
         sizes: How much work each user is, in any unit; a user without any still costs one.
@@ -33,10 +33,10 @@ def deal(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
     Returns:
         `num_workers` tuples, some of them empty when there are fewer users.
     """
-    hands: list[list[str]] = [[] for _ in range(num_workers)]
+    shards: list[list[str]] = [[] for _ in range(num_workers)]
     loads = [(0, worker) for worker in range(num_workers)]
     for user_id in sorted(sizes, key=lambda user: -sizes[user]):
         load, worker = loads[0]
-        hands[worker].append(user_id)
+        shards[worker].append(user_id)
         heapq.heapreplace(loads, (load + max(sizes[user_id], 1), worker))
-    return [tuple(hand) for hand in hands]
+    return [tuple(shard) for shard in shards]

@@ -1,4 +1,4 @@
-"""The carrier of threads: workers within this process, for trainers that are compiled and pure.
+"""The backend of threads: workers within this process, for trainers that are compiled and pure.
 
 A compiled trainer holds the interpreter's lock for a tenth of its time, so threads share the cores
 as processes would, and nothing is sent or copied. Trainers that keep a resident model, or draw from
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedpriv.backends.backend import Measure
-from fedpriv.backends.sharding import deal, work_of
+from fedpriv.backends.sharding import shards_of, work_of
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
@@ -35,11 +35,11 @@ def check_shareable(trainer: LocalTrainer) -> None:
         )
 
 
-class ThreadCarrier:
+class ThreadBackend:
     """Trains the cohort in this process, on several threads.
 
     Guarantees:
-        * The sum equals the one-thread carrier's: exactly where the bound is on a grid, to
+        * The sum equals the one-thread backend's: exactly where the bound is on a grid, to
           rounding otherwise.
 
     Args:
@@ -92,9 +92,9 @@ class ThreadCarrier:
             )
 
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
-        hands = deal(sizes, self._num_workers)
-        # Without users a hand would only clear a sum of its own; the first always makes one.
-        shares = [hand for number, hand in enumerate(hands) if hand or number == 0]
+        shards = shards_of(sizes, self._num_workers)
+        # Without users a shard would only clear a sum of its own; the first always makes one.
+        shares = [shard for number, shard in enumerate(shards) if shard or number == 0]
         return merged(params, list(self._pool.map(work, shares)), reuse=True)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

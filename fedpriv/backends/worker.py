@@ -1,7 +1,7 @@
-"""What a worker process does: hold a workplace, train the users it is dealt, measure its share.
+"""What a worker process does: hold a context, train the users of its shard, measure its share.
 
-Nothing here knows how the worker is reached. A workplace is made where the work is done, from what
-can be named: the experiment, its options, the path of a corpus. Users' data are never sent.
+Nothing here knows how the worker is reached. A worker context is made where the work is done, from
+what can be named: the experiment, its options, the path of a corpus. Users' data are never sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpriv.tree import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class WorkerContext:
     """What a worker works with.
 
     Attributes:
@@ -38,8 +38,8 @@ class Workplace:
     measure: Measure
 
 
-#: From a device ("cpu", "cuda:0") to the workplace on it. It is sent to workers by reference.
-WorkplaceFactory = Callable[[str], Workplace]
+#: From a device ("cpu", "cuda:0") to the worker context on it. It is sent to workers by reference.
+WorkerContextFactory = Callable[[str], WorkerContext]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +80,11 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._workplace: Workplace | None = None
+        self._context: WorkerContext | None = None
 
     def open(
         self,
-        make_workplace: WorkplaceFactory,
+        make_context: WorkerContextFactory,
         *,
         device_ids: Sequence[int | str] = (),
         logical: bool = False,
@@ -92,26 +92,26 @@ class Worker:
         """Open the corpus and put the model on its device.
 
         Args:
-            make_workplace: Called once, here.
+            make_context: Called once, here.
             device_ids: The GPU that was set aside for this worker, if any.
             logical: Whether the devices handed out are made up, to try the placement without any.
 
         Raises:
-            ValueError: If there is no such GPU, or as the workplace does.
+            ValueError: If there is no such GPU, or as the worker context does.
         """
         torch.set_num_threads(1)
         device, said = _device(device_ids, logical)
-        self._workplace = make_workplace(device)
+        self._context = make_context(device)
         return Opened(host=platform.node(), process=os.getpid(), device=said)
 
     def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
         """Return one sum over these users; see `fedpriv.training.round.partial_sum`."""
-        workplace = self._opened()
+        context = self._opened()
         return partial_sum(
             params=order.params,
             bound=order.bound,
-            trainer=workplace.trainer,
-            data=workplace.data,
+            trainer=context.trainer,
+            data=context.data,
             user_ids=user_ids,
             key=order.key,
         ).compact()
@@ -120,9 +120,9 @@ class Worker:
         """Return metrics on one part of the examples."""
         return self._opened().measure(params, public=public, part=part)
 
-    def _opened(self) -> Workplace:
-        assert self._workplace is not None, "a worker is opened before it works"
-        return self._workplace
+    def _opened(self) -> WorkerContext:
+        assert self._context is not None, "a worker is opened before it works"
+        return self._context
 
 
 def _device(device_ids: Sequence[int | str], logical: bool) -> tuple[str, str]:

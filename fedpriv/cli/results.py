@@ -32,7 +32,7 @@ from fedpriv.report.export.model_folder import (
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
-from fedpriv.report.unit_labels import whose, whose_all
+from fedpriv.report.unit_labels import labels_of, labels_of_all
 from fedpriv.report.wording import NOTHING, epsilon, percent, plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -120,7 +120,7 @@ def export(
     if as_json:
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
-        _say(f"{to}: the model after {whose(record.unit).turn} {chosen}")
+        _say(f"{to}: the model after {labels_of(record.unit).turn} {chosen}")
 
 
 def predict(
@@ -185,7 +185,7 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
 
 
 def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
-    rows, nouns = as_rows(groups), whose_all(group.head.unit for group in groups)
+    rows, nouns = as_rows(groups), labels_of_all(group.head.unit for group in groups)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("experiment")
     for name in ("accuracy*", "recall@5*", "accuracy†", "ε", "δ", f"{nouns.turn}s", "seeds"):

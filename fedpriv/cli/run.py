@@ -31,7 +31,7 @@ from fedpriv.report.page import write_report
 if TYPE_CHECKING:
     from fedpriv.experiments.options import Option
     from fedpriv.run.loop import RoundRecord
-    from fedpriv.run.prepared import CarrierFactory, Job
+    from fedpriv.run.prepared import BackendFactory, PreparedRun
 
 
 def register(app: typer.Typer) -> None:
@@ -50,14 +50,14 @@ def list_experiments(
     if as_json:
         print_json(
             [
-                {"name": n, "description": e.description, "carriers": e.carriers}
+                {"name": n, "description": e.description, "carriers": e.backends}
                 for n, e in found.items()
             ]
         )
         return
-    table = Table("experiment", "what it is", "carriers", box=None, header_style="bold")
+    table = Table("experiment", "what it is", "backends", box=None, header_style="bold")
     for name, experiment in found.items():
-        table.add_row(name, experiment.description, ", ".join(experiment.carriers))
+        table.add_row(name, experiment.description, ", ".join(experiment.backends))
     console.print(table)
 
 
@@ -136,7 +136,7 @@ def run_command(
     from fedpriv.experiments.central import CentralExperiment
     from fedpriv.experiments.experiment import tag_prediction
     from fedpriv.run.folder import read_document
-    from fedpriv.run.prepared import resume_job, start_job
+    from fedpriv.run.prepared import resume_run, start_run
 
     engines = _engines(engine, workers, gpus_per_worker, ray_address)
     keep_last = keep_last_from(keep_checkpoints)
@@ -162,11 +162,11 @@ def run_command(
     } | _settings(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
-    with engines as carriers:
+    with engines as backends:
         if resume is not None:
             document = read_document(resume)
-            make_carrier = carriers(document["reference"], document["corpus"]["path"])
-            job = resume_job(resume, make_carrier=make_carrier, keep_last=keep_last)
+            make_backend = backends(document["reference"], document["corpus"]["path"])
+            prepared = resume_run(resume, make_backend=make_backend, keep_last=keep_last)
         else:
             if experiment is None:
                 raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
@@ -183,23 +183,23 @@ def run_command(
                 if found.synthetic and not as_json:
                     why = "" if corpus else "No real corpus was found: "
                     errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
-            job = start_job(
+            prepared = start_run(
                 chosen,
                 experiment,
                 found,
                 out if out is not None else _default_folder(chosen.name),
                 secure=secure,
                 engine=engine,
-                make_carrier=carriers(experiment, found and str(found.directory.resolve())),
+                make_backend=backends(experiment, found and str(found.directory.resolve())),
                 keep_last=keep_last,
             )
-        covers = coverage_of(job.folder.document)
+        covers = coverage_of(prepared.folder.document)
         try:
-            summary = _follow(job, covers, quiet=as_json)
+            summary = _follow(prepared, covers, quiet=as_json)
         except KeyboardInterrupt:
-            errors.print(f"interrupted; continue with: fedpriv run --resume {job.folder.path}")
+            errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
             raise
-    report = write_report(job.folder.path)
+    report = write_report(prepared.folder.path)
     if as_json:
         print_json(summary)
     else:
@@ -209,8 +209,8 @@ def run_command(
 @contextmanager
 def _engines(
     name: str, workers: int | None, gpus_per_worker: float | None, ray_address: str | None
-) -> Iterator[Callable[[str, str | None], CarrierFactory]]:
-    """Yield what makes a run's carrier from (reference, corpus path); Ray is stopped at the end.
+) -> Iterator[Callable[[str, str | None], BackendFactory]]:
+    """Yield what makes a run's backend from (reference, corpus path); Ray is stopped at the end.
 
     What cannot be had is said here, before a run folder is made.
     """
@@ -287,7 +287,7 @@ def _import_progress() -> Any:
     return show
 
 
-def _follow(job: Job, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
+def _follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
     """Run to the end behind a progress bar: round, accuracy, ε so far, time left."""
     if covers.mark and not quiet:
         errors.print(f"[yellow]ε {escape(covers.mark)}[/]", highlight=False, soft_wrap=True)
@@ -298,13 +298,13 @@ def _follow(job: Job, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
         TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}"),
         TimeRemainingColumn(),
     )
-    plan = job.parts.plan
+    plan = prepared.components.plan
     with Progress(*columns, console=errors, disable=quiet) as bar:
-        label = job.experiment.name + (" (synthetic)" if job.synthetic else "")
+        label = prepared.experiment.name + (" (synthetic)" if prepared.synthetic else "")
         line = bar.add_task(
             label,
             total=plan.num_rounds,
-            completed=job.ledger.charges,
+            completed=prepared.ledger.charges,
             accuracy="–",
             epsilon="–" if plan.is_private else "∞",
         )
@@ -316,12 +316,12 @@ def _follow(job: Job, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
                 accuracy = record.released.accuracy_public
             if accuracy is not None:
                 bar.update(line, accuracy=f"{accuracy:.1%}")
-            if spent is not None:  # priced where a round is evaluated
+            if spent is not None:  # accounted where a round is evaluated
                 gap = " (does NOT cover all)" if covers.mark else ""
                 bar.update(line, epsilon=f"{rounded_up(spent, 2):.2f}{gap}")
-            bar.update(line, completed=job.ledger.charges)
+            bar.update(line, completed=prepared.ledger.charges)
 
-        return job.run(on_round=show)
+        return prepared.run(on_round=show)
 
 
 def _print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every experiment promises, federated or centralised, and the parts made of it."""
+"""What every experiment promises, federated or centralised, and the components made of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Literal, Self
 from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.options import Option, Range, as_fields, check_ranges, checked, kebab
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
-from fedpriv.mechanisms.preconditioner import Guide
+from fedpriv.mechanisms.preconditioner import Preconditioner
 from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
 from fedpriv.privacy.plan import Plan
 from fedpriv.transform import Transform, identity
 
-_FIXED = frozenset({"name", "description", "task", "carriers", "statistics"})
+_FIXED = frozenset({"name", "description", "task", "backends", "statistics"})
 _RANGES = {
     "l2_clip_norm": Range.ABOVE_ZERO,
     "normalise_regulariser": Range.AT_LEAST_ZERO,
@@ -34,7 +34,7 @@ _RANGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promised:
+class BaseOptions:
     """The options that decide a run's promise, and options as such.
 
     Attributes:
@@ -50,8 +50,8 @@ class Promised:
         delta: None for n^-1.1.
         relation: "add-remove" or "replace-one".
         sampling: "poisson" or "fixed".
-        decay: β of every moment a guide keeps.
-        regulariser: ε_s of a guide's A = √v + ε_s.
+        decay: β of every moment a preconditioner keeps.
+        regulariser: ε_s of a preconditioner's A = √v + ε_s.
         delay_plain: Plain rounds of guide "delayed" (DP²).
         delay_preconditioned: Its preconditioned rounds.
         clip_ratio: C of its preconditioned rounds over C of the plain ones.
@@ -129,7 +129,7 @@ class Promised:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-def plain_bound(experiment: Promised) -> Bound:
+def plain_bound(experiment: BaseOptions) -> Bound:
     """Return the public bound, before anything is preconditioned or rounded."""
     if experiment.bound == "clip":
         return Clip(l2_clip_norm=experiment.l2_clip_norm)
@@ -140,7 +140,7 @@ def plain_bound(experiment: Promised) -> Bound:
     return Unbounded()
 
 
-def plan_with_noise(experiment: Promised, arguments: Mapping[str, Any]) -> Plan:
+def plan_with_noise(experiment: BaseOptions, arguments: Mapping[str, Any]) -> Plan:
     """Return a plan with the experiment's noise, calibrated where it asks for that.
 
     Args:
@@ -164,8 +164,8 @@ def plan_with_noise(experiment: Promised, arguments: Mapping[str, Any]) -> Plan:
     )
 
 
-def release_guide(experiment: Promised, kind: str) -> Guide:
-    """Return a guide that learns from past releases: "delayed" or "past-releases".
+def release_preconditioner(experiment: BaseOptions, kind: str) -> Preconditioner:
+    """Return a preconditioner that learns from past releases: "delayed" or "past-releases".
 
     Raises:
         ValueError: If it is another one, or its options are out of range.
@@ -184,6 +184,6 @@ def release_guide(experiment: Promised, kind: str) -> Guide:
     raise ValueError(f"guide {kind!r} does not learn from releases; use delayed or past-releases")
 
 
-def make_aggregate(experiment: Promised) -> Transform:
+def make_aggregate(experiment: BaseOptions) -> Transform:
     """Return the checkpoint aggregate."""
     return aggregates.ema(experiment.ema_decay) if experiment.aggregate == "ema" else identity()

@@ -1,6 +1,6 @@
 """Centralised experiments: DP-SGD, AdaDPS, DP-NSGD and their baselines, by options alone.
 
-A method is a bound, a guide and an optimiser:
+A method is a bound, a preconditioner (option `guide`) and an optimiser:
 
 ==================  ============================================================================
 DP-SGD              bound clip, optimizer sgd
@@ -28,15 +28,15 @@ from typing import Any, Literal
 
 from fedpriv import optimizers
 from fedpriv.experiments.base_options import (
-    Promised,
+    BaseOptions,
     make_aggregate,
     plain_bound,
     plan_with_noise,
-    release_guide,
+    release_preconditioner,
 )
 from fedpriv.experiments.options import Range, check_ranges
 from fedpriv.mechanisms import Bound, SideInformation, moments
-from fedpriv.mechanisms.preconditioner import Guide, Unguided
+from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed, MirrorDescent, PublicMoments
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
@@ -63,13 +63,13 @@ _RANGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralExperiment(Promised):
+class CentralExperiment(BaseOptions):
     """Everything that decides a centralised run; what it promises is inherited.
 
     Attributes:
         task: Makes the task from this experiment.
         statistics: Moments and preconditioner of one's own, for guide "public-own".
-        carriers: Centralised training runs in one process.
+        backends: Centralised training runs in one process.
         batch_size: Expected examples a step; every example is drawn by a coin of its own.
         epochs: Passes over the training set, in expectation; sets `steps`.
         steps: Steps; None takes them from `epochs`.
@@ -93,7 +93,7 @@ class CentralExperiment(Promised):
 
     task: CentralTaskFactory = field(repr=False)
     statistics: moments.Statistics | None = field(default=None, repr=False)
-    carriers: tuple[str, ...] = ("serial",)
+    backends: tuple[str, ...] = ("serial",)
 
     batch_size: float = 64.0
     epochs: float | None = None
@@ -128,7 +128,7 @@ class CentralExperiment(Promised):
     warm_start_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        Promised.__post_init__(self)  # `super()` does not know a class remade with slots
+        BaseOptions.__post_init__(self)  # `super()` does not know a class remade with slots
         check_ranges(self, _RANGES)
 
     def num_steps(self, num_examples: int) -> int:
@@ -148,14 +148,14 @@ class CentralExperiment(Promised):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralParts:
+class CentralComponents:
     """What a centralised experiment is made of once its data are at hand.
 
     Attributes:
         task: The training set, the model and its measures.
         plan: The promise, of examples.
-        bound: What is applied to each update, before the guide's preconditioner is put into it.
-        round: The server's half of a round, with the guide.
+        bound: What is applied to each update, before a round's preconditioner is put into it.
+        round: The server's half of a round, with the preconditioner.
         trainer: Sums bounded updates over a batch.
         side_information: What is known besides, and where it came from; None for nothing.
     """
@@ -171,8 +171,10 @@ class CentralParts:
         self.plan.check_roster(self.task.roster)
 
 
-def build_central(experiment: CentralExperiment, task: CentralTask | None = None) -> CentralParts:
-    """Return the parts of an experiment.
+def build_central(
+    experiment: CentralExperiment, task: CentralTask | None = None
+) -> CentralComponents:
+    """Return the components of an experiment.
 
     Args:
         experiment: Says what is done.
@@ -199,7 +201,7 @@ def build_central(experiment: CentralExperiment, task: CentralTask | None = None
     groups = None
     if experiment.micro_batch > 1:
         groups = max(1, round(experiment.batch_size / experiment.micro_batch))
-    return CentralParts(
+    return CentralComponents(
         task=task,
         plan=plan,
         bound=plain_bound(experiment),
@@ -207,8 +209,8 @@ def build_central(experiment: CentralExperiment, task: CentralTask | None = None
             plan=plan,
             optimizer=_optimizer(experiment, num_steps),
             aggregate=make_aggregate(experiment),
-            guide=_guide(experiment, task, side, num_steps),
-            unpromised_stddev=shown,
+            preconditioner=_preconditioner(experiment, task, side, num_steps),
+            nonprivate_stddev=shown,
         ),
         trainer=CentralSum(gradients=task.train, num_examples=task.num_train, num_groups=groups),
         side_information=side,
@@ -299,17 +301,17 @@ def _statistics(experiment: CentralExperiment) -> moments.Statistics:
             return moments.rmsprop(experiment.decay, **kinds)
 
 
-def _guide(
+def _preconditioner(
     experiment: CentralExperiment, task: CentralTask, side: SideInformation | None, num_steps: int
-) -> Guide:
+) -> Preconditioner:
     match experiment.guide:
         case "none":
-            return Unguided()
+            return NoPreconditioner()
         case "side-information":
             assert side is not None
             return Fixed(multiplier=side.multiplier)
         case "delayed" | "past-releases":
-            return release_guide(experiment, experiment.guide)
+            return release_preconditioner(experiment, experiment.guide)
         case "ideal":
             batch = min(task.num_train, math.ceil(experiment.batch_size))
             return PublicMoments(

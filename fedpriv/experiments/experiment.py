@@ -1,4 +1,4 @@
-"""Experiments: one frozen value says everything about a run, and is made into its parts here.
+"""Experiments: one frozen value says everything about a run, and is made into its components here.
 
 An experiment is a Python function that returns an `Experiment`; most derive theirs from another by
 `with_options`. The options are flat and their kebab-case names are the same on the command line,
@@ -24,11 +24,11 @@ import numpy as np
 from fedpriv import optimizers
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.base_options import (
-    Promised,
+    BaseOptions,
     make_aggregate,
     plain_bound,
     plan_with_noise,
-    release_guide,
+    release_preconditioner,
 )
 from fedpriv.mechanisms import (
     Bound,
@@ -36,7 +36,7 @@ from fedpriv.mechanisms import (
     Rounded,
     SideInformation,
 )
-from fedpriv.mechanisms.preconditioner import Guide, Unguided
+from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.privacy.plan import Plan
 from fedpriv.tasks.tasks import TagPrediction, Task
@@ -58,12 +58,12 @@ def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(Promised):
+class Experiment(BaseOptions):
     """Everything that decides a federated run; what it promises is inherited.
 
     Attributes:
         task: Makes the task from this experiment and a corpus.
-        carriers: The carriers that it claims to run on.
+        backends: The backends that it claims to run on.
         roster: A roster of the corpus; None for the corpus's own default.
         users: Only the roster's first so many users, for quick trials.
         inputs: "tff" or "unit-norm".
@@ -77,7 +77,7 @@ class Experiment(Promised):
         guide: A preconditioner made of past releases: "delayed" (DP²), or "past-releases"
             (scale-then-privatise); not beside one that is known beforehand.
         exact_sum: Round bounded updates to a public grid, so that their sum is exact: the same
-            bits for any order, carrier and number of workers. Only with noise, beside which the
+            bits for any order, backend and number of workers. Only with noise, beside which the
             grid is a millionth or less.
         cohort: Expected cohort size; None for a twentieth of the roster.
         cohort_cap: Largest cohort under Poisson sampling.
@@ -93,7 +93,7 @@ class Experiment(Promised):
     """
 
     task: TaskFactory = field(default=tag_prediction, repr=False)
-    carriers: tuple[str, ...] = ("serial", "threads", "ray", "flower")
+    backends: tuple[str, ...] = ("serial", "threads", "ray", "flower")
 
     roster: str | None = None
     users: int | None = None
@@ -125,7 +125,7 @@ class Experiment(Promised):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Components:
     """What an experiment is made of once its data are at hand.
 
     Attributes:
@@ -152,8 +152,8 @@ class Parts:
         self.plan.check_roster(self.task.roster)
 
 
-def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
-    """Return the parts of an experiment on a corpus.
+def build(experiment: Experiment, corpus: Corpus | None) -> Components:
+    """Return the components of an experiment on a corpus.
 
     Raises:
         ValueError: If its options do not fit together or do not fit the corpus.
@@ -162,7 +162,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
     side = make_side_information(experiment, task)
     bound = make_bound(experiment, side)
     plan = make_plan(experiment, task, bound)
-    return Parts(
+    return Components(
         task=task,
         plan=plan,
         bound=bound,
@@ -170,7 +170,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Parts:
             plan=plan,
             optimizer=make_optimizer(experiment),
             aggregate=make_aggregate(experiment),
-            guide=make_guide(experiment, side),
+            preconditioner=make_preconditioner(experiment, side),
         ),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
@@ -189,7 +189,7 @@ def make_side_information(experiment: Experiment, task: Task) -> SideInformation
     )
 
 
-def make_guide(experiment: Experiment, side: SideInformation | None) -> Guide:
+def make_preconditioner(experiment: Experiment, side: SideInformation | None) -> Preconditioner:
     """Return what learns from past releases, or undoes a public preconditioner after the noise.
 
     Raises:
@@ -201,9 +201,9 @@ def make_guide(experiment: Experiment, side: SideInformation | None) -> Guide:
                 f"guide {experiment.guide!r} preconditions updates, and so does precondition "
                 f"{experiment.precondition!r}; choose one, or precondition 'local'"
             )
-        return release_guide(experiment, experiment.guide)
+        return release_preconditioner(experiment, experiment.guide)
     if side is None or experiment.precondition != "scale-then-privatise":
-        return Unguided()
+        return NoPreconditioner()
     return Fixed(inverse=side.inverse())
 
 

@@ -78,19 +78,19 @@ def squares(values: np.ndarray) -> float:
     cache=True,
     fastmath={"reassoc"},
 )
-def release_whole(total: np.ndarray, noise: np.ndarray, unit: float, share: float) -> float:
+def release_whole(total: np.ndarray, noise: np.ndarray, granularity: float, share: float) -> float:
     """Turn noise into the mean of a sum on a grid, in place; return its sum of squares.
 
     Args:
-        total: int32 or int64 `(n,)`, multiples of `unit`.
-        noise: float32 `(n,)`; becomes `(total + rint(noise / unit)) * unit * share`.
-        unit: The grid's spacing.
+        total: int32 or int64 `(n,)`, multiples of `granularity`.
+        noise: float32 `(n,)`; becomes `(total + rint(noise / granularity)) * granularity * share`.
+        granularity: The grid's spacing.
         share: One over the expected cohort size.
     """
     squared = 0.0
     for i in range(total.size):
-        whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / unit)
-        mean = np.float32(whole * unit * share)
+        whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / granularity)
+        mean = np.float32(whole * granularity * share)
         noise[i] = mean
         squared += np.float64(mean) * np.float64(mean)
     return squared

@@ -69,7 +69,7 @@ class Bound(Protocol):
         ...
 
     @property
-    def unit(self) -> float | None:
+    def granularity(self) -> float | None:
         """Spacing of the grid that outputs are rounded to; None for none."""
         ...
 
@@ -154,7 +154,7 @@ class _Plain:
     __slots__ = ()
 
     @property
-    def unit(self) -> None:
+    def granularity(self) -> None:
         """No grid."""
         return None
 
@@ -275,7 +275,7 @@ class Preconditioned:
 
     def __post_init__(self) -> None:
         inner = self.bound
-        if inner.multiplier or inner.mixture is not None or inner.unit is not None:
+        if inner.multiplier or inner.mixture is not None or inner.granularity is not None:
             raise ValueError(
                 f"{self.bound!r} preconditions or rounds already; precondition once, then bound, "
                 "then round: Rounded(bound=Preconditioned(multiplier=..., bound=Clip(...)))"
@@ -287,7 +287,7 @@ class Preconditioned:
         return self.bound.l2_bound
 
     @property
-    def unit(self) -> None:
+    def granularity(self) -> None:
         """No grid."""
         return None
 

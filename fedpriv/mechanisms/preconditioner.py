@@ -1,7 +1,7 @@
-"""Guides: what a round takes from public data and from past releases, and where it acts.
+"""Preconditioners: what a round takes from public data and from past releases, and where it acts.
 
-A guide looks at released params, public data and released means, never at a user. Before the
-cohort is drawn it gives the round's `Guidance`; after the release it may learn from it. So
+A preconditioner looks at released params, public data and released means, never at a user. Before
+the cohort is drawn it gives the round's `RoundContext`; after the release it may learn from it. So
 whatever it says is public, and a round keeps its sensitivity: what acts before the noise acts
 before the bound.
 
@@ -36,7 +36,7 @@ Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guidance:
+class RoundContext:
     """What is public about one round; all fields are float32 arrays by parameter name.
 
     Attributes:
@@ -74,8 +74,8 @@ class Guidance:
         return Preconditioned(multiplier=self.multiplier, bound=bound, mixture=self.mixture)
 
 
-class Guide(Protocol):
-    """Turns public data and past releases into each round's guidance."""
+class Preconditioner(Protocol):
+    """Turns public data and past releases into each round's context."""
 
     def init(self, params: Params) -> State:
         """Return the state before round 1: named trees of float32 arrays, as a transform's."""
@@ -83,8 +83,8 @@ class Guide(Protocol):
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
-        """Return a round's guidance; nothing of the round has been drawn yet.
+    ) -> tuple[RoundContext, State]:
+        """Return a round's context; nothing of the round has been drawn yet.
 
         Args:
             params: The released params the round starts from; not changed.
@@ -105,7 +105,7 @@ class Guide(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Unguided:
+class NoPreconditioner:
     """Nothing public is used."""
 
     def init(self, params: Params) -> State:
@@ -114,8 +114,8 @@ class Unguided:
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
-        """Return no guidance."""
+    ) -> tuple[RoundContext, State]:
+        """Return no context."""
         return _NONE, state
 
     def end(self, mean: Params, state: State) -> State:
@@ -123,4 +123,4 @@ class Unguided:
         return state
 
 
-_NONE = Guidance()
+_NONE = RoundContext()

@@ -1,4 +1,4 @@
-"""The guides: AdaDPS by public gradients, its neighbours, and preconditioners of past releases."""
+"""The preconditioners: AdaDPS by public gradients, its neighbours, and those of past releases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpriv.mechanisms.bound import Mixture
 from fedpriv.mechanisms.moments import Statistics, moving_square, rmsprop
-from fedpriv.mechanisms.preconditioner import Guidance, Tensors
+from fedpriv.mechanisms.preconditioner import RoundContext, Tensors
 from fedpriv.rng import Key
 from fedpriv.transform import State
 from fedpriv.tree import Params
@@ -67,9 +67,9 @@ class Fixed:
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
+    ) -> tuple[RoundContext, State]:
         """Return 1/A, and A."""
-        return Guidance(multiplier=self.multiplier, inverse=self.inverse), state
+        return RoundContext(multiplier=self.multiplier, inverse=self.inverse), state
 
     def end(self, mean: Params, state: State) -> State:
         """Return the state."""
@@ -114,21 +114,21 @@ class PublicMoments:
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
+    ) -> tuple[RoundContext, State]:
         """Look at the public data if it is time, and return A made of what was seen."""
         if (round_num - 1) % self.refresh_every == 0:
             state = self._look(params, state, key)
         rule = self.statistics
         multiplier = {n: np.float32(1.0) / rule.denominator(v) for n, v in state["second"].items()}
         if self.divide == "step":
-            return Guidance(scale=multiplier), state
+            return RoundContext(scale=multiplier), state
         mixture = None
         if rule.first is not None and rule.own < 1.0:
             public = np.float32(rule.own - 1.0)  # negative: a gradient counts against an update
             mixture = Mixture(
                 own=rule.own, offset={n: public * m for n, m in state["first"].items()}
             )
-        return Guidance(multiplier=multiplier, mixture=mixture), state
+        return RoundContext(multiplier=multiplier, mixture=mixture), state
 
     def _look(self, params: Params, state: State, key: Key) -> State:
         rule = self.statistics
@@ -178,10 +178,10 @@ class MirrorDescent:
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
+    ) -> tuple[RoundContext, State]:
         """Return the blend of this round."""
         alpha = private_share(round_num - 1, self.num_rounds)
-        return Guidance(blend=alpha, public=_negative(self.gradient(params, key))), state
+        return RoundContext(blend=alpha, public=_negative(self.gradient(params, key))), state
 
     def end(self, mean: Params, state: State) -> State:
         """Return the state."""
@@ -221,11 +221,11 @@ class PastReleases:
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
+    ) -> tuple[RoundContext, State]:
         """Return 1/A before the bound and A after the noise, A of mean square 1."""
         rule = rmsprop(self.decay, regulariser=self.regulariser)
         scale = _unit_mean_square({n: rule.denominator(v) for n, v in state["second"].items()})
-        return Guidance(multiplier=_inverted(scale), inverse=scale), state
+        return RoundContext(multiplier=_inverted(scale), inverse=scale), state
 
     def end(self, mean: Params, state: State) -> State:
         """Learn from the release."""
@@ -274,14 +274,14 @@ class Delayed:
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[Guidance, State]:
+    ) -> tuple[RoundContext, State]:
         """Return nothing in a plain round, 1/A in a preconditioned one."""
         place = (round_num - 1) % (self.plain + self.preconditioned)
         state = {**state, "count": {"rounds": np.array(place, np.float32)}}
         if place == 0:
             state["gathered"] = _zeros(params)
         if place < self.plain:
-            return Guidance(), state
+            return RoundContext(), state
         if place == self.plain:
             second, share = moving_square(self.decay), np.float32(1 / self.plain)
             state["second"] = {
@@ -292,7 +292,7 @@ class Delayed:
         # A wider clip is the same clip on smaller updates, enlarged again after the noise.
         before, after = np.float32(1 / self.clip_ratio), self.clip_ratio * self.rate_ratio
         return (
-            Guidance(
+            RoundContext(
                 multiplier={n: before * array for n, array in inverse.items()},
                 inverse={} if after == 1.0 else _constant(params, after),
             ),

@@ -1,9 +1,9 @@
 """Bounded updates on a grid, so that their sum is one of integers and exact.
 
-The grid is public and so is the bound: `unit = l2_bound / 2**24`. Rounding each of d coordinates
-to the nearest multiple moves an update by at most `unit · √d / 2`, and the bound is tightened by
-that much *before* rounding, so that what is summed still never exceeds it. At five million
-parameters the bound loses a part in 15,000.
+The grid is public and so is the bound: `granularity = l2_bound / 2**24`. Rounding each of d
+coordinates to the nearest multiple moves an update by at most `granularity · √d / 2`, and the bound
+is tightened by that much *before* rounding, so that what is summed still never exceeds it. At five
+million parameters the bound loses a part in 15,000.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SLACK, _SLACK_EACH = 2.0**-40, 2.0**-53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounded:
-    """Bound an update, then round it to whole multiples of `unit`.
+    """Bound an update, then round it to whole multiples of `granularity`.
 
     Guarantees:
-        * Every coordinate of an output is a whole multiple of `unit`, at most 2^24 of them.
+        * Every coordinate of an output is a whole multiple of `granularity`, at most 2^24 of them.
         * ‖output‖₂ <= l2_bound, the inner bound's, rounding included.
         * Adding or removing one user moves the sum by at most l2_bound, as without rounding.
 
@@ -38,7 +38,7 @@ class Rounded:
     bound: Bound
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.bound.l2_bound) or self.bound.unit is not None:
+        if not math.isfinite(self.bound.l2_bound) or self.bound.granularity is not None:
             raise ValueError(
                 f"{self.bound!r} has no finite bound to make a grid of, or has a grid already; "
                 "sum its updates as floats (exact-sum false)"
@@ -50,7 +50,7 @@ class Rounded:
         return self.bound.l2_bound
 
     @property
-    def unit(self) -> float:
+    def granularity(self) -> float:
         """The grid's spacing, l2_bound / 2^24."""
         return self.l2_bound * 2.0**-BITS
 
@@ -89,5 +89,5 @@ class Rounded:
             values = self._rounded(tensor.values, factor)
             assert isinstance(values, np.ndarray)
             return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
-        unit = self.unit
-        return np.rint(np.multiply(tensor, factor / unit, dtype=np.float64)) * unit
+        granularity = self.granularity
+        return np.rint(np.multiply(tensor, factor / granularity, dtype=np.float64)) * granularity

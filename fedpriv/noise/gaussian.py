@@ -4,7 +4,7 @@ Guarantees:
     * Every coordinate of every tensor gets an independent N(0, stddev²), in one draw over the
       whole tree: never per tensor, never per user.
     * The stream depends on the key alone, so it may be drawn at any time after the round was
-      charged, in any number of threads, and is the same in every carrier.
+      charged, in any number of threads, and is the same in every backend.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The numbers are dp-accounting's. `epsilon` prices a count of identical charges and always answers
 with the δ, the relation, the unit and the accountant; σ is the noise multiplier of the event.
 
-How a kind is priced:
+How a kind is accounted:
 
 ==========================  ===========================================  =======================
 kind                        dp-accounting event                          accountant
@@ -316,12 +316,12 @@ def _rdp_curve(event: Event, relation: Relation) -> tuple[float, ...] | None:
     from dp_accounting.rdp import RdpAccountant
 
     theirs = relation._theirs
-    priced = event.to_dp_event(relation, accountant="RDP")
+    dp_event = event.to_dp_event(relation, accountant="RDP")
     accountant = RdpAccountant(neighboring_relation=theirs)
-    if not accountant.supports(priced):
+    if not accountant.supports(dp_event):
         return None
     with _quiet():
-        return tuple(float(value) for value in accountant.compose(priced).rdp)
+        return tuple(float(value) for value in accountant.compose(dp_event).rdp)
 
 
 class _quiet:

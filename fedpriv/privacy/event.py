@@ -160,7 +160,7 @@ class Event:
         """Return dp-accounting's event, made of built-in floats and ints.
 
         Args:
-            relation: The neighbouring relation it will be priced under.
+            relation: The neighbouring relation it will be accounted under.
             accountant: Who will price it. RDP under replace-one gets half the noise multiplier,
                 because that accountant leaves out the doubled sensitivity.
         """

@@ -17,7 +17,7 @@ from fedpriv.report.plots.theme import document, series
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value, points, read_run
 from fedpriv.report.tables import exact
-from fedpriv.report.unit_labels import Whose, whose_all
+from fedpriv.report.unit_labels import UnitLabels, labels_of_all
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
 
 # Columns of the comparison that are measured, and where.
@@ -202,7 +202,7 @@ def _table(groups: Sequence[Group]) -> str:
             f'<td class="n">{len(group.runs)}</td></tr>'
         )
     return (
-        f'<div class="scroll"><table class="runs"><thead>{_head(keys, _whose(groups))}</thead>'
+        f'<div class="scroll"><table class="runs"><thead>{_head(keys, _labels(groups))}</thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -219,11 +219,11 @@ def _gap(group: Group) -> str:
     return f"<small>{safe(mark)}</small>" if mark else ""
 
 
-def _whose(groups: Sequence[Group]) -> Whose:
-    return whose_all(group.head.unit for group in groups)
+def _labels(groups: Sequence[Group]) -> UnitLabels:
+    return labels_of_all(group.head.unit for group in groups)
 
 
-def _head(keys: Sequence[str], nouns: Whose) -> str:
+def _head(keys: Sequence[str], nouns: UnitLabels) -> str:
     """Return two header rows: whose examples were measured, then what."""
     groups = ""
     for source, title in (
@@ -279,7 +279,7 @@ def _strip(value: Estimate | None, scale: float, colour: str) -> str:
 
 
 def _notes(groups: Sequence[Group], num_runs: int) -> str:
-    sentences, nouns = [], _whose(groups)
+    sentences, nouns = [], _labels(groups)
     terms = list(dict.fromkeys(", ".join(privacy_terms(g.head)) for g in groups if g.head.private))
     if terms:
         sentences.append(f"ε with {safe('; or '.join(terms))}.")
@@ -316,7 +316,7 @@ def _mean_line(group: Group, key: str, index: int) -> Line:
 
 def _plots(groups: Sequence[Group]) -> list[str]:
     last_round = max(max(group.head.rounds_planned, group.head.rounds_done) for group in groups)
-    parts, nouns = [], _whose(groups)
+    parts, nouns = [], _labels(groups)
     for key, title, note in (
         ("accuracy", f"Accuracy on {nouns.rostered}s", "Not covered by ε. "),
         ("accuracy_public", f"Accuracy on {nouns.public}s", "Released. "),

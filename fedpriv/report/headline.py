@@ -12,7 +12,7 @@ from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
-from fedpriv.report.unit_labels import whose
+from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import epsilon, number, percent, plain, safe
 
 
@@ -71,7 +71,7 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
     if run.simulated:
         found.append(("Simulated", False))
     if run.rounds_done < run.rounds_planned:
-        turn = whose(run.unit).turn
+        turn = labels_of(run.unit).turn
         found.append((f"{run.rounds_done} of {run.rounds_planned} {turn}s", False))
     return found
 
@@ -104,7 +104,7 @@ def key_figures(
     runs = [run, *replicates]
     figures: list[tuple[str, str, list[str]]] = []
     users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
-    nouns = whose(run.unit)
+    nouns = labels_of(run.unit)
     rostered = estimate([last_value(r.diagnosed, "accuracy") for r in runs])
     if rostered is not None:
         remarks = [
@@ -168,8 +168,8 @@ def _where(run: RunRecord) -> list[str]:
     if corpus.get("roster") and run.unit == "user":
         parts.append(f"roster {plain(corpus['roster'])}")
     if corpus.get("num_users"):
-        parts.append(_count(corpus["num_users"], whose(run.unit).total))
-    parts.append(_count(run.rounds_done, whose(run.unit).turn))
+        parts.append(_count(corpus["num_users"], labels_of(run.unit).total))
+    parts.append(_count(run.rounds_done, labels_of(run.unit).turn))
     return parts
 
 

@@ -16,7 +16,7 @@ from fedpriv.report.privacy_text import as_html
 from fedpriv.report.promise import promised
 from fedpriv.report.series import RunRecord, points, read_run
 from fedpriv.report.tables import pairs_table, rounds_table
-from fedpriv.report.unit_labels import by_unit, whose
+from fedpriv.report.unit_labels import by_unit, labels_of
 from fedpriv.report.wording import epsilon, percent, safe
 
 
@@ -59,7 +59,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         ValueError: If a replicate is another experiment, or has the same seed.
     """
     check_replicates(run, replicates)
-    statement, turn = run_statement(run.directory), whose(run.unit).turn
+    statement, turn = run_statement(run.directory), labels_of(run.unit).turn
     body = [
         f"<header>{head_html(run, statement, replicates)}</header>",
         "<main>",
@@ -81,7 +81,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         ),
         _details(
             "Corpus" if run.unit == "user" else "Data",
-            whose(run.unit).origin,
+            labels_of(run.unit).origin,
             pairs_table(by_unit(run.corpus, run.unit)),
         ),
         _details("Versions", "what it ran on", pairs_table(_environment(run))),
@@ -117,7 +117,7 @@ def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
 
 def share_lines(run: RunRecord, public_key: str, rostered_key: str) -> list[Line]:
     """Return the released and the diagnosed line of a measure, those that have points."""
-    lines, nouns = [], whose(run.unit)
+    lines, nouns = [], labels_of(run.unit)
     for label, rows, key, colour, dashed in (
         (nouns.released, run.released, public_key, "s1", False),
         (nouns.diagnosed, run.diagnosed, rostered_key, "s2", True),
@@ -142,7 +142,7 @@ def _plots(run: RunRecord) -> list[str]:
             alternative=_alternative("Accuracy", accuracy, run),
             height=340,
             last_round=last_round,
-            turn=whose(run.unit).turn,
+            turn=labels_of(run.unit).turn,
             share=True,
             reference=reference,
         )
@@ -158,7 +158,7 @@ def _plots(run: RunRecord) -> list[str]:
 
 
 def _epsilon_figure(run: RunRecord, last_round: int) -> str:
-    title, turn, covers = "<h3>ε spent</h3>", whose(run.unit).turn, run.coverage
+    title, turn, covers = "<h3>ε spent</h3>", labels_of(run.unit).turn, run.coverage
     x, y = points(run.released, "epsilon")
     if not run.private:
         why = "Without noise"
@@ -203,14 +203,14 @@ def _recall_figure(run: RunRecord, last_round: int) -> str:
         width=444,
         height=280,
         last_round=last_round,
-        turn=whose(run.unit).turn,
+        turn=labels_of(run.unit).turn,
         share=True,
     )
     return f"<figure><figcaption><h3>Recall at 5</h3>{legend(lines)}</figcaption>{plot}</figure>"
 
 
 def _alternative(what: str, lines: Sequence[Line], run: RunRecord) -> str:
-    turn = whose(run.unit).turn
+    turn = labels_of(run.unit).turn
     ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at {turn} {line.x[-1]}" for line in lines)
     return f"{what} against {turn}s. {ends}."
 
@@ -224,7 +224,7 @@ def _details(title: str, remark: str, content: str, note: str = "") -> str:
 
 
 def _rounds_note(run: RunRecord) -> str:
-    mark, nouns = run.coverage.mark, whose(run.unit)
+    mark, nouns = run.coverage.mark, labels_of(run.unit)
     notes = [f"ε {safe(mark)}."] if mark else []
     redone = len(run.attempts) - len(run.released)
     if redone:

@@ -10,34 +10,34 @@ from functools import lru_cache
 
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.ledger.ledger import read_ledger
-from fedpriv.privacy.ledger.state import History
+from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import Plan
 from fedpriv.report.series import RunRecord
 
 
-def history_of(run: RunRecord) -> History:
+def state_of(run: RunRecord) -> LedgerState:
     """Return the run's ledger replayed.
 
     Raises:
         ValueError: If it is missing or damaged, or `experiment.json` tells another plan or mode.
     """
     path = run.directory / "ledger.jsonl"
-    _, history, _ = read_ledger(path)
-    if Plan.from_json(run.plan) != history.plan or run.description.get("mode") != history.mode:
+    _, state, _ = read_ledger(path)
+    if Plan.from_json(run.plan) != state.plan or run.description.get("mode") != state.mode:
         raise ValueError(
             f"{run.directory / 'experiment.json'} tells another plan or mode than the ledger; "
             "one of the two was edited or belongs to another run"
         )
-    return history
+    return state
 
 
 def promised(run: RunRecord) -> Epsilon:
     """Return the ε after all planned rounds with δ, relation, unit and accountant.
 
     Raises:
-        ValueError: As `history_of`.
+        ValueError: As `state_of`.
     """
-    plan = history_of(run).plan
+    plan = state_of(run).plan
     return run.coverage.explained(_epsilon(plan, plan.num_rounds))
 
 
@@ -50,16 +50,16 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
             model; None counts all.
 
     Raises:
-        ValueError: As `history_of`, or if the ledger has no release of the round.
+        ValueError: As `state_of`, or if the ledger has no release of the round.
     """
-    history, covers = history_of(run), run.coverage
+    state, covers = state_of(run), run.coverage
     if round_num is None:
-        return covers.explained(_epsilon(history.plan, len(history.charges)))
-    attempts = [r.attempt for r in history.releases if r.round_num == round_num]
+        return covers.explained(_epsilon(state.plan, len(state.charges)))
+    attempts = [r.attempt for r in state.releases if r.round_num == round_num]
     if not attempts:
         raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
-    charges = [(charge.round_num, charge.attempt) for charge in history.charges]
-    return covers.explained(_epsilon(history.plan, charges.index((round_num, attempts[-1])) + 1))
+    charges = [(charge.round_num, charge.attempt) for charge in state.charges]
+    return covers.explained(_epsilon(state.plan, charges.index((round_num, attempts[-1])) + 1))
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

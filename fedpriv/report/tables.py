@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedpriv.report.series import RunRecord
-from fedpriv.report.unit_labels import whose
+from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
 
 
@@ -34,7 +34,7 @@ DIAGNOSED = {
 
 def rounds_table(run: RunRecord) -> str:
     """Return every attempt that released something, one row each."""
-    nouns = whose(run.unit)
+    nouns = labels_of(run.unit)
     if not run.attempts:
         return f'<p class="note">No {nouns.turn} has been released yet.</p>'
     found = {(row.get("round_num"), row.get("attempt")): row for row in run.diagnostics}

@@ -18,7 +18,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
+class UnitLabels:
     """Nouns of a unit.
 
     Attributes:
@@ -50,7 +50,7 @@ class Whose:
         return f"{self.public}s: released"
 
 
-USERS = Whose(
+USERS = UnitLabels(
     one="user",
     total="user",
     rostered="rostered user",
@@ -59,7 +59,7 @@ USERS = Whose(
     turn="round",
     drawn="cohort",
 )
-EXAMPLES = Whose(
+EXAMPLES = UnitLabels(
     one="example",
     total="training example",
     rostered="training example",
@@ -70,20 +70,20 @@ EXAMPLES = Whose(
 )
 
 
-def whose(unit: str) -> Whose:
+def labels_of(unit: str) -> UnitLabels:
     """Return the nouns of a plan's unit, "user" or "example"."""
     return EXAMPLES if unit == "example" else USERS
 
 
-def whose_all(units: Iterable[str]) -> Whose:
+def labels_of_all(units: Iterable[str]) -> UnitLabels:
     """Return the nouns of runs that are read side by side; of both kinds where they differ.
 
     A step is a round, of examples: turns of both kinds are called rounds.
 
-    >>> whose_all(["example", "example"]).public, whose_all(["user", "example"]).public
+    >>> labels_of_all(["example", "example"]).public, labels_of_all(["user", "example"]).public
     ('test example', 'public users or test example')
     """
-    kinds = list(dict.fromkeys(whose(unit) for unit in units))
+    kinds = list(dict.fromkeys(labels_of(unit) for unit in units))
     if len(kinds) == 1:
         return kinds[0]
 
@@ -91,7 +91,7 @@ def whose_all(units: Iterable[str]) -> Whose:
         *others, last = (getattr(kind, name) for kind in kinds)
         return "".join(f"{other}s or " for other in others) + last
 
-    return Whose(
+    return UnitLabels(
         one=either("one"),
         total=either("total"),
         rostered=either("rostered"),

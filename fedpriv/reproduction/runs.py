@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.experiments.options import kebab
 from fedpriv.privacy.statement.coverage import coverage
@@ -81,28 +81,28 @@ def perform(run: Run) -> dict[str, Any]:
     """
     started = time.perf_counter()
     experiment = run.experiment.with_options({"seed": run.seed})
-    parts = build_central(experiment)
-    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
-    steps = parts.plan.num_rounds
+    components = build_central(experiment)
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    steps = components.plan.num_rounds
     seen, curve = None, []
-    for record, state in rounds(parts, carrier, Key.simulation(run.seed), eval_every=steps):
+    for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
-            seen = carrier.evaluate(released_params(state), public=True)
+            seen = backend.evaluate(released_params(state), public=True)
             curve.append([step, seen and seen.accuracy, seen and seen.loss])
-    spent = parts.plan.epsilon(steps)
-    side = parts.side_information
+    spent = components.plan.epsilon(steps)
+    side = components.side_information
     covered = coverage(
-        parts.plan,
-        corpus=parts.task.describe(),
+        components.plan,
+        corpus=components.task.describe(),
         side_information=side and {"source": side.source, "description": side.description},
         options=experiment.options(),
     )
     return {
         "identity": run.identity,
         "experiment": experiment.name,
-        "data": parts.task.name,
-        "synthetic": parts.task.synthetic,
+        "data": components.task.name,
+        "synthetic": components.task.synthetic,
         "split": run.split,
         "reduced": run.reduced,
         "seed": run.seed,

@@ -7,7 +7,7 @@ data.key               of a secure centralised run: the secret that keys its dig
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
-engines.jsonl          which carrier ran from which round on, its workers and devices
+engines.jsonl          which backend ran from which round on, its workers and devices
 vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
 checkpoints/           released params, one file a round, pruned
 state.safetensors      what else the next round needs, replaced atomically every round
@@ -40,8 +40,8 @@ from fedpriv import __version__
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
-from fedpriv.experiments.central import CentralExperiment, CentralParts
-from fedpriv.experiments.experiment import Experiment, Parts
+from fedpriv.experiments.central import CentralComponents, CentralExperiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.privacy.plan import Plan
@@ -75,7 +75,7 @@ class RunFolder:
         *,
         experiment: Experiment | CentralExperiment,
         reference: str,
-        parts: Parts | CentralParts,
+        components: Components | CentralComponents,
         corpus_path: str | None,
         engine: str,
         mode: str,
@@ -87,9 +87,9 @@ class RunFolder:
             path: The folder; made if missing.
             experiment: What is run.
             reference: The name under which the experiment is found again.
-            parts: Made from it.
+            components: Made from it.
             corpus_path: Where the corpus was found, for `--resume`.
-            engine: The carrier's name.
+            engine: The backend's name.
             mode: "simulation" or "secure".
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
 
@@ -100,16 +100,16 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        side = parts.side_information
-        described = parts.task.describe()
+        side = components.side_information
+        described = components.task.describe()
         secret = secrets.token_bytes(32) if mode == "secure" else None
         if mode == "secure":  # counted on rostered users: diagnostics
             described["majority_class_accuracy"] = None
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        if isinstance(parts, CentralParts):
-            described["data_sha256"] = data_digests(parts.task, secret)
+        if isinstance(components, CentralComponents):
+            described["data_sha256"] = data_digests(components.task, secret)
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -117,7 +117,7 @@ class RunFolder:
             "description": experiment.description,
             "reference": reference,
             "experiment": experiment.options(),
-            "plan": parts.plan.to_json(),
+            "plan": components.plan.to_json(),
             "corpus": {**described, "path": corpus_path},
             "side_information": None
             if side is None
@@ -133,8 +133,8 @@ class RunFolder:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": experiment.name, "experiment_sha256": document_digest(document)}
-        ledger = Ledger.create(path / "ledger.jsonl", plan=parts.plan, mode=mode, extra=extra)
-        vocabulary = parts.task.vocabulary()
+        ledger = Ledger.create(path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra)
+        vocabulary = components.task.vocabulary()
         if vocabulary is not None:
             write_vocabulary(path / "vocabulary.json", Vocabulary(**vocabulary))
         _write_json(path / "experiment.json", document)
@@ -187,7 +187,7 @@ class RunFolder:
         """
         file = self.path / "state.safetensors"
         if not file.exists():
-            if self.ledger.history.releases:
+            if self.ledger.state.releases:
                 raise ValueError(
                     f"{file} is gone, but rounds were released: restore it, or start a new run "
                     "(the checkpoints that were released can still be exported)"
@@ -246,7 +246,7 @@ class RunFolder:
         return not self.ledger.plan.affords(self.ledger.charges)
 
     def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
-        """Append which carrier runs from a round on: a resumed run may go on with another."""
+        """Append which backend runs from a round on: a resumed run may go on with another."""
         _append(self.path / "engines.jsonl", {"first_round": first_round, **description})
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
@@ -301,7 +301,7 @@ def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
 def _bare_record(state: ServerState, attempt: int, ledger: Ledger) -> dict[str, Any]:
     """Return the record of a round that was kept but killed before it was written down."""
     plan = ledger.plan
-    charges = [(charge.round_num, charge.attempt) for charge in ledger.history.charges]
+    charges = [(charge.round_num, charge.attempt) for charge in ledger.state.charges]
     spent = plan.epsilon(charges.index((state.round_num, attempt)) + 1) if plan.is_private else None
     return {
         "round_num": state.round_num,
@@ -324,7 +324,7 @@ def _rest(state: ServerState) -> dict[str, np.ndarray]:
     """Return what the resume state holds besides: moments and counters."""
     groups = {("optimizer", name): tree for name, tree in state.optimizer.items()}
     groups |= {("aggregate", n): tree for n, tree in state.aggregate.items() if n != "average"}
-    groups |= {("guide", name): tree for name, tree in state.guide.items()}
+    groups |= {("guide", name): tree for name, tree in state.preconditioner.items()}
     return {
         f"{kind}/{group}/{name}": array
         for (kind, group), tree in groups.items()
@@ -351,7 +351,7 @@ def _join(
         params={name: released[name] for name in first.params},
         optimizer={n: group("optimizer", n, like) for n, like in first.optimizer.items()},
         aggregate={n: group("aggregate", n, like) for n, like in first.aggregate.items()},
-        guide={n: group("guide", n, like) for n, like in first.guide.items()},
+        preconditioner={n: group("guide", n, like) for n, like in first.preconditioner.items()},
         update_norm=float(metadata["update_norm"]),
     )
 

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedpriv.backends import Carrier
+from fedpriv.backends import Backend
 from fedpriv.mechanisms import Bound
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -33,7 +33,7 @@ class Released:
         round_num: From 1.
         attempt: The attempt that succeeded, from 1.
         epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
-            are not priced (`priced_rounds`): pricing a round can take longer than the round.
+            are not accounted (`accounted_rounds`): accounting one can take longer than the round.
         delta: That goes with every ε of the run; None without privacy.
         accuracy_public: On users outside the roster; None when not evaluated.
         recall_at_5_public: Likewise.
@@ -83,7 +83,7 @@ class RoundRecord:
 
 
 # Rounds of a run that state an ε, besides its last: enough to draw its curve.
-_MOST_PRICED = 20
+_MOST_ACCOUNTED = 20
 
 
 class Runnable(Protocol):
@@ -101,7 +101,7 @@ class Runnable(Protocol):
 
     @property
     def bound(self) -> Bound:
-        """What bounds each contribution, before a guide's preconditioner is put into it."""
+        """What bounds each contribution, before a round's preconditioner is put into it."""
         ...
 
     @property
@@ -126,8 +126,8 @@ class Learnable(Protocol):
 class _Unrecorded:
     """Counts charges where no run folder is kept, as in studies that only want the figures."""
 
-    def __init__(self, parts: Runnable) -> None:
-        self._plan, self.charges = parts.plan, 0
+    def __init__(self, components: Runnable) -> None:
+        self._plan, self.charges = components.plan, 0
 
     def attempts(self, round_num: int) -> int:
         return 0
@@ -137,8 +137,8 @@ class _Unrecorded:
 
 
 def rounds(
-    parts: Runnable,
-    carrier: Carrier,
+    components: Runnable,
+    backend: Backend,
     root: Key,
     *,
     folder: RunFolder | None = None,
@@ -148,8 +148,8 @@ def rounds(
     """Run a plan to its end and yield every released round.
 
     Args:
-        parts: Of the experiment.
-        carrier: Brings the private work to the users.
+        components: Of the experiment.
+        backend: Brings the private work to the users.
         root: The root key; cohort, noise, users and initial params fold their own from it.
         folder: Where the run is kept; None keeps nothing (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
@@ -161,16 +161,16 @@ def rounds(
         * A lost attempt has used up one of the plan's `num_rounds` charges; the next attempt has
           a new cohort and new noise. ε never exceeds the plan's.
     """
-    ledger = folder.ledger if folder is not None else _Unrecorded(parts)
+    ledger = folder.ledger if folder is not None else _Unrecorded(components)
     if state is None:
-        state = first_state(parts, root)
+        state = first_state(components, root)
     with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
-        yield from _rounds(parts, carrier, root, ledger, folder, state, eval_every, beside)
+        yield from _rounds(components, backend, root, ledger, folder, state, eval_every, beside)
 
 
 def _rounds(
-    parts: Runnable,
-    carrier: Carrier,
+    components: Runnable,
+    backend: Backend,
     root: Key,
     ledger: Ledger | _Unrecorded,
     folder: RunFolder | None,
@@ -178,9 +178,9 @@ def _rounds(
     eval_every: int,
     beside: Executor,
 ) -> Iterator[tuple[RoundRecord, ServerState]]:
-    plan, simulated = parts.plan, root.mode == "simulation"
-    priced = priced_rounds(plan, eval_every)
-    for count in sorted(priced):
+    plan, simulated = components.plan, root.mode == "simulation"
+    accounted = accounted_rounds(plan, eval_every)
+    for count in sorted(accounted):
         if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
             plan.epsilon(count)
     free_memory()
@@ -193,30 +193,32 @@ def _rounds(
         due = round_num % eval_every == 0 or last
         # The attempt is paid for: its noise may be drawn while users train.
         drawing = beside.submit(
-            parts.round.noise, state.params, _key(root, "noise", round_num, attempt)
+            components.round.noise, state.params, _key(root, "noise", round_num, attempt)
         )
-        guidance, state = parts.round.begin(state, _key(root, "guide", round_num, attempt))
-        cohort = plan.sampler.cohort(_key(root, "cohort", round_num, attempt), parts.task.roster)
-        total = carrier.partial_sum(
+        context, state = components.round.begin(state, _key(root, "guide", round_num, attempt))
+        cohort = plan.sampler.cohort(
+            _key(root, "cohort", round_num, attempt), components.task.roster
+        )
+        total = backend.partial_sum(
             params=state.params,
-            bound=guidance.bound(parts.bound),
+            bound=context.bound(components.bound),
             cohort=cohort,
             key=_key(root, "users", round_num, attempt),
             round_num=round_num,
             attempt=attempt,
         )
         num_failed = total.num_failed
-        state = parts.round.next(state, total, drawing.result(), guidance)
+        state = components.round.next(state, total, drawing.result(), context)
         del total, drawing
         if folder is not None:
             folder.keep(state, attempt)
         seconds = time.perf_counter() - started
         public = roster = None
         if due:
-            public = carrier.evaluate(released_params(state), public=True)
+            public = backend.evaluate(released_params(state), public=True)
             if simulated:
-                roster = carrier.evaluate(released_params(state), public=False)
-        wanted = plan.is_private and (round_num in priced or last)
+                roster = backend.evaluate(released_params(state), public=False)
+        wanted = plan.is_private and (round_num in accounted or last)
         spent = plan.epsilon(ledger.charges) if wanted else None
         record = RoundRecord(
             released=_released(state, attempt, plan, spent, public),
@@ -239,16 +241,16 @@ def _rounds(
         yield record, state
 
 
-def priced_rounds(plan: Plan, eval_every: int) -> frozenset[int]:
+def accounted_rounds(plan: Plan, eval_every: int) -> frozenset[int]:
     """Return the rounds that state an ε: those evaluated, thinned to about twenty, and the last.
 
-    They are priced before the first round. Each price is a Fourier transform of a length of its
-    own, whose tables stay in memory; priced on the way, a long run would grow by them.
+    They are accounted before the first round. Each price is a Fourier transform of a length of its
+    own, whose tables stay in memory; accounted on the way, a long run would grow by them.
     """
     if not plan.is_private:
         return frozenset()
     evaluated = range(eval_every, plan.affordable_rounds + 1, eval_every)
-    thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_PRICED))]
+    thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_ACCOUNTED))]
     return frozenset({*thinned, plan.affordable_rounds} - {0})
 
 
@@ -274,9 +276,9 @@ def _key(root: Key, stream: str, round_num: int, attempt: int) -> Key:
     return root.fold(stream).fold(round_num).fold(attempt)
 
 
-def first_state(parts: Runnable, root: Key) -> ServerState:
+def first_state(components: Runnable, root: Key) -> ServerState:
     """Return the state before round 1."""
-    return parts.round.init(parts.task.init_params(root.fold("init")))
+    return components.round.init(components.task.init_params(root.fold("init")))
 
 
 def released_params(state: ServerState) -> Params:

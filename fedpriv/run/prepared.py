@@ -1,4 +1,4 @@
-"""A job: one experiment on one corpus, in one run folder, started or resumed, run to its end."""
+"""A prepared run: one experiment on one corpus in one folder, started or resumed, then run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedpriv.backends import Carrier, SerialCarrier
+from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.ray.cluster import Cluster
-from fedpriv.backends.threads import ThreadCarrier, check_shareable
-from fedpriv.backends.worker import Workplace
+from fedpriv.backends.threads import ThreadBackend, check_shareable
+from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import AnyExperiment, load_experiment
-from fedpriv.experiments.central import CentralExperiment, CentralParts, build_central
+from fedpriv.experiments.central import CentralComponents, CentralExperiment, build_central
 from fedpriv.experiments.experiment import (
+    Components,
     Experiment,
-    Parts,
     build,
     make_side_information,
     make_trainer,
@@ -35,13 +35,13 @@ from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.training.round import ServerState
 from fedpriv.tree import Params
 
-AnyParts = Parts | CentralParts
-CarrierFactory = Callable[[AnyExperiment, AnyParts], Carrier]
+AnyComponents = Components | CentralComponents
+BackendFactory = Callable[[AnyExperiment, AnyComponents], Backend]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A carrier factory that says beforehand what it cannot carry.
+    """A backend factory that says beforehand what it cannot carry.
 
     Attributes:
         make: The factory itself.
@@ -49,52 +49,58 @@ class Checked:
             before a run folder is made or opened.
     """
 
-    make: CarrierFactory
-    check: Callable[[AnyExperiment, AnyParts], None]
+    make: BackendFactory
+    check: Callable[[AnyExperiment, AnyComponents], None]
 
-    def __call__(self, experiment: AnyExperiment, parts: AnyParts) -> Carrier:
-        """Return the carrier."""
-        return self.make(experiment, parts)
-
-
-def _refuse_early(make_carrier: CarrierFactory, experiment: AnyExperiment, parts: AnyParts) -> None:
-    if isinstance(make_carrier, Checked):
-        make_carrier.check(experiment, parts)
+    def __call__(self, experiment: AnyExperiment, components: AnyComponents) -> Backend:
+        """Return the backend."""
+        return self.make(experiment, components)
 
 
-def federated(experiment: AnyExperiment, parts: AnyParts) -> tuple[Experiment, Parts]:
-    """Return both as what they are, for carriers that bring work to users.
+def _refuse_early(
+    make_backend: BackendFactory, experiment: AnyExperiment, components: AnyComponents
+) -> None:
+    if isinstance(make_backend, Checked):
+        make_backend.check(experiment, components)
+
+
+def federated(
+    experiment: AnyExperiment, components: AnyComponents
+) -> tuple[Experiment, Components]:
+    """Return both as what they are, for backends that bring work to users.
 
     Raises:
         ValueError: If they are of centralised training.
     """
-    if isinstance(experiment, CentralExperiment) or isinstance(parts, CentralParts):
+    if isinstance(experiment, CentralExperiment) or isinstance(components, CentralComponents):
         raise ValueError(
             f"{experiment.name} is centralised, and centralised training runs in one process; "
             "leave --engine out"
         )
-    return experiment, parts
+    return experiment, components
 
 
-def serial(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
-    """Return the in-process carrier."""
-    if isinstance(parts, CentralParts):
-        return SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
-    return SerialCarrier(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+def serial(experiment: AnyExperiment, components: AnyComponents) -> Backend:
+    """Return the in-process backend."""
+    if isinstance(components, CentralComponents):
+        return SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    return SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+    )
 
 
-def on_threads(num_workers: int) -> CarrierFactory:
-    """Return what makes the carrier of so many threads, for trainers that they may share."""
+def on_threads(num_workers: int) -> BackendFactory:
+    """Return what makes the backend of so many threads, for trainers that they may share."""
 
-    def check(experiment: AnyExperiment, parts: AnyParts) -> None:
-        check_shareable(federated(experiment, parts)[1].trainer)
+    def check(experiment: AnyExperiment, components: AnyComponents) -> None:
+        check_shareable(federated(experiment, components)[1].trainer)
 
-    def make(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
-        experiment, parts = federated(experiment, parts)
-        return ThreadCarrier(
-            trainer=parts.trainer,
-            data=parts.task.data,
-            measure=parts.task.evaluate,
+    def make(experiment: AnyExperiment, components: AnyComponents) -> Backend:
+        experiment, components = federated(experiment, components)
+        return ThreadBackend(
+            trainer=components.trainer,
+            data=components.task.data,
+            measure=components.task.evaluate,
             num_workers=num_workers,
             max_examples=experiment.max_examples_per_user,
         )
@@ -102,7 +108,7 @@ def on_threads(num_workers: int) -> CarrierFactory:
     return Checked(make=make, check=check)
 
 
-def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> CarrierFactory:
+def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> BackendFactory:
     """Return what starts Ray and its workers, each of which opens the corpus for itself.
 
     Args:
@@ -111,35 +117,35 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Carrier
         corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
     """
 
-    def check(experiment: AnyExperiment, parts: AnyParts) -> None:
-        experiment, parts = federated(experiment, parts)
+    def check(experiment: AnyExperiment, components: AnyComponents) -> None:
+        experiment, components = federated(experiment, components)
         # Logical GPUs are the CPU. What a task with a model thinks of a GPU only the worker that
         # gets one can say: this machine may have none, or should not spend memory of it.
         share = cluster.share
-        if share.num_gpus and not share.logical and isinstance(parts.task, TagPrediction):
-            make_trainer(experiment, parts.task, parts.side_information, "cuda:0")
+        if share.num_gpus and not share.logical and isinstance(components.task, TagPrediction):
+            make_trainer(experiment, components.task, components.side_information, "cuda:0")
 
-    def make(experiment: AnyExperiment, parts: AnyParts) -> Carrier:
-        experiment, parts = federated(experiment, parts)
-        cluster.start(sum(array.nbytes for array in _template(parts).values()))
-        from fedpriv.backends.ray.backend import RayCarrier
+    def make(experiment: AnyExperiment, components: AnyComponents) -> Backend:
+        experiment, components = federated(experiment, components)
+        cluster.start(sum(array.nbytes for array in _template(components).values()))
+        from fedpriv.backends.ray.backend import RayBackend
 
         began = time.perf_counter()
-        carrier = RayCarrier(
+        backend = RayBackend(
             share=cluster.share,
-            make_workplace=partial(open_workplace, reference, experiment.options(), corpus_path),
-            data=parts.task.data,
+            make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
+            data=components.task.data,
             max_examples=experiment.max_examples_per_user,
         )
         cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
-        return carrier
+        return backend
 
     return Checked(make=make, check=check)
 
 
-def open_workplace(
+def open_worker_context(
     reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
-) -> Workplace:
+) -> WorkerContext:
     """Return what a worker works with, made from what can be named; called in the worker.
 
     Raises:
@@ -150,7 +156,7 @@ def open_workplace(
         raise ValueError(f"{reference} is centralised; workers train users")
     task = experiment.task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
-    return Workplace(
+    return WorkerContext(
         trainer=make_trainer(experiment, task, side, device),
         data=task.data,
         measure=task.evaluate,
@@ -161,30 +167,30 @@ def _open_corpus(path: str | None) -> Corpus | None:
     return None if path is None else Corpus.open(Path(path))
 
 
-def _template(parts: Parts) -> Params:
-    return parts.task.init_params(Key.simulation(0))
+def _template(components: Components) -> Params:
+    return components.task.init_params(Key.simulation(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class PreparedRun:
     """Everything a run needs, in one place.
 
     Attributes:
         experiment: What is run.
-        parts: Made from it.
+        components: Made from it.
         folder: Where it is kept.
         state: The last released one.
         root: The root key.
-        make_carrier: Brings the work to the users.
+        make_backend: Brings the work to the users.
         synthetic: Whether the corpus is made up.
     """
 
     experiment: AnyExperiment
-    parts: AnyParts
+    components: AnyComponents
     folder: RunFolder
     state: ServerState
     root: Key
-    make_carrier: CarrierFactory
+    make_backend: BackendFactory
     synthetic: bool
 
     @property
@@ -201,13 +207,13 @@ class Job:
         state, record = self.state, None
         with (
             closing(self.folder),
-            closing(self.make_carrier(self.experiment, self.parts)) as carrier,
+            closing(self.make_backend(self.experiment, self.components)) as backend,
         ):
-            engine = carrier.describe()
+            engine = backend.describe()
             self.folder.note_engine(engine, first_round=state.round_num + 1)
             for record, state in rounds(  # noqa: B007 - the last of both is what is summarised
-                self.parts,
-                carrier,
+                self.components,
+                backend,
                 self.root,
                 folder=self.folder,
                 state=self.state,
@@ -219,7 +225,7 @@ class Job:
         return summary
 
     def _summary(self, state: ServerState, record: RoundRecord | None) -> dict[str, Any]:
-        plan, path = self.parts.plan, self.folder.path
+        plan, path = self.components.plan, self.folder.path
         spent = plan.epsilon(self.ledger.charges)
         seconds = [line["seconds"] for line in read_lines(path, "diagnostics")]
         corpus = self.folder.document["corpus"]
@@ -249,7 +255,7 @@ class Job:
     def _figures(self, state: ServerState, record: RoundRecord | None) -> dict[str, float | None]:
         """Return what the last round measured; measured anew if nothing was left to run."""
         if record is None:
-            measure, params = self.parts.task.evaluate, released_params(state)
+            measure, params = self.components.task.evaluate, released_params(state)
             public = measure(params, public=True)
             seen = measure(params, public=False) if self.ledger.mode == "simulation" else None
             shown = public and public.accuracy, public and public.recall_at_5
@@ -264,8 +270,8 @@ class Job:
         }
 
 
-def build_parts(experiment: AnyExperiment, corpus: Corpus | None) -> AnyParts:
-    """Return the parts of an experiment of either kind.
+def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyComponents:
+    """Return the components of an experiment of either kind.
 
     Raises:
         ValueError: If its options do not fit together or do not fit the corpus, or it is
@@ -278,7 +284,7 @@ def build_parts(experiment: AnyExperiment, corpus: Corpus | None) -> AnyParts:
     return build_central(experiment)
 
 
-def start_job(
+def start_run(
     experiment: AnyExperiment,
     reference: str,
     corpus: Corpus | None,
@@ -286,10 +292,10 @@ def start_job(
     *,
     secure: bool = False,
     engine: str = "serial",
-    make_carrier: CarrierFactory = serial,
+    make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
-) -> Job:
-    """Return a new job in a new run folder.
+) -> PreparedRun:
+    """Return a new prepared run in a new run folder.
 
     Args:
         experiment: What to run.
@@ -297,62 +303,62 @@ def start_job(
         corpus: Its corpus; None for tasks that bring their own users.
         out: The run folder.
         secure: Entropy from the operating system instead of the experiment's seed.
-        engine: The carrier's name, recorded.
-        make_carrier: Makes the carrier.
+        engine: The backend's name, recorded.
+        make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
 
     Raises:
-        ValueError: If the options do not fit together, the carrier cannot carry this task, a
+        ValueError: If the options do not fit together, the backend cannot carry this task, a
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
     """
-    parts = build_parts(experiment, corpus)
-    _refuse_early(make_carrier, experiment, parts)
+    components = build_components(experiment, corpus)
+    _refuse_early(make_backend, experiment, components)
     if secure:
-        side = parts.side_information
+        side = components.side_information
         known = side and {"source": side.source}
-        refuse_private_knowledge(parts.plan.unit, parts.task.describe(), known)
+        refuse_private_knowledge(components.plan.unit, components.task.describe(), known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     folder = RunFolder.create(
         out,
         experiment=experiment,
         reference=reference,
-        parts=parts,
+        components=components,
         corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
         engine=engine,
         mode=root.mode,
         keep_last=keep_last,
     )
-    return Job(
+    return PreparedRun(
         experiment=experiment,
-        parts=parts,
+        components=components,
         folder=folder,
-        state=first_state(parts, root),
+        state=first_state(components, root),
         root=root,
-        make_carrier=make_carrier,
+        make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
     )
 
 
-def resume_job(
-    path: Path, *, make_carrier: CarrierFactory = serial, keep_last: int | None = 10
-) -> Job:
-    """Return the job that a run folder holds, ready to go on.
+def resume_run(
+    path: Path, *, make_backend: BackendFactory = serial, keep_last: int | None = 10
+) -> PreparedRun:
+    """Return the prepared run that a run folder holds, ready to go on.
 
     A secure run goes on with fresh entropy: its old root was never written down, and every
     attempt has streams of its own anyway.
 
     Raises:
         ValueError: If there is no run, its files do not verify, its corpus or training set
-            changed, or the carrier cannot carry its task.
+            changed, or the backend cannot carry its task.
     """
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    parts = build_parts(experiment, _open_corpus(corpus_path))
-    _refuse_early(make_carrier, experiment, parts)
+    components = build_components(experiment, _open_corpus(corpus_path))
+    _refuse_early(make_backend, experiment, components)
     folder = RunFolder.open(path, keep_last=keep_last)
-    if parts.plan != folder.ledger.plan:
+    if components.plan != folder.ledger.plan:
         folder.close()
         raise ValueError(
             f"the corpus or the experiment changed since {path} was started: its plan is no "
@@ -360,18 +366,18 @@ def resume_job(
         )
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
-        if isinstance(parts, CentralParts):
-            folder.check_data(parts.task)
-        state = folder.resume(first_state(parts, root))
+        if isinstance(components, CentralComponents):
+            folder.check_data(components.task)
+        state = folder.resume(first_state(components, root))
     except ValueError:
         folder.close()
         raise
-    return Job(
+    return PreparedRun(
         experiment=experiment,
-        parts=parts,
+        components=components,
         folder=folder,
         state=state,
         root=root,
-        make_carrier=make_carrier,
+        make_backend=make_backend,
         synthetic=bool(document["corpus"]["synthetic"]),
     )

@@ -1,6 +1,6 @@
 """The private work of a round: one bounded sum, one draw of noise, one step.
 
-`partial_sum` is the function that carriers bring to the data; `Round.next` is what the server does
+`partial_sum` is the function that backends bring to the data; `Round.next` is what the server does
 with its result. Between them the raw sum lives in one local variable and dies there.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound, scaled
-from fedpriv.mechanisms.preconditioner import Guidance, Guide, Unguided
+from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner, RoundContext
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
@@ -80,7 +80,7 @@ def partial_sum(
         return vectorised_partial_sum(
             params=params, bound=bound, trainer=trainer, data=data, user_ids=user_ids, key=key
         )
-    running = RunningSum(params, bound.unit)
+    running = RunningSum(params, bound.granularity)
     failed = 0
     for user_id in user_ids:
         try:
@@ -95,11 +95,14 @@ def partial_sum(
             continue
         running.add(update, factor)
     return PartialSum(
-        total=running.result(), num_users=len(user_ids), num_failed=failed, unit=bound.unit
+        total=running.result(),
+        num_users=len(user_ids),
+        num_failed=failed,
+        granularity=bound.granularity,
     )
 
 
-_UNGUIDED = Guidance()
+_NO_CONTEXT = RoundContext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ class ServerState:
         params: float32 tensors.
         optimizer: The server optimiser's state.
         aggregate: The checkpoint aggregate's state.
-        guide: The guide's state.
+        preconditioner: The preconditioner's state.
         update_norm: l2 norm of the last released mean update, after noise.
     """
 
@@ -119,7 +122,7 @@ class ServerState:
     params: Params = field(repr=False)
     optimizer: State = field(repr=False)
     aggregate: State = field(repr=False)
-    guide: State = field(default_factory=dict, repr=False)
+    preconditioner: State = field(default_factory=dict, repr=False)
     update_norm: float = 0.0
 
 
@@ -131,21 +134,22 @@ class Round:
         plan: Supplies `stddev` and `denominator`.
         optimizer: A transform of the released mean update.
         aggregate: A transform from params to the aggregated params (EMA of checkpoints).
-        guide: What public data and past releases add (`fedpriv.mechanisms.preconditioner`).
-        unpromised_stddev: Noise of a run that promises nothing, to compare methods with: an ideal
+        preconditioner: What public data and past releases add, see
+            `fedpriv.mechanisms.preconditioner`.
+        nonprivate_stddev: Noise of a run that promises nothing, to compare methods with: an ideal
             that looks at clean gradients. None takes the plan's.
     """
 
     plan: Plan
     optimizer: Transform
     aggregate: Transform
-    guide: Guide = field(default_factory=Unguided)
-    unpromised_stddev: float | None = None
+    preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
+    nonprivate_stddev: float | None = None
 
     def __post_init__(self) -> None:
-        if self.unpromised_stddev is not None and self.plan.is_private:
+        if self.nonprivate_stddev is not None and self.plan.is_private:
             raise ValueError(
-                f"noise of stddev {self.unpromised_stddev} beside a plan's own; a plan that "
+                f"noise of stddev {self.nonprivate_stddev} beside a plan's own; a plan that "
                 "promises something says how much noise there is"
             )
 
@@ -156,18 +160,20 @@ class Round:
             params=params,
             optimizer=self.optimizer.init(params),
             aggregate=self.aggregate.init(params),
-            guide=self.guide.init(params),
+            preconditioner=self.preconditioner.init(params),
         )
 
-    def begin(self, state: ServerState, key: Key) -> tuple[Guidance, ServerState]:
+    def begin(self, state: ServerState, key: Key) -> tuple[RoundContext, ServerState]:
         """Return what is public about the coming round; nothing of it has been drawn.
 
         Args:
-            state: The state before; its guide's arrays are given up.
+            state: The state before; its preconditioner's arrays are given up.
             key: Folded by round and attempt; picks public examples and nothing else.
         """
-        guidance, guide = self.guide.begin(state.params, state.guide, state.round_num + 1, key)
-        return guidance, replace(state, guide=guide)
+        context, preconditioner = self.preconditioner.begin(
+            state.params, state.preconditioner, state.round_num + 1, key
+        )
+        return context, replace(state, preconditioner=preconditioner)
 
     def noise(self, params: Params, key: Key) -> Params:
         """Return the noise of one attempt: it may be drawn as soon as the attempt is charged.
@@ -176,7 +182,7 @@ class Round:
             params: Names and shapes.
             key: Folded by round *and* attempt, and used here only.
         """
-        stddev = self.plan.stddev if self.unpromised_stddev is None else self.unpromised_stddev
+        stddev = self.plan.stddev if self.nonprivate_stddev is None else self.nonprivate_stddev
         return gaussian(key, params, stddev)
 
     def next(
@@ -184,7 +190,7 @@ class Round:
         state: ServerState,
         total: PartialSum,
         noise: Params,
-        guidance: Guidance = _UNGUIDED,
+        context: RoundContext = _NO_CONTEXT,
     ) -> ServerState:
         """Release one round.
 
@@ -198,22 +204,22 @@ class Round:
             total: The round's sum.
             noise: From `noise`, with a key of this round and attempt; it becomes the mean in place
                 and cannot be used again.
-            guidance: From `begin`; its bound is the one that made the sum.
+            context: From `begin`; its bound is the one that made the sum.
         """
         mean, squared = noise, 0.0
         share = 1.0 / self.plan.denominator
         for name, tensor in total.total.items():
-            squared += _release(tree.to_dense_tensor(tensor), mean[name], total.unit, share)
-        if guidance.inverse:
-            mean = tree.to_dense(tree.multiply(mean, guidance.inverse))
+            squared += _release(tree.to_dense_tensor(tensor), mean[name], total.granularity, share)
+        if context.inverse:
+            mean = tree.to_dense(tree.multiply(mean, context.inverse))
             squared = tree.l2_norm(mean) ** 2
-        guide = self.guide.end(mean, state.guide)
-        if guidance.blend < 1.0:
-            private, public = np.float32(guidance.blend), np.float32(1.0 - guidance.blend)
-            mean = {n: private * a + public * guidance.public[n] for n, a in mean.items()}
+        preconditioner = self.preconditioner.end(mean, state.preconditioner)
+        if context.blend < 1.0:
+            private, public = np.float32(context.blend), np.float32(1.0 - context.blend)
+            mean = {n: private * a + public * context.public[n] for n, a in mean.items()}
         step, optimizer = self.optimizer.next(mean, state.optimizer)
-        if guidance.scale:
-            step = tree.to_dense(tree.multiply(step, guidance.scale))
+        if context.scale:
+            step = tree.to_dense(tree.multiply(step, context.scale))
         params = {name: state.params[name] + step[name] for name in state.params}
         _, aggregate = self.aggregate.next(params, state.aggregate)
         return ServerState(
@@ -221,16 +227,18 @@ class Round:
             params=params,
             optimizer=optimizer,
             aggregate=aggregate,
-            guide=guide,
+            preconditioner=preconditioner,
             update_norm=math.sqrt(squared),
         )
 
 
-def _release(total: np.ndarray, noise: np.ndarray, unit: float | None, share: float) -> float:
+def _release(
+    total: np.ndarray, noise: np.ndarray, granularity: float | None, share: float
+) -> float:
     """Turn the noise of one tensor into its released mean, and return its sum of squares."""
     from fedpriv.kernels.sums import release_real, release_whole
 
     flat = np.ascontiguousarray(total).reshape(-1)
-    if unit is None:
+    if granularity is None:
         return release_real(flat, noise.reshape(-1), share)
-    return release_whole(flat, noise.reshape(-1), unit, share)
+    return release_whole(flat, noise.reshape(-1), granularity, share)

@@ -13,7 +13,7 @@ HERE = str(Path(__file__).parent)
 
 @pytest.fixture(scope="session")
 def staff():
-    """The workplaces of the tests, under a name that workers find too."""
+    """The worker contexts of the tests, under a name that workers find too."""
     if HERE not in sys.path:
         sys.path.append(HERE)
     import staff

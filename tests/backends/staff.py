@@ -1,4 +1,4 @@
-"""Workplaces for the tests of the Ray carrier, made in the workers from a name alone."""
+"""Worker contexts for the tests of the Ray backend, made in the workers from a name alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedpriv.backends.worker import Workplace
+from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.tasks import ModuleTask
@@ -62,7 +62,7 @@ def _examples(rng):
 class Deeds:
     """What users do to their worker, read from a folder at the moment they do it.
 
-    A worker keeps its workplace for long, and a dead one remembers nothing: both the plan and the
+    A worker keeps its context for long, and a dead one remembers nothing: both the plan and the
     list of what was done are files.
     """
 
@@ -124,12 +124,12 @@ def measure(params, *, public, part=WHOLE, deeds=None):
     return Metrics(accuracy=share, loss=float(public), num_examples=len(mine))
 
 
-def workplace(device, *, multiplier=None, deeds=None, refuse=None):
-    """Make a workplace; `refuse` is an error to raise instead."""
+def make_context(device, *, multiplier=None, deeds=None, refuse=None):
+    """Make a worker context; `refuse` is an error to raise instead."""
     if refuse is not None:
         raise refuse
     assert device == "cpu"
-    return Workplace(
+    return WorkerContext(
         trainer=trainer(multiplier),
         data=Users() if deeds is None else BadUsers(deeds),
         measure=functools.partial(measure, deeds=deeds),

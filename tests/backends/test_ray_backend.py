@@ -1,4 +1,4 @@
-"""The Ray carrier when things go wrong, and on devices: the sum is that of no fault at all."""
+"""The Ray backend when things go wrong, and on devices: the sum is that of no fault at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded, Unbounded
 from fedpriv.rng import Key
 
@@ -24,24 +24,24 @@ KEY = Key.simulation(1).fold("users")
 
 @pytest.fixture(scope="module")
 def hire(ray, staff):
-    """Make carriers of so many workers; they are closed with the module."""
-    from fedpriv.backends.ray.backend import RayCarrier
+    """Make backends of so many workers; they are closed with the module."""
+    from fedpriv.backends.ray.backend import RayBackend
 
-    carriers = []
+    backends = []
 
-    def make(num_workers, *, num_gpus=0.0, **workplace):
-        carrier = RayCarrier(
+    def make(num_workers, *, num_gpus=0.0, **context):
+        backend = RayBackend(
             share=replace(ray.share, num_workers=num_workers, num_cpus=0.1, num_gpus=num_gpus),
-            make_workplace=functools.partial(staff.workplace, **workplace),
+            make_context=functools.partial(staff.make_context, **context),
             data=staff.Users(),
             max_examples=staff.SCHEDULE.max_examples,
         )
-        carriers.append(carrier)
-        return carrier
+        backends.append(backend)
+        return backend
 
     yield make
-    for carrier in carriers:
-        carrier.close()
+    for backend in backends:
+        backend.close()
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +53,21 @@ def team(hire, staff, tmp_path_factory):
 
 
 @pytest.fixture
-def carrier(team):
+def backend(team):
     """The two workers, unharmed unless a test asks for it."""
-    carrier, deeds = team
+    backend, deeds = team
     deeds.plan({})
-    return carrier
+    return backend
 
 
 @pytest.fixture
-def deeds(carrier, team):
+def deeds(backend, team):
     """What users do to the two workers."""
     return team[1]
 
 
-def total(carrier, staff, cohort=None, bound=EXACT, key=KEY):
-    done = carrier.partial_sum(
+def total(backend, staff, cohort=None, bound=EXACT, key=KEY):
+    done = backend.partial_sum(
         params=staff.params(),
         bound=bound,
         cohort=staff.ROSTER[:9] if cohort is None else cohort,
@@ -79,89 +79,89 @@ def total(carrier, staff, cohort=None, bound=EXACT, key=KEY):
 
 
 def oracle(staff, **arguments):
-    return total(SerialCarrier(trainer=staff.trainer(), data=staff.Users()), staff, **arguments)
+    return total(SerialBackend(trainer=staff.trainer(), data=staff.Users()), staff, **arguments)
 
 
-def test_a_worker_that_dies_in_a_round_changes_nothing(carrier, deeds, staff):
+def test_a_worker_that_dies_in_a_round_changes_nothing(backend, deeds, staff):
     deeds.plan({"user-03": "kill"}, times=1)
-    found = total(carrier, staff)
+    found = total(backend, staff)
     assert deeds.done() == 1
     assert (found.num_users, found.num_failed) == (9, 0)
     assert staff.same(found, oracle(staff))
 
 
 def test_a_user_that_always_kills_its_worker_contributes_zero_alone(
-    carrier, deeds, staff, caplog, monkeypatch
+    backend, deeds, staff, caplog, monkeypatch
 ):
     monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_SHARE", 1)
     deeds.plan({"user-03": "exit"})
     others = [user for user in staff.ROSTER[:9] if user != "user-03"]
     with caplog.at_level(logging.WARNING):
-        found = total(carrier, staff)
+        found = total(backend, staff)
     assert (found.num_users, found.num_failed) == (9, 1)
     assert staff.same(found, oracle(staff, cohort=others))
     assert deeds.done() == 3  # once with others, twice alone
     assert "1 drawn users contribute zero" in caplog.text and "user-03" not in caplog.text
 
 
-def test_a_cohort_of_nobody_but_killers_is_a_sum_of_zeros(carrier, deeds, staff, monkeypatch):
+def test_a_cohort_of_nobody_but_killers_is_a_sum_of_zeros(backend, deeds, staff, monkeypatch):
     monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_SHARE", 1)
     monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_USER", 1)
     deeds.plan({"user-00": "exit"})
-    found = total(carrier, staff, cohort=["user-00"])
-    assert (found.num_users, found.num_failed, found.unit) == (1, 1, EXACT.unit)
+    found = total(backend, staff, cohort=["user-00"])
+    assert (found.num_users, found.num_failed, found.granularity) == (1, 1, EXACT.granularity)
     assert not any(np.any(staff.dense(tensor)) for tensor in found.real().values())
 
 
-def test_a_user_that_raises_costs_no_worker(carrier, deeds, staff):
-    total(carrier, staff)
-    before = carrier.processes()
+def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
+    total(backend, staff)
+    before = backend.processes()
     deeds.plan({"user-03": "raise"})
     others = [user for user in staff.ROSTER[:9] if user != "user-03"]
-    found = total(carrier, staff)
+    found = total(backend, staff)
     assert staff.same(found, oracle(staff, cohort=others)) and found.num_failed == 1
-    assert carrier.processes() == before
+    assert backend.processes() == before
 
 
-def test_an_empty_cohort_is_on_the_grid_too(carrier, staff):
-    found, expected = total(carrier, staff, cohort=()), oracle(staff, cohort=())
-    assert (found.num_users, found.unit) == (0, expected.unit)
+def test_an_empty_cohort_is_on_the_grid_too(backend, staff):
+    found, expected = total(backend, staff, cohort=()), oracle(staff, cohort=())
+    assert (found.num_users, found.granularity) == (0, expected.granularity)
     assert {n: t.dtype for n, t in found.total.items()} == {
         n: t.dtype for n, t in expected.total.items()
     }
     assert staff.same(found, expected)
 
 
-def test_a_workplace_that_cannot_be_opened_is_said_at_once(hire):
+def test_a_worker_context_that_cannot_be_opened_is_said_at_once(hire):
     with pytest.raises(ValueError, match="no such corpus"):
         hire(1, refuse=ValueError("no such corpus"))
 
 
-def test_users_that_cannot_be_counted_are_dealt_all_the_same(carrier, staff, monkeypatch):
-    monkeypatch.setattr(carrier, "_data", object())
-    assert staff.same(total(carrier, staff), oracle(staff))
+def test_users_that_cannot_be_counted_are_dealt_all_the_same(backend, staff, monkeypatch):
+    monkeypatch.setattr(backend, "_data", object())
+    assert staff.same(total(backend, staff), oracle(staff))
 
 
-def test_what_comes_back_is_one_sum_from_each_worker(carrier, staff, monkeypatch):
+def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch):
     """Never an individual update: as many results as workers, over all their users."""
-    results, run = [], carrier._pool.run
+    results, run = [], backend._pool.run
     monkeypatch.setattr(
-        carrier._pool, "run", lambda *a, **more: results.append(run(*a, **more)) or results[-1]
+        backend._pool, "run", lambda *a, **more: results.append(run(*a, **more)) or results[-1]
     )
-    total(carrier, staff)
+    total(backend, staff)
     [sums] = results
     assert len(sums) == 2 and sorted(done.num_users for done in sums) == [4, 5]
 
 
-def test_evaluation_is_shared_and_adds_up(carrier, deeds, staff):
+def test_evaluation_is_shared_and_adds_up(backend, deeds, staff):
     deeds.plan({"evaluate": "kill"}, times=1)
-    assert carrier.evaluate(staff.params(), public=True) == staff.measure({}, public=True)
+    assert backend.evaluate(staff.params(), public=True) == staff.measure({}, public=True)
     assert deeds.done() == 1
-    assert carrier.evaluate(staff.params(), public=False) == staff.measure({}, public=False)
+    assert backend.evaluate(staff.params(), public=False) == staff.measure({}, public=False)
 
 
 def test_an_evaluation_that_kills_every_worker_is_none(
-    carrier, staff, caplog, monkeypatch, tmp_path
+    backend, staff, caplog, monkeypatch, tmp_path
 ):
     """Real workers and real deaths; they import nothing, so that their successors start soon."""
     import frail
@@ -171,16 +171,16 @@ def test_an_evaluation_that_kills_every_worker_is_none(
 
     actor = api.remote(frail.Frail).options(num_cpus=0.1)
     pool = Pool(actor.remote, Call("open", (str(tmp_path),)), num_actors=2)
-    monkeypatch.setattr(carrier, "_pool", pool)
+    monkeypatch.setattr(backend, "_pool", pool)
     with caplog.at_level(logging.WARNING):
-        assert carrier.evaluate(staff.params(), public=True) is None
+        assert backend.evaluate(staff.params(), public=True) is None
     assert "not measured" in caplog.text
     assert caplog.text.count("a worker died") == len(list(tmp_path.glob("evaluate-*"))) == 3
     pool.close()
 
 
-def test_without_a_grid_it_is_the_sum_to_rounding(carrier, staff):
-    found = total(carrier, staff, bound=Unbounded()).real()
+def test_without_a_grid_it_is_the_sum_to_rounding(backend, staff):
+    found = total(backend, staff, bound=Unbounded()).real()
     expected = oracle(staff, bound=Unbounded()).real()
     for name in expected:
         np.testing.assert_allclose(staff.dense(found[name]), expected[name], rtol=1e-6, atol=1e-9)
@@ -190,41 +190,41 @@ def test_without_a_grid_it_is_the_sum_to_rounding(carrier, staff):
 def test_every_logical_device_gives_the_same_sum_also_after_one_died(
     hire, staff, num_devices, part
 ):
-    carrier = hire(int(num_devices / part), num_gpus=part)
-    before = sorted(carrier.describe()["devices"])
+    backend = hire(int(num_devices / part), num_gpus=part)
+    before = sorted(backend.describe()["devices"])
     names = [name.split(":")[0] for name in before]
     assert len(set(names)) == num_devices and len(names) == int(num_devices / part)
     assert all(name.startswith("logical device ") for name in names)
-    assert staff.same(total(carrier, staff), oracle(staff))
-    os.kill(carrier.processes()[0], signal.SIGKILL)
-    assert staff.same(total(carrier, staff, key=KEY.fold(2)), oracle(staff, key=KEY.fold(2)))
-    while len(carrier.processes()) < len(before):  # the others did its work; it is still starting
-        carrier.evaluate(staff.params(), public=True)
-    assert sorted(carrier.describe()["devices"]) == before
-    carrier.close()
+    assert staff.same(total(backend, staff), oracle(staff))
+    os.kill(backend.processes()[0], signal.SIGKILL)
+    assert staff.same(total(backend, staff, key=KEY.fold(2)), oracle(staff, key=KEY.fold(2)))
+    while len(backend.processes()) < len(before):  # the others did its work; it is still starting
+        backend.evaluate(staff.params(), public=True)
+    assert sorted(backend.describe()["devices"]) == before
+    backend.close()
 
 
 @pytest.mark.parametrize("trials", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_random_kills_from_outside_change_no_round(hire, staff, tmp_path, trials):
     deeds = staff.Deeds(str(tmp_path))
     deeds.plan(dict.fromkeys(staff.ROSTER, "slow"))
-    carrier, rng = hire(2, deeds=deeds), np.random.default_rng(trials)
+    backend, rng = hire(2, deeds=deeds), np.random.default_rng(trials)
     seen, killed = set(), 0
     for number in range(trials):
-        seen |= set(carrier.processes())
-        victim = int(rng.choice(carrier.processes()))
+        seen |= set(backend.processes())
+        victim = int(rng.choice(backend.processes()))
         timer = threading.Timer(float(rng.uniform(0, 0.5)), os.kill, [victim, signal.SIGKILL])
         timer.start()
         key = KEY.fold(number)
-        found = total(carrier, staff, key=key)
+        found = total(backend, staff, key=key)
         timer.join()
         killed += 1
         assert (found.num_users, found.num_failed) == (9, 0)
         assert staff.same(found, oracle(staff, key=key))
-        while len(carrier.processes()) < 2:
-            carrier.evaluate(staff.params(), public=True)
-    seen |= set(carrier.processes())
-    carrier.close()
+        while len(backend.processes()) < 2:
+            backend.evaluate(staff.params(), public=True)
+    seen |= set(backend.processes())
+    backend.close()
     until = time.monotonic() + 5
     while any(map(_is_running, seen)) and time.monotonic() < until:
         time.sleep(0.05)

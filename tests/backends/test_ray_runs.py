@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.run.prepared import on_ray, resume_job, serial, start_job
+from fedpriv.run.prepared import on_ray, resume_run, serial, start_run
 
 pytestmark = pytest.mark.ray
 NAME = "adadps-tags"
@@ -32,12 +32,12 @@ OPTIONS = {
 }
 
 
-def start(corpus, out, carriers=serial, **more):
+def start(corpus, out, backends=serial, **more):
     experiment = load_experiment(NAME).with_options(OPTIONS)
-    return start_job(experiment, NAME, corpus, out, make_carrier=carriers, **more)
+    return start_run(experiment, NAME, corpus, out, make_backend=backends, **more)
 
 
-def ray_carriers(ray, corpus):
+def ray_backends(ray, corpus):
     ray.share = replace(ray.share, num_workers=2)
     return on_ray(ray, NAME, str(corpus.directory))
 
@@ -81,8 +81,8 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     out = tmp_path / "run"
     with pytest.raises(Stop):
         start(tiny_corpus, out).run(stop_after(2))
-    job = resume_job(out, make_carrier=ray_carriers(ray, tiny_corpus))
-    summary = job.run()
+    prepared = resume_run(out, make_backend=ray_backends(ray, tiny_corpus))
+    summary = prepared.run()
     assert same(out, oracle)
     engines = lines(out, "engines")
     assert [(line["name"], line["first_round"]) for line in engines] == [("serial", 1), ("ray", 3)]
@@ -98,15 +98,15 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
 
 def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
     out = tmp_path / "run"
-    job = start(tiny_corpus, out, ray_carriers(ray, tiny_corpus), secure=True)
-    assert job.run()["mode"] == "secure"
+    prepared = start(tiny_corpus, out, ray_backends(ray, tiny_corpus), secure=True)
+    assert prepared.run()["mode"] == "secure"
     assert len(lines(out, "rounds")) == 4 and not (out / "diagnostics.jsonl").exists()
 
 
 def test_an_experiment_that_workers_do_not_find_is_said(ray, tiny_corpus, tmp_path):
-    job = start(tiny_corpus, tmp_path / "run", on_ray(ray, "adadps-tag", None))
+    prepared = start(tiny_corpus, tmp_path / "run", on_ray(ray, "adadps-tag", None))
     with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
-        job.run()
+        prepared.run()
 
 
 def command(corpus, out, *more):

@@ -1,4 +1,4 @@
-"""The carrier of threads; what it sums is held to the oracle in tests/laws/test_carriers.py."""
+"""The backend of threads; what it sums is held to the oracle in tests/laws/test_backends.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.backends.resources import Share
-from fedpriv.backends.threads import ThreadCarrier
+from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
-from fedpriv.run.prepared import on_ray, on_threads, resume_job, serial, start_job
+from fedpriv.run.prepared import on_ray, on_threads, resume_run, serial, start_run
 
 NAME = "adadps-tags"
 OPTIONS = {
@@ -26,10 +26,10 @@ OPTIONS = {
 }
 
 
-def run(corpus, out, carrier):
+def run(corpus, out, backend):
     experiment = load_experiment(NAME).with_options(OPTIONS)
-    job = start_job(experiment, NAME, corpus, out, make_carrier=carrier)
-    return job.run(), load_file(out / "checkpoints" / "round-000003.safetensors")
+    prepared = start_run(experiment, NAME, corpus, out, make_backend=backend)
+    return prepared.run(), load_file(out / "checkpoints" / "round-000003.safetensors")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -48,17 +48,17 @@ def test_a_run_ends_with_the_bits_and_figures_of_the_serial_one(tiny_corpus, tmp
     }
 
 
-def carrier(corpus, **changes):
-    parts = build(load_experiment(NAME).with_options(OPTIONS), corpus)
+def backend(corpus, **changes):
+    components = build(load_experiment(NAME).with_options(OPTIONS), corpus)
     arguments = {
-        "trainer": parts.trainer,
-        "data": parts.task.data,
-        "measure": parts.task.evaluate,
+        "trainer": components.trainer,
+        "data": components.task.data,
+        "measure": components.task.evaluate,
         "num_workers": 2,
         "max_examples": 256,
         **changes,
     }
-    return ThreadCarrier(**arguments)
+    return ThreadBackend(**arguments)
 
 
 def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
@@ -67,20 +67,20 @@ def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
             return params
 
     with pytest.raises(ValueError, match=r"Resident keeps a model of its own.*engine ray"):
-        carrier(tiny_corpus, trainer=Resident())
+        backend(tiny_corpus, trainer=Resident())
 
 
 def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
     out, said = tmp_path / "run", r"Trainer keeps a model of its own.*engine ray"
     arguments = (staff.dense_experiment(), "staff:dense_experiment", None, out)
     with pytest.raises(ValueError, match=said):
-        start_job(*arguments, make_carrier=on_threads(2))
+        start_run(*arguments, make_backend=on_threads(2))
     assert not out.exists()
-    start_job(*arguments).folder.close()
+    start_run(*arguments).folder.close()
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"torn')  # opening the folder would cut it
     with pytest.raises(ValueError, match=said):
-        resume_job(out, make_carrier=on_threads(2))
+        resume_run(out, make_backend=on_threads(2))
     assert (out / "rounds.jsonl").read_text() == '{"torn'
 
 
@@ -90,18 +90,18 @@ def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is
     """The workers would refuse them too, one by one and with the folder there."""
     experiment, out = load_experiment(NAME).with_options(OPTIONS), tmp_path / "run"
 
-    def carriers(**share):
+    def backends(**share):
         cluster = SimpleNamespace(share=Share(num_workers=2, **share))
         return on_ray(cluster, NAME, str(tiny_corpus.directory))
 
     with pytest.raises(
         ValueError, match=r"does not train on 'cuda:0'.*leave --gpus-per-worker out"
     ):
-        start_job(experiment, NAME, tiny_corpus, out, make_carrier=carriers(num_gpus=0.5))
+        start_run(experiment, NAME, tiny_corpus, out, make_backend=backends(num_gpus=0.5))
     assert not out.exists()
-    parts = build(experiment, tiny_corpus)
-    carriers(num_gpus=0.5, logical=True).check(experiment, parts)
-    carriers().check(experiment, parts)
+    components = build(experiment, tiny_corpus)
+    backends(num_gpus=0.5, logical=True).check(experiment, components)
+    backends().check(experiment, components)
 
 
 def test_gpus_for_a_task_with_a_model_are_left_to_the_workers(staff):
@@ -112,11 +112,11 @@ def test_gpus_for_a_task_with_a_model_are_left_to_the_workers(staff):
 
 def test_there_is_at_least_one_worker(tiny_corpus):
     with pytest.raises(ValueError, match="--workers 0"):
-        carrier(tiny_corpus, num_workers=0)
+        backend(tiny_corpus, num_workers=0)
 
 
 def test_closing_ends_the_threads(tiny_corpus):
-    made = carrier(tiny_corpus)
+    made = backend(tiny_corpus)
     made.close()
     with pytest.raises(RuntimeError):
         made.evaluate({}, public=True)

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.backends.worker import Order, Worker
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
@@ -20,7 +20,7 @@ BOUND, KEY = Rounded(bound=Clip(l2_clip_norm=0.3)), Key.simulation(1)
 @pytest.fixture
 def worker(staff):
     made = Worker()
-    made.open(staff.workplace)
+    made.open(staff.make_context)
     return made
 
 
@@ -35,7 +35,7 @@ def test_its_sum_is_that_of_the_oracle_from_params_it_cannot_change(staff, worke
     found = worker.partial_sum(
         Order(params=read_only(staff.params()), bound=BOUND, key=KEY), cohort
     )
-    oracle = SerialCarrier(trainer=staff.trainer(), data=staff.Users()).partial_sum(
+    oracle = SerialBackend(trainer=staff.trainer(), data=staff.Users()).partial_sum(
         params=staff.params(), bound=BOUND, cohort=cohort, key=KEY, round_num=1, attempt=1
     )
     assert found.num_users == 7 and found.num_failed == 0
@@ -57,18 +57,18 @@ def test_parts_are_measured_to_the_whole(staff, worker, of):
 
 
 def test_it_says_where_it_is(staff):
-    assert Worker().open(staff.workplace).process == os.getpid()
-    assert Worker().open(staff.workplace).device.startswith("cpu")
-    opened = Worker().open(staff.workplace, device_ids=[3], logical=True)
+    assert Worker().open(staff.make_context).process == os.getpid()
+    assert Worker().open(staff.make_context).device.startswith("cpu")
+    opened = Worker().open(staff.make_context, device_ids=[3], logical=True)
     assert opened.device.startswith("logical device 3: cpu")
 
 
 def test_a_gpu_that_torch_does_not_see_is_an_error(staff, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="sees no GPU"):
-        Worker().open(staff.workplace, device_ids=[0])
+        Worker().open(staff.make_context, device_ids=[0])
 
 
-def test_opening_fails_as_the_workplace_does(staff):
+def test_opening_fails_as_the_worker_context_does(staff):
     with pytest.raises(ValueError, match="no such corpus"):
-        Worker().open(functools.partial(staff.workplace, refuse=ValueError("no such corpus")))
+        Worker().open(functools.partial(staff.make_context, refuse=ValueError("no such corpus")))

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv import cli
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
 from fedpriv.run.folder import read_lines
 
@@ -260,7 +260,7 @@ class TestResume:
     def test_an_interrupted_run_says_how_and_goes_on(
         self, tiny_corpus, tmp_path, monkeypatch, capsys
     ):
-        folder, real, calls = tmp_path / "run", SerialCarrier.partial_sum, []
+        folder, real, calls = tmp_path / "run", SerialBackend.partial_sum, []
 
         def interrupted(self, **arguments):
             calls.append(arguments["round_num"])
@@ -268,7 +268,7 @@ class TestResume:
                 raise KeyboardInterrupt
             return real(self, **arguments)
 
-        monkeypatch.setattr(SerialCarrier, "partial_sum", interrupted)
+        monkeypatch.setattr(SerialBackend, "partial_sum", interrupted)
         status = main(
             monkeypatch,
             "run",

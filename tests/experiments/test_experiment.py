@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment, build, tag_prediction
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
@@ -54,7 +54,7 @@ class TestOptions:
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
 
     def test_every_field_but_the_fixed_is_an_option(self):
-        names = set(Experiment.__dataclass_fields__) - {"name", "description", "task", "carriers"}
+        names = set(Experiment.__dataclass_fields__) - {"name", "description", "task", "backends"}
         assert set(base().options()) == {name.replace("_", "-") for name in names}
 
     def test_values_take_the_options_type(self):
@@ -99,7 +99,7 @@ class TestOptions:
         with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
             base().with_options({typo: 1})
 
-    @pytest.mark.parametrize("name", ["task", "name", "description", "carriers", "zzz", ""])
+    @pytest.mark.parametrize("name", ["task", "name", "description", "backends", "zzz", ""])
     def test_what_is_no_option_is_refused(self, name):
         with pytest.raises(ValueError, match="is not an option"):
             base().with_options({name: "x"})
@@ -235,12 +235,12 @@ class TestRefusals:
 
 class TestBuilding:
     def test_the_plan_says_what_the_options_say(self, tiny_corpus):
-        parts = build(base(relation="replace-one", cohort_cap=20), tiny_corpus)
-        plan = parts.plan
+        components = build(base(relation="replace-one", cohort_cap=20), tiny_corpus)
+        plan = components.plan
         assert (plan.num_users, plan.expected_cohort_size, plan.num_rounds) == (60, 6.0, 4)
         assert (plan.noise_multiplier, plan.l2_bound, plan.stddev) == (1.0, 0.5, 0.5)
         assert (plan.relation.value, plan.cohort_cap, plan.delta) == ("replace-one", 20, 1e-3)
-        assert plan.roster_sha256 == parts.task.roster_sha256
+        assert plan.roster_sha256 == components.task.roster_sha256
         assert plan.max_examples_per_user == 256
         assert plan.sampler.sampling_prob == pytest.approx(0.1)
 
@@ -266,17 +266,19 @@ class TestBuilding:
     )
     def test_every_bound_with_every_placement(self, tiny_corpus, bound, placement):
         free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
-        parts = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
+        components = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
         wrapped = placement in ("update", "both", "scale-then-privatise")
-        assert isinstance(parts.bound, Rounded) == (bound != "none")
-        inner = parts.bound.bound if bound != "none" else parts.bound
+        assert isinstance(components.bound, Rounded) == (bound != "none")
+        inner = components.bound.bound if bound != "none" else components.bound
         assert isinstance(inner, Preconditioned) == wrapped
         inner = inner.bound if wrapped else inner
         assert type(inner) is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
-        assert (parts.trainer.multiplier is not None) == (placement in ("local", "both"))
-        assert isinstance(parts.round.guide, Fixed) == (placement == "scale-then-privatise")
-        assert (parts.side_information is None) == (placement == "none")
-        assert parts.plan.l2_bound == (None if bound == "none" else 0.5)
+        assert (components.trainer.multiplier is not None) == (placement in ("local", "both"))
+        assert isinstance(components.round.preconditioner, Fixed) == (
+            placement == "scale-then-privatise"
+        )
+        assert (components.side_information is None) == (placement == "none")
+        assert components.plan.l2_bound == (None if bound == "none" else 0.5)
 
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
@@ -292,26 +294,26 @@ class TestBuilding:
     @pytest.mark.parametrize("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
     @pytest.mark.parametrize("aggregate", ["none", "ema"])
     def test_every_optimiser_and_aggregate_runs(self, tiny_corpus, name, aggregate):
-        parts = build(base(server_optimizer=name, aggregate=aggregate), tiny_corpus)
-        (*_, (record, state)) = run_two(parts)
+        components = build(base(server_optimizer=name, aggregate=aggregate), tiny_corpus)
+        (*_, (record, state)) = run_two(components)
         assert record.released.round_num == state.round_num == 2 and all_finite(state.params)
         assert ("average" in state.aggregate) == (aggregate == "ema")
 
 
 def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     """As when a task is exchanged by hand: the ε would be of other sampling than there is."""
-    parts = build(base(), tiny_corpus)
+    components = build(base(), tiny_corpus)
     other = build(base(users=59), tiny_corpus)
     with pytest.raises(ValueError, match="roster has 59 users, the plan was made for 60"):
-        replace(parts, task=other.task)
-    assert replace(other, bound=parts.bound).task is other.task
+        replace(components, task=other.task)
+    assert replace(other, bound=components.bound).task is other.task
 
 
-def run_two(parts):
-    carrier = SerialCarrier(
-        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+def run_two(components):
+    backend = SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
-    run = rounds(parts, carrier, Key.simulation(0), eval_every=2)
+    run = rounds(components, backend, Key.simulation(0), eval_every=2)
     return [next(run), next(run)]
 
 
@@ -326,25 +328,25 @@ class TestEveryExperiment:
     @pytest.mark.parametrize("name", sorted(find_experiments()))
     def test_its_name_is_its_own(self, name):
         made = load_experiment(name)
-        assert made.name == name and made.description and "serial" in made.carriers
-        assert set(made.carriers) <= {"serial", "threads", "ray", "flower"}
+        assert made.name == name and made.description and "serial" in made.backends
+        assert set(made.backends) <= {"serial", "threads", "ray", "flower"}
 
     @pytest.mark.parametrize("name", sorted(find_experiments()))
-    def test_every_experiment_runs_two_rounds_on_the_serial_carrier(self, tiny_corpus, name):
+    def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):
         made = load_experiment(name)
         fit = {"rounds": 3, "delta": 1e-2}
         if made.task is tag_prediction:
             fit["roster"] = None
-        parts = build(made.with_options(fit), tiny_corpus)
-        before = parts.task.init_params(Key.simulation(0))
-        records = run_two(parts)
+        components = build(made.with_options(fit), tiny_corpus)
+        before = components.task.init_params(Key.simulation(0))
+        records = run_two(components)
         assert [record.released.round_num for record, _ in records] == [1, 2]
         assert [record.released.attempt for record, _ in records] == [1, 1]
         assert all(record.diagnostics.num_failed == 0 for record, _ in records)
         params = records[-1][1].params
         assert all_finite(params) and any((params[n] != before[n]).any() for n in params)
         private = made.noise != "none"
-        assert parts.plan.is_private == private
+        assert components.plan.is_private == private
         assert (records[-1][0].released.epsilon is not None) == private
 
     def test_names_that_are_not_there(self):

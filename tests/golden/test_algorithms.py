@@ -322,21 +322,23 @@ def experiment(placement, epochs, **options):
 
 
 def one_round(placement, epochs):
-    parts = build(experiment(placement, epochs), None)
-    params = parts.task.init_params(Key.simulation(0))
+    components = build(experiment(placement, epochs), None)
+    params = components.task.init_params(Key.simulation(0))
     key = Key.simulation(3).fold("noise")
     noise = gaussian(key, params, SIGMA * CLIP)
-    guidance, state = parts.round.begin(parts.round.init(tree.to_dense(params)), key)
+    context, state = components.round.begin(components.round.init(tree.to_dense(params)), key)
     total = partial_sum(
         params=params,
-        bound=guidance.bound(parts.bound),
-        trainer=parts.trainer,
-        data=parts.task.data,
-        user_ids=parts.task.roster,
+        bound=context.bound(components.bound),
+        trainer=components.trainer,
+        data=components.task.data,
+        user_ids=components.task.roster,
         key=Key.simulation(4),
     )
-    assert total.num_failed == 0 and parts.bound.l2_bound == CLIP
-    released = parts.round.next(state, total, parts.round.noise(params, key), guidance).params
+    assert total.num_failed == 0 and components.bound.l2_bound == CLIP
+    released = components.round.next(
+        state, total, components.round.noise(params, key), context
+    ).params
     return params, noise, released
 
 

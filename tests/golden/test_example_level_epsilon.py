@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
@@ -110,12 +110,12 @@ def test_a_run_of_the_papers_own_kind():
         noise_multiplier=2.0,
         delta=1e-3,
     )
-    parts = build_central(experiment)
-    carrier = SerialCarrier(trainer=parts.trainer, measure=task.evaluate)
-    played = [record for record, _ in rounds(parts, carrier, Key.simulation(0), eval_every=1)]
+    components = build_central(experiment)
+    backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
+    played = [record for record, _ in rounds(components, backend, Key.simulation(0), eval_every=1)]
     assert {record.diagnostics.cohort_size for record in played} == {6}
     last = played[-1].released
-    promised = parts.plan.epsilon(4)
+    promised = components.plan.epsilon(4)
     assert (promised.relation.value, promised.accountant) == ("replace-one", "RDP")
     assert last.epsilon == promised.value
-    assert parts.plan.stddev == pytest.approx(2.0 * 1.0)
+    assert components.plan.stddev == pytest.approx(2.0 * 1.0)

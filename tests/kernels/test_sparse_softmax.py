@@ -250,7 +250,7 @@ class TestPaths:
 
 
 class TestAlone:
-    def test_neither_threads_nor_company_change_a_user(self):
+    def test_neither_threads_nor_batch_change_a_user(self):
         users = [arrays(n, n) for n in range(1, 25)]
 
         def alone(user):

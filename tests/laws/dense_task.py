@@ -1,9 +1,9 @@
-"""A small convolutional model on users of ragged sizes, for carriers and their workers."""
+"""A small convolutional model on users of ragged sizes, for backends and their workers."""
 
 import numpy as np
 from torch import nn
 
-from fedpriv.backends.worker import Workplace
+from fedpriv.backends.worker import WorkerContext
 from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.trainer import Schedule
@@ -36,7 +36,9 @@ def task(users_at_once):
     )
 
 
-def workplace(device, users_at_once):
+def make_context(device, users_at_once):
     """Return what a worker works with."""
     own = task(users_at_once)
-    return Workplace(trainer=own.trainer(SCHEDULE, {}, device), data=own.data, measure=own.evaluate)
+    return WorkerContext(
+        trainer=own.trainer(SCHEDULE, {}, device), data=own.data, measure=own.evaluate
+    )

@@ -1,4 +1,4 @@
-"""One oracle for every carrier: a table of made-up users, and the in-process sum over them."""
+"""One oracle for every backend: a table of made-up users, and the in-process sum over them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request
-from fedpriv.backends.threads import ThreadCarrier
+from fedpriv.backends.threads import ThreadBackend
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
@@ -42,7 +42,7 @@ BOUNDS = {
 
 
 def serial(multiplier):
-    return SerialCarrier(trainer=TASK.trainer(SCHEDULE, multiplier), data=TASK.data)
+    return SerialBackend(trainer=TASK.trainer(SCHEDULE, multiplier), data=TASK.data)
 
 
 def on_grid(multiplier, num_nodes, num_shards=0, **settings):
@@ -53,11 +53,11 @@ def on_grid(multiplier, num_nodes, num_shards=0, **settings):
         multiplier=multiplier,
         settings=GridSettings(**settings),
     )
-    return strategy.start(grid, lambda carrier: carrier)
+    return strategy.start(grid, lambda backend: backend)
 
 
 def on_threads(multiplier, num_workers):
-    return ThreadCarrier(
+    return ThreadBackend(
         trainer=TASK.trainer(SCHEDULE, multiplier),
         data=TASK.data,
         measure=lambda params, **_: None,
@@ -66,7 +66,7 @@ def on_threads(multiplier, num_workers):
     )
 
 
-CARRIERS = {
+BACKENDS = {
     "threads, one": lambda multiplier: on_threads(multiplier, 1),
     "threads, two": lambda multiplier: on_threads(multiplier, 2),
     "threads, four": lambda multiplier: on_threads(multiplier, 4),
@@ -80,20 +80,20 @@ CARRIERS = {
 
 @pytest.fixture(scope="module")
 def on_ray():
-    """Carriers of 1, 2 and 4 workers of one Ray."""
+    """Backends of 1, 2 and 4 workers of one Ray."""
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("PYTHONPATH", str(Path(stub.__file__).parent))
         cluster = stack.enter_context(Cluster(Request(workers=4)))
         cluster.start(1 << 20)
-        from fedpriv.backends.ray.backend import RayCarrier
+        from fedpriv.backends.ray.backend import RayBackend
 
         yield {
             workers: stack.enter_context(
                 contextlib.closing(
-                    RayCarrier(
+                    RayBackend(
                         share=replace(cluster.share, num_workers=workers, num_cpus=0.1),
-                        make_workplace=functools.partial(stub.workplace, schedule=SCHEDULE),
+                        make_context=functools.partial(stub.make_context, schedule=SCHEDULE),
                         data=TASK.data,
                         max_examples=SCHEDULE.max_examples,
                     )
@@ -103,8 +103,8 @@ def on_ray():
         }
 
 
-def total(carrier, bound, cohort, key=KEY):
-    done = carrier.partial_sum(
+def total(backend, bound, cohort, key=KEY):
+    done = backend.partial_sum(
         params=TASK.params(), bound=bound, cohort=cohort, key=key, round_num=4, attempt=2
     )
     assert done.num_users == len(cohort)
@@ -122,8 +122,8 @@ def relative_error(found, expected):
 
 @pytest.mark.parametrize("multiplier", [{}, STEPS], ids=["plain", "local"])
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
-@pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
-def test_every_carrier_gives_the_sum_of_the_oracle(make, bound, multiplier):
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+def test_every_backend_gives_the_sum_of_the_oracle(make, bound, multiplier):
     cohort = TASK.roster[1:9]
     expected = total(serial(multiplier), bound, cohort)
     found = total(make(multiplier), bound, cohort)
@@ -139,12 +139,16 @@ def test_on_a_grid_flower_gives_the_very_integers(num_nodes, num_shards, order, 
     exact, cohort = Rounded(bound=BOUNDS[bound]), TASK.roster[1:11]
     expected = total(serial(STEPS), exact, cohort)
     window = 1 if order == "one by one" else 16
-    carrier = on_grid(STEPS, num_nodes, num_shards, max_in_flight=window)
+    backend = on_grid(STEPS, num_nodes, num_shards, max_in_flight=window)
     if order == "backwards":
-        grid = carrier.exchange.grid
+        grid = backend.exchange.grid
         grid.slow.update({node: max(grid.hosts) - node for node in grid.hosts})
-    found = total(carrier, exact, cohort)
-    assert (found.unit, found.num_failed) == (exact.unit, expected.num_failed) == (exact.unit, 0)
+    found = total(backend, exact, cohort)
+    assert (
+        (found.granularity, found.num_failed)
+        == (exact.granularity, expected.num_failed)
+        == (exact.granularity, 0)
+    )
     for name, tensor in tree.to_dense(expected.total).items():
         assert tensor.dtype.kind == tree.to_dense(found.total)[name].dtype.kind == "i"
         assert tensor.any() and np.array_equal(tree.to_dense(found.total)[name], tensor)
@@ -172,7 +176,7 @@ def test_on_a_grid_ray_gives_the_very_sum(on_ray, workers, bound):
     assert tree.l2_norm(expected) > 0
 
 
-@pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
 def test_an_empty_cohort_is_a_sum_of_zeros(make):
     found = total(make({}), BOUNDS["clip"], ())
     assert tree.l2_norm(found.real()) == 0.0
@@ -180,21 +184,21 @@ def test_an_empty_cohort_is_a_sum_of_zeros(make):
     assert found.num_failed == 0
 
 
-@pytest.mark.parametrize("make", CARRIERS.values(), ids=CARRIERS)
-def test_a_carrier_follows_the_key_and_leaves_the_params_alone(make):
-    carrier, cohort = make({}), TASK.roster[:6]
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+def test_a_backend_follows_the_key_and_leaves_the_params_alone(make):
+    backend, cohort = make({}), TASK.roster[:6]
     params = TASK.params()
     before = {name: array.copy() for name, array in params.items()}
     ask = {"params": params, "bound": BOUNDS["clip"], "cohort": cohort, "attempt": 1}
-    first = carrier.partial_sum(**ask, key=KEY, round_num=1)
-    again = carrier.partial_sum(**ask, key=KEY, round_num=1)
-    other = carrier.partial_sum(**ask, key=KEY.fold("other"), round_num=2)
+    first = backend.partial_sum(**ask, key=KEY, round_num=1)
+    again = backend.partial_sum(**ask, key=KEY, round_num=1)
+    other = backend.partial_sum(**ask, key=KEY.fold("other"), round_num=2)
     assert relative_error(again.real(), first.real()) < 1e-12
     assert relative_error(other.real(), first.real()) > 1e-6
     assert all(np.array_equal(before[name], params[name]) for name in before)
 
 
-@pytest.mark.parametrize("make", [serial, *CARRIERS.values()], ids=["serial", *CARRIERS])
+@pytest.mark.parametrize("make", [serial, *BACKENDS.values()], ids=["serial", *BACKENDS])
 def test_a_poisoned_user_changes_only_its_own_contribution(make, monkeypatch):
     bound, cohort = BOUNDS["clip"], TASK.roster[:10]
     poisoned = cohort[3]

@@ -154,7 +154,7 @@ class TestNorm:
         )
         # Where nearly everything is below float16's or float32's grain, or below the grid's, there
         # is no direction.
-        grain = 1e-6 if bound.unit is None else 1e4 * bound.unit
+        grain = 1e-6 if bound.granularity is None else 1e4 * bound.granularity
         if np.linalg.norm(a) > grain and np.linalg.norm(b) > grain:
             cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
             assert cosine > 1 - 1e-6
@@ -163,12 +163,12 @@ class TestNorm:
     @given(update=updates(-30, 30), exponent=st.floats(-9, 9))
     def test_what_is_on_a_grid_is_whole(self, make, update, exponent):
         bound = make(10.0**exponent)
-        if bound.unit is None:
+        if bound.granularity is None:
             return
-        assert bound.unit == bound.l2_bound / 2**24
+        assert bound.granularity == bound.l2_bound / 2**24
         for tensor in tree.to_dense(bound.apply(update)).values():
-            whole = np.rint(tensor / bound.unit)
-            np.testing.assert_array_equal(whole * bound.unit, tensor)
+            whole = np.rint(tensor / bound.granularity)
+            np.testing.assert_array_equal(whole * bound.granularity, tensor)
             assert np.abs(whole).max() <= 2**24
 
     @given(update=updates(-30, 30))
@@ -202,7 +202,7 @@ class TestNorm:
         sparse, dense = (tree.to_dense(bound.apply(u)) for u in (update, tree.to_dense(update)))
         for name in PARAMS:
             # Norms that differ in their last bit may round a tie to either side.
-            near = 1e-44 if bound.unit is None else bound.unit * (1 + 1e-9)
+            near = 1e-44 if bound.granularity is None else bound.granularity * (1 + 1e-9)
             np.testing.assert_allclose(sparse[name], dense[name], rtol=3e-7, atol=near)
 
     @every_bound
@@ -302,11 +302,14 @@ class RoundedAfterwards:
     """Bounded first and rounded to a grid then, with nothing set aside for the rounding."""
 
     l2_bound: float = 1.0
-    unit: float = 0.05
+    granularity: float = 0.05
 
     def apply(self, update):
         bounded = Clip(l2_clip_norm=self.l2_bound).apply(update)
-        return {name: np.rint(tensor / self.unit) * self.unit for name, tensor in bounded.items()}
+        return {
+            name: np.rint(tensor / self.granularity) * self.granularity
+            for name, tensor in bounded.items()
+        }
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The carriers' oracle for dense modules: the very integers, one by one and many at once."""
+"""The backends' oracle for dense modules: the very integers, one by one and many at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request
@@ -44,8 +44,8 @@ ONE_BY_ONE, MANY_AT_ONCE = dense.task(1), dense.task(32)
 TASKS = {"one by one": ONE_BY_ONE, "many at once": MANY_AT_ONCE}
 
 
-def total(carrier, task, bound):
-    done = carrier.partial_sum(
+def total(backend, task, bound):
+    done = backend.partial_sum(
         params=task.init_params(Key.simulation(9)),
         bound=bound,
         cohort=task.roster,
@@ -60,7 +60,7 @@ def total(carrier, task, bound):
 def serial(task):
     trainer = task.trainer(dense.SCHEDULE, {})
     assert isinstance(trainer, ModuleTrainer if task is ONE_BY_ONE else VectorisedTrainer)
-    return SerialCarrier(trainer=trainer, data=task.data)
+    return SerialBackend(trainer=trainer, data=task.data)
 
 
 def assert_very_same(found, expected):
@@ -78,8 +78,8 @@ def test_flower(num_nodes, num_shards, task, bound):
         roster=task.roster, schedule=dense.SCHEDULE, multiplier={}, settings=GridSettings()
     )
     grid = stub.StubGrid(stub.nodes(task, num_nodes, num_shards))
-    carrier = strategy.start(grid, lambda carrier: carrier)
-    assert_very_same(total(carrier, task, bound), total(serial(task), task, bound))
+    backend = strategy.start(grid, lambda backend: backend)
+    assert_very_same(total(backend, task, bound), total(serial(task), task, bound))
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +95,15 @@ def cluster():
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_ray(cluster, workers, task):
-    from fedpriv.backends.ray.backend import RayCarrier
+    from fedpriv.backends.ray.backend import RayBackend
 
     users_at_once = 1 if task is ONE_BY_ONE else 32
-    carrier = RayCarrier(
+    backend = RayBackend(
         share=replace(cluster.share, num_workers=workers, num_cpus=0.1),
-        make_workplace=functools.partial(dense.workplace, users_at_once=users_at_once),
+        make_context=functools.partial(dense.make_context, users_at_once=users_at_once),
         data=task.data,
         max_examples=dense.SCHEDULE.max_examples,
     )
-    with contextlib.closing(carrier):
+    with contextlib.closing(backend):
         for bound in BOUNDS.values():
-            assert_very_same(total(carrier, task, bound), total(serial(task), task, bound))
+            assert_very_same(total(backend, task, bound), total(serial(task), task, bound))

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bound import scaled
-from fedpriv.mechanisms.preconditioner import Guidance
+from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan
@@ -80,12 +80,12 @@ def summed(bound, updates, user_ids=None):
 
 
 def integers(bound, updates):
-    """The oracle: Σ rint(float64(v) * factor / unit) in Python's integers."""
+    """The oracle: Σ rint(float64(v) * factor / granularity) in Python's integers."""
     total = {name: [0] * t.size for name, t in PARAMS.items()}
     for update in updates:
         found, factor = scaled(bound, update)
         for name, tensor in tree.to_dense(found).items():
-            whole = np.rint(tensor.astype(np.float64).reshape(-1) * (factor / bound.unit))
+            whole = np.rint(tensor.astype(np.float64).reshape(-1) * (factor / bound.granularity))
             total[name] = [a + int(b) for a, b in zip(total[name], whole, strict=True)]
     return total
 
@@ -122,7 +122,11 @@ class TestOrder:
         parts = [part.compact() if data.draw(st.booleans()) else part for part in parts]
         found = merged(PARAMS, data.draw(st.permutations(parts)))
         assert as_ints(found) == expected
-        assert (found.num_users, found.num_failed, found.unit) == (len(order), 0, bound.unit)
+        assert (found.num_users, found.num_failed, found.granularity) == (
+            len(order),
+            0,
+            bound.granularity,
+        )
 
     @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
     def test_three_hundred_users(self, num_workers):
@@ -173,14 +177,14 @@ class TestBound:
     @pytest.mark.parametrize("c", [1e-9, 0.3, 1.0, 1e6])
     @pytest.mark.parametrize("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
     def test_equal_coordinates_all_round_the_same_way(self, num, c):
-        """The worst case: every one of d coordinates is rounded away from zero by half a unit."""
+        """The worst case: every one of d coordinates is rounded away from zero by half a step."""
         bound = Rounded(bound=Clip(l2_clip_norm=c))
         for value in (1.0, 1e-3, 1e30, 7e-41):
             self.assert_bounded(bound, np.full(num, value * c))
 
     @staticmethod
     def assert_bounded(bound, values):
-        running = RunningSum({"x": values}, bound.unit)
+        running = RunningSum({"x": values}, bound.granularity)
         update, factor = scaled(bound, {"x": values})
         running.add(update, factor)
         whole = running.result()["x"].astype(np.int64)
@@ -195,9 +199,9 @@ class TestBound:
         bound = Rounded(bound=Clip(l2_clip_norm=1.0))
         num = int(rng.integers(100, 300_000))
         largest = bound.length(math.inf, num)
-        size = int(largest / bound.unit / math.sqrt(num))
+        size = int(largest / bound.granularity / math.sqrt(num))
         values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
-        values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.unit
+        values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
         norm = float(np.sqrt((values**2).sum()))
         for stretch in (0.5, 1.0, 1.0 + 1e-12, 1.0 + 1e-7, 10.0):
             self.assert_bounded(bound, values * stretch * min(1.0, largest / norm))
@@ -222,7 +226,7 @@ class TestBound:
         bound = Rounded(bound=Clip(l2_clip_norm=2.0))
         assert 2.0 * (1 - 1 / 14_000) < bound.length(1e9, 5_000_500) < 2.0
         assert bound.length(1.0, 5_000_500) == 1.0
-        assert bound.unit == 2.0**-23
+        assert bound.granularity == 2.0**-23
 
     def test_so_many_coordinates_that_rounding_fills_the_bound_are_refused(self):
         bound = Rounded(bound=Clip(l2_clip_norm=2.0))
@@ -245,7 +249,7 @@ class TestBound:
         whole = as_ints(summed(bound, {"u": update}))
         for name, tensor in applied.items():
             np.testing.assert_array_equal(
-                tensor.reshape(-1), np.array(whole[name], np.float64) * bound.unit
+                tensor.reshape(-1), np.array(whole[name], np.float64) * bound.granularity
             )
 
 
@@ -261,7 +265,7 @@ def released(plan, total, key, inverse=None):
     server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity())
     state = server.init({n: t.copy() for n, t in PARAMS.items()})
     noise = server.noise(state.params, key)
-    return server.next(state, total, noise, Guidance(inverse=inverse or {}))
+    return server.next(state, total, noise, RoundContext(inverse=inverse or {}))
 
 
 class TestRelease:
@@ -270,12 +274,12 @@ class TestRelease:
 
     def total(self, num_users=20):
         bound = Rounded(bound=Clip(l2_clip_norm=0.37))
-        assert bound.unit == self.UNIT
+        assert bound.granularity == self.UNIT
         return summed(bound, {f"u{i}": update_of(i) for i in range(num_users)})
 
     @pytest.mark.parametrize("share", [7, 2.5, 64])
     @pytest.mark.parametrize("num_users", [0, 1, 20])
-    def test_sum_and_noise_are_whole_numbers_of_the_unit(self, num_users, share):
+    def test_sum_and_noise_are_whole_numbers_of_the_granularity(self, num_users, share):
         plan = make_plan(expected_cohort_size=share)
         total = self.total(num_users)
         found = released(plan, total, self.KEY).params
@@ -286,7 +290,7 @@ class TestRelease:
             np.testing.assert_array_equal(found[name], expected)
 
     def test_what_is_released_lies_on_the_grid(self):
-        """From the released numbers alone: each is the float32 of a multiple of unit / cohort."""
+        """From the released numbers alone: each is the float32 of a multiple of a step / cohort."""
         step = self.UNIT / 7
 
         def off_grid(total):
@@ -306,9 +310,9 @@ class TestRelease:
         wide = {n: tree.to_dense_tensor(t).astype(np.int64) for n, t in total.total.items()}
         one = released(make_plan(), total, self.KEY)
         for other in (
-            PartialSum(total=wide, num_users=20, unit=total.unit),
+            PartialSum(total=wide, num_users=20, granularity=total.granularity),
             total.compact(),
-            PartialSum(total=wide, num_users=20, unit=total.unit).compact(),
+            PartialSum(total=wide, num_users=20, granularity=total.granularity).compact(),
         ):
             found = released(make_plan(), other, self.KEY)
             for name in PARAMS:
@@ -317,7 +321,7 @@ class TestRelease:
     def test_large_sums_keep_their_digits(self):
         """300 users at the bound beside small noise: sums beyond int32 are released right."""
         wide = {n: np.full(t.shape, 300 * 2**BITS, np.int64) for n, t in PARAMS.items()}
-        total = PartialSum(total=wide, num_users=300, unit=self.UNIT)
+        total = PartialSum(total=wide, num_users=300, granularity=self.UNIT)
         found = released(make_plan(noise_multiplier=0.01), total, self.KEY)
         for tensor in found.params.values():
             np.testing.assert_allclose(tensor, 300 * 0.37 / 7, rtol=1e-3)
@@ -329,7 +333,9 @@ class TestRelease:
 
     def test_rounding_the_noise_changes_it_by_half_a_unit_at_most(self):
         plan, zeros = make_plan(), {n: np.zeros(t.shape, np.int32) for n, t in PARAMS.items()}
-        found = released(plan, PartialSum(total=zeros, num_users=0, unit=self.UNIT), self.KEY)
+        found = released(
+            plan, PartialSum(total=zeros, num_users=0, granularity=self.UNIT), self.KEY
+        )
         noise = gaussian(self.KEY, PARAMS, plan.stddev)
         for name in PARAMS:
             gap = np.abs(found.params[name].astype(np.float64) * 7 - noise[name])
@@ -343,10 +349,10 @@ class TestWholeRuns:
 
     def params(self, corpus, **changes):
         made = load_experiment("adadps-tags").with_options({**self.OPTIONS, **changes})
-        parts = build(made, corpus)
-        carrier = SerialCarrier(trainer=parts.trainer, data=parts.task.data)
-        assert (parts.bound.unit is not None) == made.exact_sum
-        *_, (_, state) = rounds(parts, carrier, Key.simulation(1))
+        components = build(made, corpus)
+        backend = SerialBackend(trainer=components.trainer, data=components.task.data)
+        assert (components.bound.granularity is not None) == made.exact_sum
+        *_, (_, state) = rounds(components, backend, Key.simulation(1))
         return state.params
 
     @pytest.mark.parametrize("precondition", ["none", "local", "update", "scale-then-privatise"])
@@ -363,7 +369,9 @@ class TestWholeRuns:
         for noise, wanted in (("gaussian", True), ("none", False)):
             made = load_experiment("adadps-tags").with_options({"noise": noise})
             options = {} if noise == "none" else self.OPTIONS
-            assert (build(made.with_options(options), tiny_corpus).bound.unit is not None) == wanted
+            assert (
+                build(made.with_options(options), tiny_corpus).bound.granularity is not None
+            ) == wanted
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ class StubLedger:
 
     head = "0" * 64
     plan = Plan(num_users=5, expected_cohort_size=1, num_rounds=9)
-    history = SimpleNamespace(charges=[SimpleNamespace(round_num=r, attempt=1) for r in range(9)])
+    state = SimpleNamespace(charges=[SimpleNamespace(round_num=r, attempt=1) for r in range(9)])
 
     def resume(self):
         pass

@@ -1,4 +1,4 @@
-"""Moments, and the guides made of them: laws and the vectors of the design notes."""
+"""Moments, and the preconditioners made of them: laws and the vectors of the design notes."""
 
 import math
 
@@ -16,7 +16,7 @@ from fedpriv.mechanisms.moments import (
     moving_square,
     rmsprop,
 )
-from fedpriv.mechanisms.preconditioner import Guidance, Unguided
+from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
@@ -43,14 +43,14 @@ def gradients(vectors):
     return lambda params, key: {"w": next(left)}
 
 
-def rounds(guide, number, params=PARAMS, means=None):
-    """Guidance of the first rounds, with released means of zero or as given."""
-    state, out = guide.init(params), []
+def rounds(preconditioner, number, params=PARAMS, means=None):
+    """The contexts of the first rounds, with released means of zero or as given."""
+    state, out = preconditioner.init(params), []
     for round_num in range(1, number + 1):
-        guidance, state = guide.begin(params, state, round_num, KEY.fold(round_num))
+        context, state = preconditioner.begin(params, state, round_num, KEY.fold(round_num))
         mean = means[round_num - 1] if means else {n: np.zeros_like(a) for n, a in params.items()}
-        state = guide.end(mean, state)
-        out.append(guidance)
+        state = preconditioner.end(mean, state)
+        out.append(context)
     return out
 
 
@@ -89,18 +89,18 @@ class TestMoments:
             assert m.dtype == np.float32
             close(m, expected)
 
-    def test_the_adam_mix_through_a_guide_and_a_bound(self):
+    def test_the_adam_mix_through_a_preconditioner_and_a_bound(self):
         """ψ(g) = (0.9 g + 0.1 m)/√(v + 1e-6), in the space of updates: both signs turned."""
-        guide = PublicMoments(
+        preconditioner = PublicMoments(
             gradient=gradients(PUBLIC), statistics=adam(regulariser=1e-6, inside=True)
         )
-        guidance = rounds(guide, 3)[-1]
+        context = rounds(preconditioner, 3)[-1]
         update = {"w": -np.array([0.5, -0.3], np.float32)}
-        assert guidance.mixture is not None
-        close(-guidance.mixture.of(update)["w"], [0.4761, -0.26719])
-        out = guidance.bound(Unbounded()).apply(update)
+        assert context.mixture is not None
+        close(-context.mixture.of(update)["w"], [0.4761, -0.26719])
+        out = context.bound(Unbounded()).apply(update)
         close(-out["w"], [0.716933, -3.852144], 1e-5)
-        clipped = guidance.bound(Clip(l2_clip_norm=1.0)).apply(update)["w"]
+        clipped = context.bound(Clip(l2_clip_norm=1.0)).apply(update)["w"]
         close(-clipped, np.array([0.716933, -3.852144]) / 3.918290, 1e-5)
 
     @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, math.nan])
@@ -123,63 +123,63 @@ class TestMoments:
     def test_own_rules_are_functions(self):
         """A person's φ: the largest square so far."""
         largest = Statistics(second=lambda v, g: np.maximum(v, np.square(g)), regulariser=1e-12)
-        guide = PublicMoments(gradient=gradients(PUBLIC), statistics=largest)
-        close(1 / rounds(guide, 3)[-1].multiplier["w"], [2, 0.2])
+        preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=largest)
+        close(1 / rounds(preconditioner, 3)[-1].multiplier["w"], [2, 0.2])
 
 
 MULTIPLIER = {"w": np.array([0.5, 4.0], np.float32)}
 
 
-class TestGuidance:
+class TestRoundContext:
     def test_nothing_leaves_the_bound_alone(self):
         for bound in (Clip(l2_clip_norm=1.0), Rounded(bound=Clip(l2_clip_norm=1.0)), Unbounded()):
-            assert Guidance().bound(bound) is bound
-        guidance, state = Unguided().begin(PARAMS, Unguided().init(PARAMS), 1, KEY)
-        assert guidance.bound(Unbounded()) == Unbounded() and state == {}
+            assert RoundContext().bound(bound) is bound
+        context, state = NoPreconditioner().begin(PARAMS, NoPreconditioner().init(PARAMS), 1, KEY)
+        assert context.bound(Unbounded()) == Unbounded() and state == {}
 
     def test_the_preconditioner_goes_inside_the_grid(self):
-        guidance = Guidance(multiplier=MULTIPLIER)
-        bound = guidance.bound(Rounded(bound=Normalise(l2_clip_norm=2.0)))
+        context = RoundContext(multiplier=MULTIPLIER)
+        bound = context.bound(Rounded(bound=Normalise(l2_clip_norm=2.0)))
         assert isinstance(bound, Rounded) and isinstance(bound.bound, Preconditioned)
         assert bound.bound.bound == Normalise(l2_clip_norm=2.0)
-        assert bound.l2_bound == 2.0 and bound.unit == 2.0 * 2.0**-24
+        assert bound.l2_bound == 2.0 and bound.granularity == 2.0 * 2.0**-24
         out = bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"]
-        assert np.array_equal(out, np.rint(out / bound.unit) * bound.unit)
+        assert np.array_equal(out, np.rint(out / bound.granularity) * bound.granularity)
         close(out / np.linalg.norm(out), np.array([0.5, 4.0]) / math.hypot(0.5, 4.0), 1e-5)
 
     def test_a_mixture_alone_is_inside_too(self):
         mixture = Mixture(own=0.5, offset={"w": np.array([1.0, 0.0], np.float32)})
-        bound = Guidance(mixture=mixture).bound(Rounded(bound=Clip(l2_clip_norm=9.0)))
+        bound = RoundContext(mixture=mixture).bound(Rounded(bound=Clip(l2_clip_norm=9.0)))
         assert bound.mixture is mixture
         close(bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"], [1.5, 0.5], 1e-5)
 
     def test_multiplier_comes_before_the_bound(self):
         """algorithms.md 1.9; the other order has norm up to C · max(1/A)."""
-        bound = Guidance(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
+        bound = RoundContext(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
             Clip(l2_clip_norm=1.0)
         )
         out = bound.apply({"w": np.array([3.0, 3.0], np.float32)})
         assert tree.l2_norm(out) <= 1.0
 
     def test_twice_is_refused(self):
-        guidance = Guidance(multiplier=MULTIPLIER)
-        bound = guidance.bound(Clip(l2_clip_norm=1.0))
+        context = RoundContext(multiplier=MULTIPLIER)
+        bound = context.bound(Clip(l2_clip_norm=1.0))
         for twice in (bound, Rounded(bound=bound)):
             with pytest.raises(ValueError, match="preconditions"):
-                guidance.bound(twice)
+                context.bound(twice)
 
     def test_a_second_mixture_is_refused(self):
         mixture = Mixture(own=0.5, offset={"w": np.ones(2, np.float32)})
-        guidance = Guidance(mixture=mixture)
+        context = RoundContext(mixture=mixture)
         with pytest.raises(ValueError, match="preconditions"):
-            guidance.bound(guidance.bound(Clip(l2_clip_norm=1.0)))
+            context.bound(context.bound(Clip(l2_clip_norm=1.0)))
 
     def test_refusals(self):
         for blend in (-0.1, 1.1, math.nan):
             with pytest.raises(ValueError, match="blend"):
-                Guidance(blend=blend, public=MULTIPLIER)
+                RoundContext(blend=blend, public=MULTIPLIER)
         with pytest.raises(ValueError, match="public update"):
-            Guidance(blend=0.5)
+            RoundContext(blend=0.5)
         for own in (0.0, 1.5, math.nan):
             with pytest.raises(ValueError, match="own"):
                 Mixture(own=own, offset={})
@@ -188,20 +188,20 @@ class TestGuidance:
 class TestFixed:
     def test_says_the_same_every_round(self):
         a = np.array([3, 0.2], np.float32)
-        guide = Fixed(multiplier={"w": 1 / a}, inverse={"w": a})
-        for guidance in rounds(guide, 3):
-            assert np.array_equal(guidance.multiplier["w"], 1 / a)
-            assert np.array_equal(guidance.inverse["w"], a)
-            assert guidance.mixture is None and guidance.blend == 1.0 and not guidance.scale
-        out = guidance.bound(Clip(l2_clip_norm=1.0)).apply({"w": np.array([3, 0.4], np.float32)})
+        preconditioner = Fixed(multiplier={"w": 1 / a}, inverse={"w": a})
+        for context in rounds(preconditioner, 3):
+            assert np.array_equal(context.multiplier["w"], 1 / a)
+            assert np.array_equal(context.inverse["w"], a)
+            assert context.mixture is None and context.blend == 1.0 and not context.scale
+        out = context.bound(Clip(l2_clip_norm=1.0)).apply({"w": np.array([3, 0.4], np.float32)})
         close(out["w"], [0.447214, 0.894427])
 
     @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
     def test_what_is_not_positive_is_refused(self, value):
         bad = {"w": np.array([1.0, value], np.float32)}
-        for guide in (Fixed(multiplier=bad), Fixed(inverse=bad)):
+        for preconditioner in (Fixed(multiplier=bad), Fixed(inverse=bad)):
             with pytest.raises(ValueError, match="positive"):
-                guide.init(PARAMS)
+                preconditioner.init(PARAMS)
 
     def test_an_unknown_name_is_refused(self):
         with pytest.raises(ValueError, match="'v'"):
@@ -221,16 +221,16 @@ class TestFixed:
 class TestPublicMoments:
     def test_each_round_looks_once_and_divides_before_the_bound(self):
         seen = rounds(PublicMoments(gradient=gradients(PUBLIC), statistics=rmsprop()), 3)
-        for guidance, a in zip(
+        for context, a in zip(
             seen, ([0.317228, 0.032623], [0.701, 0.031], [0.665078, 0.070354]), strict=True
         ):
-            close(1 / guidance.multiplier["w"], a, 2e-5)
-            assert guidance.mixture is None and not guidance.inverse and not guidance.scale
+            close(1 / context.multiplier["w"], a, 2e-5)
+            assert context.mixture is None and not context.inverse and not context.scale
 
     def test_dividing_the_step_leaves_the_bound_alone(self):
-        guide = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
+        preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
         before = PublicMoments(gradient=gradients(PUBLIC), statistics=adam())
-        for late, early in zip(rounds(guide, 3), rounds(before, 3), strict=True):
+        for late, early in zip(rounds(preconditioner, 3), rounds(before, 3), strict=True):
             assert late.bound(Clip(l2_clip_norm=1.0)) == Clip(l2_clip_norm=1.0)
             assert np.array_equal(late.scale["w"], early.multiplier["w"])
 
@@ -242,12 +242,12 @@ class TestPublicMoments:
         assert values[0] == values[1] != values[2] == values[3] != values[4]
 
     def test_several_batches_average_squares_and_forget(self):
-        guide = PublicMoments(
+        preconditioner = PublicMoments(
             gradient=gradients([*PUBLIC, PUBLIC[1], PUBLIC[1], PUBLIC[1]]),
             statistics=adam(regulariser=1e-12),
             batches=3,
         )
-        first, second = rounds(guide, 2)
+        first, second = rounds(preconditioner, 2)
         close(1 / first.multiplier["w"], np.sqrt([5 / 3, 0.05 / 3]))
         close(1 / second.multiplier["w"], [2, 0], 1e-5)
         close(-first.mixture.offset["w"], 0.1 * 0.1 * np.array([1, 0.1]))
@@ -270,20 +270,20 @@ class TestPublicMoments:
             seen.append(params["w"].copy())
             return {"w": PUBLIC[0]}
 
-        guide = PublicMoments(gradient=gradient, statistics=rmsprop())
-        state = guide.init(PARAMS)
+        preconditioner = PublicMoments(gradient=gradient, statistics=rmsprop())
+        state = preconditioner.init(PARAMS)
         for number in (1, 2):
             params = {"w": np.full(2, number, np.float32)}
-            _, state = guide.begin(params, state, number, KEY)
+            _, state = preconditioner.begin(params, state, number, KEY)
         assert np.array_equal(seen, [[1, 1], [2, 2]])
 
     def test_a_round_begun_twice_says_the_same(self):
         """A lost attempt begins again from the same state."""
-        guide = PublicMoments(gradient=lambda p, k: {"w": PUBLIC[0]}, statistics=adam())
-        state = guide.init(PARAMS)
-        _, state = guide.begin(PARAMS, state, 1, KEY)
-        first, _ = guide.begin(PARAMS, state, 2, KEY)
-        again, _ = guide.begin(PARAMS, state, 2, KEY)
+        preconditioner = PublicMoments(gradient=lambda p, k: {"w": PUBLIC[0]}, statistics=adam())
+        state = preconditioner.init(PARAMS)
+        _, state = preconditioner.begin(PARAMS, state, 1, KEY)
+        first, _ = preconditioner.begin(PARAMS, state, 2, KEY)
+        again, _ = preconditioner.begin(PARAMS, state, 2, KEY)
         assert np.array_equal(first.multiplier["w"], again.multiplier["w"])
         assert np.array_equal(first.mixture.offset["w"], again.mixture.offset["w"])
 
@@ -301,12 +301,12 @@ class TestMirrorDescent:
         assert private_share(250, 100) == 0.0
 
     def test_blends_updates_not_gradients(self):
-        guide = MirrorDescent(gradient=lambda p, k: {"w": PUBLIC[0]}, num_rounds=4)
-        seen = rounds(guide, 4)
+        preconditioner = MirrorDescent(gradient=lambda p, k: {"w": PUBLIC[0]}, num_rounds=4)
+        seen = rounds(preconditioner, 4)
         close([g.blend for g in seen], [1, math.cos(math.pi / 8), math.sqrt(0.5), 0.382683])
-        for guidance in seen:
-            assert np.array_equal(guidance.public["w"], -PUBLIC[0])
-            assert guidance.bound(Unbounded()) == Unbounded()
+        for context in seen:
+            assert np.array_equal(context.public["w"], -PUBLIC[0])
+            assert context.bound(Unbounded()) == Unbounded()
 
     def test_refusals(self):
         with pytest.raises(ValueError, match="num_rounds"):
@@ -325,14 +325,14 @@ class TestPastReleases:
     def test_a_is_of_past_releases_and_has_mean_square_one(self):
         seen = rounds(PastReleases(decay=0.9, regulariser=1e-3), 3, means=[*PAST, PARAMS])
         v = 0.1 * np.array([4, 0.01])
-        for guidance in seen[1:]:
+        for context in seen[1:]:
             a = np.sqrt(v) + 1e-3
-            close(guidance.inverse["w"], a / np.sqrt(np.mean(a**2)), 1e-5)
-            assert np.mean(np.square(guidance.inverse["w"])) == pytest.approx(1.0, rel=1e-6)
+            close(context.inverse["w"], a / np.sqrt(np.mean(a**2)), 1e-5)
+            assert np.mean(np.square(context.inverse["w"])) == pytest.approx(1.0, rel=1e-6)
             v = 0.9 * v + 0.1 * np.array([1, 0.09])
 
     @pytest.mark.parametrize(
-        "guide",
+        "preconditioner",
         [
             PastReleases(),
             Fixed(
@@ -341,17 +341,17 @@ class TestPastReleases:
             ),
         ],
     )
-    def test_it_undoes_itself_without_noise_where_nothing_is_clipped(self, guide):
+    def test_it_undoes_itself_without_noise_where_nothing_is_clipped(self, preconditioner):
         updates = [{"w": np.array(u, np.float32)} for u in ([3, 0.4], [-0.3, 0.05], [0, 1e-4])]
         plain = sum(update["w"] for update in updates) / 3
-        for guidance in rounds(guide, 3, means=[*PAST, PARAMS]):
-            bound = guidance.bound(Clip(l2_clip_norm=1e6))
+        for context in rounds(preconditioner, 3, means=[*PAST, PARAMS]):
+            bound = context.bound(Clip(l2_clip_norm=1e6))
             total = sum(bound.apply(update)["w"] for update in updates)
-            mean = tree.multiply({"w": total / np.float32(3)}, guidance.inverse)
+            mean = tree.multiply({"w": total / np.float32(3)}, context.inverse)
             close(mean["w"], plain, 1e-6)
-            tight = guidance.bound(Clip(l2_clip_norm=0.5))
+            tight = context.bound(Clip(l2_clip_norm=0.5))
             total = sum(tight.apply(update)["w"] for update in updates)
-            scaled = tree.multiply({"w": total / np.float32(3)}, guidance.inverse)
+            scaled = tree.multiply({"w": total / np.float32(3)}, context.inverse)
             assert not np.allclose(scaled["w"], plain, rtol=1e-2)
 
     def test_refusals(self):
@@ -364,22 +364,22 @@ class TestDelayed:
     """Two plain rounds, then three preconditioned ones, twice."""
 
     means = tuple({"w": np.array([t, 0.1 * t * t], np.float32)} for t in range(1, 11))
-    guide = Delayed(plain=2, preconditioned=3, decay=0.9, regulariser=1e-3)
+    preconditioner = Delayed(plain=2, preconditioned=3, decay=0.9, regulariser=1e-3)
 
     def test_phases(self):
-        seen = rounds(self.guide, 10, means=self.means)
+        seen = rounds(self.preconditioner, 10, means=self.means)
         assert [bool(g.multiplier) for g in seen] == [False, False, True, True, True] * 2
         assert not any(g.inverse or g.scale or g.mixture or g.blend != 1.0 for g in seen)
 
     def test_v_is_of_the_average_of_the_plain_releases(self):
         """Not of the average of squares, nor of the preconditioned rounds' releases."""
-        seen = rounds(self.guide, 10, means=self.means)
+        seen = rounds(self.preconditioner, 10, means=self.means)
         v = np.zeros(2)
         for start in (0, 5):
             average = (self.means[start]["w"] + self.means[start + 1]["w"]) / 2
             v = 0.9 * v + 0.1 * average.astype(np.float64) ** 2
-            for guidance in seen[start + 2 : start + 5]:
-                close(1 / guidance.multiplier["w"], np.sqrt(v) + 1e-3, 1e-5)
+            for context in seen[start + 2 : start + 5]:
+                close(1 / context.multiplier["w"], np.sqrt(v) + 1e-3, 1e-5)
 
     def test_ratios_are_a_wider_clip_and_another_rate(self):
         """clip_{κC}(g/A) = κ clip_C(g/(κA)), and the step is ρ times that."""
@@ -396,10 +396,10 @@ class TestDelayed:
 
     def test_state_is_named_trees_of_float32(self):
         """So that it is kept with the optimiser's."""
-        state = self.guide.init(SHAPED)
+        state = self.preconditioner.init(SHAPED)
         for round_num in range(1, 7):
-            _, state = self.guide.begin(SHAPED, state, round_num, KEY)
-            state = self.guide.end({n: np.ones_like(a) for n, a in SHAPED.items()}, state)
+            _, state = self.preconditioner.begin(SHAPED, state, round_num, KEY)
+            state = self.preconditioner.end({n: np.ones_like(a) for n, a in SHAPED.items()}, state)
             for arrays in state.values():
                 assert all(np.asarray(a).dtype == np.float32 for a in arrays.values())
 
@@ -416,8 +416,8 @@ class TestDelayed:
                 Delayed(**{"plain": 1, "preconditioned": 1, **wrong})
 
 
-GUIDES = {
-    "unguided": Unguided(),
+PRECONDITIONERS = {
+    "none": NoPreconditioner(),
     "fixed": Fixed(multiplier={"w": np.array([0.5, 4.0], np.float32)}),
     "public": PublicMoments(gradient=lambda p, k: {"w": p["w"] + PUBLIC[0]}, statistics=adam()),
     "step": PublicMoments(
@@ -429,27 +429,27 @@ GUIDES = {
 }
 
 
-@pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
-class TestEveryGuide:
-    def test_params_and_means_are_not_changed(self, guide):
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS.values(), ids=PRECONDITIONERS)
+class TestEveryPreconditioner:
+    def test_params_and_means_are_not_changed(self, preconditioner):
         params = {"w": np.array([0.3, -0.4], np.float32)}
         means = [{"w": np.array([t, -1.0], np.float32)} for t in range(4)]
-        rounds(guide, 4, params, means)
+        rounds(preconditioner, 4, params, means)
         assert np.array_equal(params["w"], np.array([0.3, -0.4], np.float32))
         assert all(np.array_equal(m["w"], [t, -1.0]) for t, m in enumerate(means))
 
-    def test_whatever_it_says_the_bound_holds(self, guide):
+    def test_whatever_it_says_the_bound_holds(self, preconditioner):
         means = [{"w": np.array([5.0, 1e-3], np.float32)}] * 6
-        for guidance in rounds(guide, 6, means=means):
+        for context in rounds(preconditioner, 6, means=means):
             for inner in (Clip(l2_clip_norm=0.3), Normalise(l2_clip_norm=0.3)):
-                bound = guidance.bound(inner)
+                bound = context.bound(inner)
                 assert bound.l2_bound == 0.3
                 for update in ([1e3, -1e3], [1e-6, 1e-6], [0, 7]):
                     out = bound.apply({"w": np.array(update, np.float32)})
                     assert tree.l2_norm(out) <= 0.3
 
-    def test_everything_said_is_float32(self, guide):
-        for guidance in rounds(guide, 4, means=[{"w": np.ones(2, np.float32)}] * 4):
-            said = [guidance.multiplier, guidance.inverse, guidance.public, guidance.scale]
-            said += [guidance.mixture.offset] if guidance.mixture else []
+    def test_everything_said_is_float32(self, preconditioner):
+        for context in rounds(preconditioner, 4, means=[{"w": np.ones(2, np.float32)}] * 4):
+            said = [context.multiplier, context.inverse, context.public, context.scale]
+            said += [context.mixture.offset] if context.mixture else []
             assert all(a.dtype == np.float32 for tensors in said for a in tensors.values())

@@ -18,7 +18,7 @@ from fedpriv.models import roberta
 from fedpriv.models.roberta import load_roberta, new_head, random_roberta, save_roberta, tokens
 from fedpriv.rng import Key
 from fedpriv.training.local.module import check_module, module_params
-from fedpriv.training.per_example.backends import WAYS, choose
+from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
 from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
@@ -117,8 +117,8 @@ def norm(update):
 
 class TestGradients:
     @pytest.mark.parametrize("dropout", [0.0, 0.2])
-    @pytest.mark.parametrize("way", WAYS)
-    def test_bounded_sum_is_that_of_plain_autograd(self, folder, way, dropout):
+    @pytest.mark.parametrize("backend", PER_EXAMPLE_BACKENDS)
+    def test_bounded_sum_is_that_of_plain_autograd(self, folder, backend, dropout):
         module, x = load_roberta(folder, dropout=dropout), rows(folder)
         assert len(set((x != PADDING).sum(1))) == 4
         params = module_params(module)
@@ -134,7 +134,7 @@ class TestGradients:
             name: sum(min(1.0, limit / norm(u)) * u[name].double().numpy() for u in updates)
             for name in params
         }
-        gradients = ModuleGradients(module, nn.functional.cross_entropy, x, LABELS, way=way)
+        gradients = ModuleGradients(module, nn.functional.cross_entropy, x, LABELS, backend=backend)
         bound = Clip(l2_clip_norm=limit)
         found = gradients.bounded_sum(params, np.arange(4), bound, KEY)
         gap = sum(np.square(found[n] - expected[n]).sum() for n in params)
@@ -145,7 +145,7 @@ class TestGradients:
         """Attention's dropout too is a layer's, or examples would go one by one."""
         module = load_roberta(folder, dropout=dropout)
         made = choose(module, nn.functional.cross_entropy, rows(folder), LABELS)
-        assert made.way == "factored" and made.is_random == bool(dropout)
+        assert made.backend == "factored" and made.is_random == bool(dropout)
 
     def test_attention_is_dropped(self, folder):
         config = json.loads((folder / roberta.CONFIG).read_text())
@@ -159,7 +159,7 @@ class TestGradients:
             assert torch.equal(made[0][name], made[1][name])
         assert norm({n: made[0][n] - made[2][n] for n in made[0]}) > 0.1 * norm(made[0])
 
-    def test_an_examples_update_does_not_depend_on_its_company(self, folder):
+    def test_an_examples_update_does_not_depend_on_its_batch(self, folder):
         module, x = load_roberta(folder, dropout=0.2), rows(folder)
         params = module_params(module)
         gradients = ModuleGradients(module, nn.functional.cross_entropy, x, LABELS)

@@ -201,7 +201,7 @@ def test_every_grid_is_small_enough_to_hold(sigma, rounds):
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 1e5])
-def test_extreme_noise_is_priced(sigma):
+def test_extreme_noise_is_accounted(sigma):
     got = epsilon(
         cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=sigma),
         10,

@@ -1,4 +1,4 @@
-"""Plans: what fits together is priced, what does not cannot be built."""
+"""Plans: what fits together is accounted, what does not cannot be built."""
 
 import json
 import math

@@ -11,7 +11,7 @@ from fedpriv.report.compare import render as render_comparison
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.page import render
 from fedpriv.report.series import read_run
-from fedpriv.report.unit_labels import by_unit, whose
+from fedpriv.report.unit_labels import by_unit, labels_of
 
 CENTRAL = {
     "unit": "example",
@@ -124,4 +124,4 @@ def test_names_of_a_run_folder_stay_those_of_users():
 
 
 def test_an_unknown_unit_is_read_as_users():
-    assert whose("anything") == whose("user")
+    assert labels_of("anything") == labels_of("user")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.central import CentralExperiment
@@ -23,7 +23,7 @@ from fedpriv.mechanisms.moments import Statistics
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.run.folder import read_lines
-from fedpriv.run.prepared import resume_job, start_job
+from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
@@ -169,14 +169,14 @@ def test_every_kind_of_guide_is_here():
 def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
     """Between steps nothing is lost: the guide's state, the optimiser's and the round go on."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    start_job(experiment(kind), NAME, None, whole, keep_last=None).run()
-    job = start_job(experiment(kind), NAME, None, killed, keep_last=None)
+    start_run(experiment(kind), NAME, None, whole, keep_last=None).run()
+    prepared = start_run(experiment(kind), NAME, None, killed, keep_last=None)
     for round_num in KILLS:
         with pytest.raises(KeyboardInterrupt):
-            job.run(killed_after(round_num))
-        job = resume_job(killed, keep_last=None)
-        assert job.state.round_num == round_num
-    job.run()
+            prepared.run(killed_after(round_num))
+        prepared = resume_run(killed, keep_last=None)
+        assert prepared.state.round_num == round_num
+    prepared.run()
     for round_num in range(KEPT_EVERY, STEPS + 1, KEPT_EVERY):
         expected, found = params(whole, round_num), params(killed, round_num)
         for name in expected:
@@ -186,7 +186,7 @@ def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
     assert verified.ok and (verified.num_charges, verified.num_lost) == (STEPS, 0)
 
 
-class Dying(SerialCarrier):
+class Dying(SerialBackend):
     """Dies in the middle of a step, after its guide has looked."""
 
     def partial_sum(self, **given):
@@ -196,15 +196,15 @@ class Dying(SerialCarrier):
 
 
 def test_another_attempt_at_a_step_looks_at_another_public_batch(tmp_path):
-    def make(experiment, parts):
-        return Dying(trainer=parts.trainer, measure=parts.task.evaluate)
+    def make(experiment, components):
+        return Dying(trainer=components.trainer, measure=components.task.evaluate)
 
     with pytest.raises(KeyboardInterrupt):
-        start_job(experiment("r-pub"), NAME, None, tmp_path / "r", make_carrier=make).run()
+        start_run(experiment("r-pub"), NAME, None, tmp_path / "r", make_backend=make).run()
     first = list(Seen.looks)
     assert len(first) == 8
     Seen.looks.clear()
-    resume_job(tmp_path / "r").run()
+    resume_run(tmp_path / "r").run()
     again = Seen.looks[:2]  # steps 7 and 8, whose first attempts are lost
     assert all(len(look) == 4 for look in first + again)
     assert len(set(first[6:8] + again)) == 4
@@ -216,14 +216,14 @@ class TestOtherData:
     @pytest.fixture(params=[False, True], ids=["simulation", "secure"])
     def folder(self, request, tmp_path):
         folder = tmp_path / "r"
-        job = start_job(made_up(), NAME, None, folder, secure=request.param)
+        prepared = start_run(made_up(), NAME, None, folder, secure=request.param)
         with pytest.raises(KeyboardInterrupt):
-            job.run(killed_after(9))
+            prepared.run(killed_after(9))
         return folder
 
     def test_the_same_made_again_go_on(self, folder, world):
         world.setattr(World, "data", data())
-        assert resume_job(folder).run()["rounds"] == STEPS
+        assert resume_run(folder).run()["rounds"] == STEPS
         assert verify_run(folder).ok
 
     @pytest.mark.parametrize(
@@ -241,14 +241,14 @@ class TestOtherData:
         with world.context() as changed:
             changed.setattr(World, "data", other)
             with pytest.raises(ValueError, match=said):
-                resume_job(folder)
+                resume_run(folder)
         assert (folder / "ledger.jsonl").read_bytes() == charges
-        assert resume_job(folder).run()["rounds"] == STEPS  # the ledger was let go of
+        assert resume_run(folder).run()["rounds"] == STEPS  # the ledger was let go of
 
     def test_a_task_that_falls_silent_is_refused(self, folder, world):
         world.setattr(World, "silent", True)
         with pytest.raises(ValueError, match="no longer says what its data are"):
-            resume_job(folder)
+            resume_run(folder)
 
     def test_the_digest_is_sealed(self, folder, world):
         file = folder / "experiment.json"
@@ -257,24 +257,24 @@ class TestOtherData:
         document["corpus"]["data_sha256"]["private"] = "0" * 64
         file.write_text(json.dumps(document))
         with pytest.raises(ValueError, match="not the one the run was started with"):
-            resume_job(folder)
+            resume_run(folder)
         assert not verify_run(folder).ok
 
 
 def test_a_task_without_digests_is_not_checked(tmp_path, world):
     world.setattr(World, "silent", True)
     with pytest.raises(KeyboardInterrupt):
-        start_job(made_up(), NAME, None, tmp_path / "r").run(killed_after(9))
+        start_run(made_up(), NAME, None, tmp_path / "r").run(killed_after(9))
     document = json.loads((tmp_path / "r" / "experiment.json").read_text())
     assert document["corpus"]["data_sha256"] is None
     world.setattr(World, "data", data(seed=7))
-    assert resume_job(tmp_path / "r").run()["rounds"] == STEPS
+    assert resume_run(tmp_path / "r").run()["rounds"] == STEPS
 
 
 def test_a_secure_run_publishes_no_digest_of_private_examples(tmp_path):
     """Whoever has all examples but one could try the last; without the key nothing fits."""
     for folder, secure in ((tmp_path / "plain", False), (tmp_path / "secure", True)):
-        start_job(made_up(), NAME, None, folder, secure=secure).run()
+        start_run(made_up(), NAME, None, folder, secure=secure).run()
         known = World.data.sha256()
         written = {
             file.name: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()
@@ -296,10 +296,10 @@ def test_a_secure_run_publishes_no_digest_of_private_examples(tmp_path):
 def test_without_its_key_a_secure_run_cannot_be_checked(tmp_path):
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
-        start_job(made_up(), NAME, None, folder, secure=True).run(killed_after(9))
+        start_run(made_up(), NAME, None, folder, secure=True).run(killed_after(9))
     (folder / "data.key").unlink()
     with pytest.raises(ValueError, match=r"data\.key is gone.*restore it, or start a new run"):
-        resume_job(folder)
+        resume_run(folder)
 
 
 HELD = '''
@@ -396,6 +396,6 @@ def charges(folder):
 
 
 def test_the_ledger_says_charge_as_this_test_reads_it(tmp_path):
-    start_job(made_up().with_options({"steps": 4}), NAME, None, tmp_path / "r").run()
+    start_run(made_up().with_options({"steps": 4}), NAME, None, tmp_path / "r").run()
     with Ledger.open(tmp_path / "r" / "ledger.jsonl") as ledger:
         assert ledger.charges == charges(tmp_path / "r") == 4

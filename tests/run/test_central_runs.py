@@ -12,7 +12,7 @@ from scipy import sparse
 from typer.testing import CliRunner
 
 from fedpriv import cli
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.central import CentralExperiment, build_central
@@ -22,7 +22,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.run.folder import read_lines
 from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import on_ray, on_threads, resume_job, serial, start_job
+from fedpriv.run.prepared import on_ray, on_threads, resume_run, serial, start_run
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_loss
@@ -74,11 +74,11 @@ def known(monkeypatch):
     monkeypatch.setitem(sys.modules, "made_up_central", module)
 
 
-class Dying(SerialCarrier):
+class Dying(SerialBackend):
     """Dies in the middle of a step, after its charge."""
 
-    def __init__(self, parts, at):
-        super().__init__(trainer=parts.trainer, measure=parts.task.evaluate)
+    def __init__(self, components, at):
+        super().__init__(trainer=components.trainer, measure=components.task.evaluate)
         self._at = at
 
     def partial_sum(self, **given):
@@ -88,7 +88,7 @@ class Dying(SerialCarrier):
 
 
 def dies(at):
-    return lambda experiment, parts: Dying(parts, at)
+    return lambda experiment, components: Dying(components, at)
 
 
 def kept(folder):
@@ -102,19 +102,19 @@ def model(folder, round_num):
 
 
 def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
-    summary = start_job(made_up(), NAME, None, tmp_path / "r").run()
-    parts = build_central(made_up())
-    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
-    *_, (record, state) = rounds(parts, carrier, Key.simulation(0), eval_every=6)
+    summary = start_run(made_up(), NAME, None, tmp_path / "r").run()
+    components = build_central(made_up())
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
     found = model(tmp_path / "r", 20)
     assert all(np.array_equal(found[name], state.params[name]) for name in state.params)
     assert summary["accuracy_public"] == record.released.accuracy_public > 0.5
     assert (summary["rounds"], summary["charges"], summary["unit"]) == (20, 20, "example")
-    assert summary["epsilon"] == parts.plan.epsilon(20).value
+    assert summary["epsilon"] == components.plan.epsilon(20).value
 
 
 def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
-    start_job(made_up(), NAME, None, tmp_path / "r", keep_last=None).run()
+    start_run(made_up(), NAME, None, tmp_path / "r", keep_last=None).run()
     assert kept(tmp_path / "r") == [6, 12, 18, 20]
     assert [line["round_num"] for line in read_lines(tmp_path / "r", "diagnostics")] == [
         6,
@@ -136,21 +136,21 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
         options, last = {"noise-multiplier": 1.0}, 15
         options["target-epsilon"] = made_up_plan().epsilon(15).value * (1 + 1e-6)
     experiment, folder = made_up().with_options(options), tmp_path / "r"
-    start_job(experiment, NAME, None, folder).run()
-    parts = build_central(experiment)
-    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
-    *_, (record, state) = rounds(parts, carrier, Key.simulation(0), eval_every=6)
+    start_run(experiment, NAME, None, folder).run()
+    components = build_central(experiment)
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
     assert state.round_num == last and kept(folder) == [*range(6, last, 6), last]
     for name, array in model(folder, last).items():
         np.testing.assert_array_equal(array, state.params[name])
     with Ledger.open(folder / "ledger.jsonl") as ledger:
-        assert ledger.has_release(last, 1) and ledger.history.rounds_done == last
+        assert ledger.has_release(last, 1) and ledger.state.rounds_done == last
     line = read_lines(folder, "rounds")[-1]
     assert line["accuracy_public"] == record.released.accuracy_public is not None
-    job = resume_job(folder)
-    assert job.state.round_num == last
-    np.testing.assert_array_equal(job.state.params["weight"], state.params["weight"])
-    job.folder.close()
+    prepared = resume_run(folder)
+    assert prepared.state.round_num == last
+    np.testing.assert_array_equal(prepared.state.params["weight"], state.params["weight"])
+    prepared.folder.close()
 
 
 def made_up_plan():
@@ -165,12 +165,12 @@ def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, at, goes_on_from
     """Steps since are lost attempts: spent, so that the run ends that much earlier."""
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
-        start_job(made_up(), NAME, None, folder, make_carrier=dies(at)).run()
+        start_run(made_up(), NAME, None, folder, make_backend=dies(at)).run()
     assert verify_run(folder).ok
-    job = resume_job(folder)
-    assert job.state.round_num == goes_on_from
-    assert job.ledger.charges == at[0]
-    summary = job.run()
+    prepared = resume_run(folder)
+    assert prepared.state.round_num == goes_on_from
+    assert prepared.ledger.charges == at[0]
+    summary = prepared.run()
     assert (summary["rounds"], summary["charges"]) == (reaches, 20)
     assert summary["epsilon"] == made_up_plan().epsilon(20).value
     found = verify_run(folder)
@@ -183,10 +183,10 @@ def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, at, goes_on_from
 def test_killed_twice_at_the_same_step(tmp_path):
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
-        start_job(made_up(), NAME, None, folder, make_carrier=dies((9, 1))).run()
+        start_run(made_up(), NAME, None, folder, make_backend=dies((9, 1))).run()
     with pytest.raises(KeyboardInterrupt):
-        resume_job(folder, make_carrier=dies((9, 2))).run()
-    summary = resume_job(folder).run()
+        resume_run(folder, make_backend=dies((9, 2))).run()
+    summary = resume_run(folder).run()
     # 1 to 9, then 7 to 9 twice more: 12 and 15 charges; five are left for 7 to 14... of 20.
     assert (summary["rounds"], summary["charges"]) == (14, 20)
     found = verify_run(folder)
@@ -196,9 +196,9 @@ def test_killed_twice_at_the_same_step(tmp_path):
 def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
     """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
     with pytest.raises(KeyboardInterrupt):
-        start_job(made_up(), NAME, None, tmp_path / "a", make_carrier=dies((9, 1))).run()
-    resume_job(tmp_path / "a", keep_last=None).run()
-    start_job(made_up(), NAME, None, tmp_path / "b", keep_last=None).run()
+        start_run(made_up(), NAME, None, tmp_path / "a", make_backend=dies((9, 1))).run()
+    resume_run(tmp_path / "a", keep_last=None).run()
+    start_run(made_up(), NAME, None, tmp_path / "b", keep_last=None).run()
     assert np.array_equal(model(tmp_path / "a", 6)["weight"], model(tmp_path / "b", 6)["weight"])
     assert not np.array_equal(
         model(tmp_path / "a", 12)["weight"], model(tmp_path / "b", 12)["weight"]
@@ -213,16 +213,16 @@ def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
         raise KeyboardInterrupt
 
     folder = tmp_path / "r"
-    job = start_job(made_up(), NAME, None, folder)
+    prepared = start_run(made_up(), NAME, None, folder)
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         if place == "release":
             broken.setattr(Ledger, "release", dead)
         else:
             broken.setattr(RunFolder, "record", dead_when_due(RunFolder.record))
-        job.run()
-    job = resume_job(folder)
-    assert job.state.round_num == 6 and kept(folder) == [6]
-    assert job.run()["rounds"] == 20
+        prepared.run()
+    prepared = resume_run(folder)
+    assert prepared.state.round_num == 6 and kept(folder) == [6]
+    assert prepared.run()["rounds"] == 20
     assert verify_run(folder).ok and verify_run(folder).num_lost == 0
     assert kept(folder) == [6, 12, 18, 20]
 
@@ -237,8 +237,8 @@ def dead_when_due(record):
 
 
 def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
-    start_job(made_up(), NAME, None, tmp_path / "r").run()
-    summary = resume_job(tmp_path / "r").run()
+    start_run(made_up(), NAME, None, tmp_path / "r").run()
+    summary = resume_run(tmp_path / "r").run()
     assert (summary["rounds"], summary["charges"]) == (20, 20)
     assert summary["accuracy_public"] is not None
     assert verify_run(tmp_path / "r").ok
@@ -246,12 +246,12 @@ def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
 
 def test_without_noise(tmp_path):
     plain = made_up().with_options({"noise": "none", "bound": "none"})
-    summary = start_job(plain, NAME, None, tmp_path / "r").run()
+    summary = start_run(plain, NAME, None, tmp_path / "r").run()
     assert summary["epsilon"] is None and verify_run(tmp_path / "r").ok
 
 
 def test_a_tampered_line_is_found(tmp_path):
-    start_job(made_up(), NAME, None, tmp_path / "r").run()
+    start_run(made_up(), NAME, None, tmp_path / "r").run()
     file = tmp_path / "r" / "rounds.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows[1]["round_num"] = 13  # charged, on the way to step 18, and released to nobody
@@ -283,7 +283,7 @@ class TestLedger:
             self.charged(ledger, (1, 1), (2, 1), (3, 1))
             assert len(ledger.lost) == 3  # nothing came of them so far
             ledger.release(3, 1, "0" * 64)
-            assert ledger.lost == () and ledger.history.rounds_done == 3
+            assert ledger.lost == () and ledger.state.rounds_done == 3
             self.charged(ledger, (4, 1), (5, 1), (4, 2))
             assert len(ledger.lost) == 3
             ledger.release(4, 2, "0" * 64)
@@ -291,7 +291,7 @@ class TestLedger:
             self.charged(ledger, (5, 2), (6, 1))
             ledger.release(6, 1, "0" * 64)
             assert [(c.round_num, c.attempt) for c in ledger.lost] == [(4, 1), (5, 1)]
-            assert ledger.history.rounds_done == 6 and ledger.charges == 8
+            assert ledger.state.rounds_done == 6 and ledger.charges == 8
             assert ledger.epsilon() == ledger.plan.epsilon(8)
 
     def test_users_rounds_are_lost_without_a_release_of_their_own(self, tmp_path):
@@ -299,7 +299,7 @@ class TestLedger:
             self.charged(ledger, (1, 1), (2, 1))
             ledger.release(2, 1, "0" * 64)
             assert [(c.round_num, c.attempt) for c in ledger.lost] == [(1, 1)]
-            assert ledger.history.rounds_done == 1
+            assert ledger.state.rounds_done == 1
 
     def test_no_step_is_left_out(self, tmp_path):
         """A release stands for steps that were charged, so none may be missing."""
@@ -317,14 +317,14 @@ class TestLedger:
 
 class TestRefusals:
     def test_other_engines_before_a_folder_is_made(self, tmp_path):
-        for make_carrier in (on_threads(2), on_ray(Unused(), NAME, None)):
+        for make_backend in (on_threads(2), on_ray(Unused(), NAME, None)):
             with pytest.raises(ValueError, match="one process; leave --engine out"):
-                start_job(made_up(), NAME, None, tmp_path / "r", make_carrier=make_carrier)
+                start_run(made_up(), NAME, None, tmp_path / "r", make_backend=make_backend)
         assert not (tmp_path / "r").exists()
 
     def test_a_corpus(self, tmp_path, tiny_corpus):
         with pytest.raises(ValueError, match="brings its own data"):
-            start_job(made_up(), NAME, tiny_corpus, tmp_path / "r")
+            start_run(made_up(), NAME, tiny_corpus, tmp_path / "r")
         assert not (tmp_path / "r").exists()
 
     def test_flower(self):
@@ -370,7 +370,7 @@ class TestCommand:
 
     def test_resumed(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):
-            start_job(made_up(), NAME, None, tmp_path / "r", make_carrier=dies((9, 1))).run()
+            start_run(made_up(), NAME, None, tmp_path / "r", make_backend=dies((9, 1))).run()
         said = self.run("run", "--resume", tmp_path / "r", "--json")
         assert said.exit_code == 0, said.output
         assert json.loads(said.output)["rounds"] == 17
@@ -389,10 +389,10 @@ class TestCommand:
 
 
 def test_the_serial_factory_knows_both_kinds():
-    carrier = serial(made_up(), build_central(made_up()))
-    assert isinstance(carrier, SerialCarrier)
+    backend = serial(made_up(), build_central(made_up()))
+    assert isinstance(backend, SerialBackend)
     assert (
-        carrier.evaluate(
+        backend.evaluate(
             {"weight": np.zeros(5, np.float32), "bias": np.zeros(1, np.float32)}, public=True
         ).num_examples
         == 60

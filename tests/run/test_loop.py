@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment, build
@@ -24,8 +24,8 @@ from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder, read_lines
-from fedpriv.run.loop import priced_rounds, rounds
-from fedpriv.run.prepared import resume_job, start_job
+from fedpriv.run.loop import accounted_rounds, rounds
+from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
@@ -63,17 +63,17 @@ DIAGNOSTIC = {
 }
 
 
-def start(corpus, out, *, secure=False, make_carrier=None, **options):
+def start(corpus, out, *, secure=False, make_backend=None, **options):
     changes = {name.replace("_", "-"): value for name, value in options.items()}
     experiment = load_experiment("dp-fedavg-tags").with_options({**OPTIONS, **changes})
-    extra = {} if make_carrier is None else {"make_carrier": make_carrier}
-    return start_job(experiment, "dp-fedavg-tags", corpus, out, secure=secure, **extra)
+    extra = {} if make_backend is None else {"make_backend": make_backend}
+    return start_run(experiment, "dp-fedavg-tags", corpus, out, secure=secure, **extra)
 
 
 def stopping(number, error=KeyboardInterrupt):
-    """A carrier that fails in its so-many-th round, after the cohort was drawn."""
+    """A backend that fails in its so-many-th round, after the cohort was drawn."""
 
-    class Stopping(SerialCarrier):
+    class Stopping(SerialBackend):
         calls = 0
 
         def partial_sum(self, **arguments):
@@ -82,12 +82,12 @@ def stopping(number, error=KeyboardInterrupt):
                 raise error
             return super().partial_sum(**arguments)
 
-    return lambda experiment, parts: Stopping(
-        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    return lambda experiment, components: Stopping(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
 
 
-def history(folder):
+def ledger_state(folder):
     return read_ledger(folder / "ledger.jsonl")[1]
 
 
@@ -96,7 +96,7 @@ def pairs(lines):
 
 
 def charged(folder):
-    return [(charge.round_num, charge.attempt) for charge in history(folder).charges]
+    return [(charge.round_num, charge.attempt) for charge in ledger_state(folder).charges]
 
 
 def tensors(folder, round_num):
@@ -128,7 +128,7 @@ class TestReproducible:
         other.run()
         assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
 
-    def test_a_run_verifies_though_not_every_round_is_priced(self, tiny_corpus, tmp_path):
+    def test_a_run_verifies_though_not_every_round_is_accounted(self, tiny_corpus, tmp_path):
         start(tiny_corpus, tmp_path / "run").run()
         told = [line["epsilon"] for line in read_lines(tmp_path / "run", "rounds")]
         assert None in told and told[-1] is not None
@@ -141,7 +141,7 @@ class TestReproducible:
 
     @pytest.mark.parametrize("eval_every", [1, 2, 3, 7, 10, 2000])
     @pytest.mark.parametrize("num_rounds", [1, 6, 19, 100, 1000])
-    def test_few_rounds_are_priced_all_of_them_evaluated(self, num_rounds, eval_every):
+    def test_few_rounds_are_accounted_all_of_them_evaluated(self, num_rounds, eval_every):
         plan = Plan(
             num_users=100,
             expected_cohort_size=10,
@@ -151,26 +151,26 @@ class TestReproducible:
             noise="gaussian",
             noise_multiplier=1.0,
         )
-        priced = priced_rounds(plan, eval_every)
+        accounted = accounted_rounds(plan, eval_every)
         evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
-        assert num_rounds in priced <= evaluated and len(priced) <= 21
-        assert len(evaluated) > 20 or priced == evaluated
+        assert num_rounds in accounted <= evaluated and len(accounted) <= 21
+        assert len(evaluated) > 20 or accounted == evaluated
 
-    def test_the_loop_prices_nothing_that_was_not_priced_before_it(self, tiny_corpus, tmp_path):
+    def test_the_loop_prices_nothing_that_was_not_accounted_before_it(self, tiny_corpus, tmp_path):
         accounting._epsilon.cache_clear()
-        job = start(tiny_corpus, tmp_path / "run")
+        prepared = start(tiny_corpus, tmp_path / "run")
         misses = []
-        job.run(on_round=lambda record: misses.append(accounting._epsilon.cache_info().misses))
+        prepared.run(on_round=lambda record: misses.append(accounting._epsilon.cache_info().misses))
         assert len(misses) == 6 and misses[0] == misses[-1] > 0
 
     def test_a_run_without_a_folder_is_the_same_run(self, tiny_corpus, tmp_path):
-        job = start(tiny_corpus, tmp_path / "a")
-        job.run()
-        parts = build(job.experiment, tiny_corpus)
-        carrier = SerialCarrier(
-            trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+        prepared = start(tiny_corpus, tmp_path / "a")
+        prepared.run()
+        components = build(prepared.experiment, tiny_corpus)
+        backend = SerialBackend(
+            trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
         )
-        *_, (record, state) = rounds(parts, carrier, Key.simulation(11))
+        *_, (record, state) = rounds(components, backend, Key.simulation(11))
         found = tensors(tmp_path / "a", 6)
         for name, array in state.params.items():
             np.testing.assert_array_equal(found[name], array)
@@ -185,7 +185,7 @@ class TestReproducible:
         for name in ("a", "b"):
             np.random.seed(0)
             summary = start(tiny_corpus, tmp_path / name, secure=True).run()
-            assert summary["mode"] == "secure" == history(tmp_path / name).mode
+            assert summary["mode"] == "secure" == ledger_state(tmp_path / name).mode
         a, b = tensors(tmp_path / "a", 1), tensors(tmp_path / "b", 1)
         for name in a:
             assert len(np.intersect1d(a[name], b[name])) < 3
@@ -200,15 +200,15 @@ class TestReproducible:
 
 class TestWhatIsKept:
     def test_released_and_diagnostics_are_kept_apart(self, tiny_corpus, tmp_path):
-        job = start(tiny_corpus, tmp_path / "run")
+        prepared = start(tiny_corpus, tmp_path / "run")
         seen = []
-        summary = job.run(on_round=seen.append)
+        summary = prepared.run(on_round=seen.append)
         released = read_lines(tmp_path / "run", "rounds")
         diagnostics = read_lines(tmp_path / "run", "diagnostics")
         assert [set(line) for line in released] == [RELEASED] * 6
         assert [set(line) for line in diagnostics] == [DIAGNOSTIC] * 6
         assert all(line["covered_by_epsilon"] is False for line in diagnostics)
-        plan = job.parts.plan
+        plan = prepared.components.plan
         assert [line["epsilon"] for line in released] == [
             None if i % 2 else plan.epsilon(i).value for i in range(1, 7)
         ]
@@ -272,7 +272,7 @@ class TestWhatIsKept:
                 public=people["u1"],
             ),
         )
-        summary = start_job(experiment, "line", None, tmp_path / "run").run()
+        summary = start_run(experiment, "line", None, tmp_path / "run").run()
         assert summary["accuracy"] is summary["accuracy_public"] is None
         assert read_lines(tmp_path / "run", "diagnostics")[-1]["loss"] > 0
         for file in (tmp_path / "run").glob("*.json*"):
@@ -281,11 +281,11 @@ class TestWhatIsKept:
 
 class TestBudget:
     def test_a_run_stops_before_the_charge_that_would_exceed_it(self, tiny_corpus, tmp_path):
-        rich = start(tiny_corpus, tmp_path / "rich").parts.plan
+        rich = start(tiny_corpus, tmp_path / "rich").components.plan
         target = (rich.epsilon(4).value + rich.epsilon(5).value) / 2
-        job = start(tiny_corpus, tmp_path / "run", target_epsilon=target, noise_multiplier=1.0)
-        assert job.parts.plan.affordable_rounds == 4
-        summary = job.run()
+        prepared = start(tiny_corpus, tmp_path / "run", target_epsilon=target, noise_multiplier=1.0)
+        assert prepared.components.plan.affordable_rounds == 4
+        summary = prepared.run()
         assert (summary["rounds"], summary["charges"]) == (4, 4)
         assert summary["epsilon"] == rich.epsilon(4).value <= target
         assert read_lines(tmp_path / "run", "rounds")[-1]["accuracy_public"] is not None
@@ -299,23 +299,23 @@ class TestBudget:
 
     def test_resuming_a_finished_run_buys_nothing_more(self, tiny_corpus, tmp_path):
         first = start(tiny_corpus, tmp_path / "run").run()
-        again = resume_job(tmp_path / "run").run()
+        again = resume_run(tmp_path / "run").run()
         assert again == first
         assert charged(tmp_path / "run") == [(i, 1) for i in range(1, 7)]
 
     def test_lost_attempts_use_up_the_planned_charges(self, tiny_corpus, tmp_path):
         with pytest.raises(KeyboardInterrupt):
-            start(tiny_corpus, tmp_path / "run", make_carrier=stopping(3)).run()
+            start(tiny_corpus, tmp_path / "run", make_backend=stopping(3)).run()
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                resume_job(tmp_path / "run", make_carrier=stopping(1)).run()
-        job = resume_job(tmp_path / "run")
-        summary = job.run()
+                resume_run(tmp_path / "run", make_backend=stopping(1)).run()
+        prepared = resume_run(tmp_path / "run")
+        summary = prepared.run()
         assert charged(tmp_path / "run") == [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4)]
         assert (summary["rounds"], summary["charges"]) == (3, 6)
         lines = read_lines(tmp_path / "run", "rounds")
         assert pairs(lines) == [(1, 1), (2, 1), (3, 4)]
-        plan = job.parts.plan
+        plan = prepared.components.plan
         assert [line["epsilon"] for line in lines] == [
             None,
             plan.epsilon(2).value,
@@ -324,14 +324,14 @@ class TestBudget:
         assert summary["epsilon"] == plan.epsilon(plan.num_rounds).value
 
     @pytest.mark.parametrize("error", [RuntimeError, MemoryError, SystemExit])
-    def test_a_carrier_that_fails_spends_the_attempt_and_frees_the_ledger(
+    def test_a_backend_that_fails_spends_the_attempt_and_frees_the_ledger(
         self, tiny_corpus, tmp_path, error
     ):
         with pytest.raises(error):
-            start(tiny_corpus, tmp_path / "run", make_carrier=stopping(2, error)).run()
+            start(tiny_corpus, tmp_path / "run", make_backend=stopping(2, error)).run()
         assert charged(tmp_path / "run") == [(1, 1), (2, 1)]
-        assert len(history(tmp_path / "run").lost) == 1
-        assert resume_job(tmp_path / "run").run()["rounds"] == 5
+        assert len(ledger_state(tmp_path / "run").lost) == 1
+        assert resume_run(tmp_path / "run").run()["rounds"] == 5
 
 
 class TestRedo:
@@ -346,22 +346,26 @@ class TestRedo:
             noise.append((key.to_bytes(), np.concatenate([made[n].ravel() for n in made])))
             return made
 
-        class Spy(SerialCarrier):
+        class Spy(SerialBackend):
             def partial_sum(self, **arguments):
                 drawn.append((arguments["cohort"], arguments["key"].to_bytes()))
                 return super().partial_sum(**arguments)
 
-        def carrier(experiment, parts):
-            return Spy(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+        def backend(experiment, components):
+            return Spy(
+                trainer=components.trainer,
+                data=components.task.data,
+                measure=components.task.evaluate,
+            )
 
         monkeypatch.setattr("fedpriv.training.round.gaussian", spied)
         monkeypatch.setattr("fedpriv.run.folder.RunFolder.keep", _dies_before(4))
         with pytest.raises(KeyboardInterrupt):
-            start(tiny_corpus, tmp_path / "run", make_carrier=carrier).run()
+            start(tiny_corpus, tmp_path / "run", make_backend=backend).run()
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
-                resume_job(tmp_path / "run", make_carrier=carrier).run()
-        resume_job(tmp_path / "run", make_carrier=carrier).run()
+                resume_run(tmp_path / "run", make_backend=backend).run()
+        resume_run(tmp_path / "run", make_backend=backend).run()
         assert charged(tmp_path / "run")[:5] == [(1, a) for a in range(1, 6)]
         assert len({key for key, _ in noise}) == len({key for _, key in drawn}) == 6
         assert len({cohort for cohort, _ in drawn[:5]}) == 5
@@ -386,7 +390,7 @@ def _dies_before(number):
 
 def interrupted(corpus, folder, after=4):
     with pytest.raises(KeyboardInterrupt):
-        start(corpus, folder, make_carrier=stopping(after)).run()
+        start(corpus, folder, make_backend=stopping(after)).run()
     return folder
 
 
@@ -400,7 +404,7 @@ class TestDamage:
         ):
             with (folder / f"{name}.jsonl").open("ab") as file:
                 file.write(torn)
-        assert resume_job(folder).run()["rounds"] == 5
+        assert resume_run(folder).run()["rounds"] == 5
         assert pairs(read_lines(folder, "rounds")) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 1)]
         assert pairs(read_lines(folder, "diagnostics")) == pairs(read_lines(folder, "rounds"))
         assert len(charged(folder)) == 6
@@ -409,8 +413,8 @@ class TestDamage:
         folder = interrupted(tiny_corpus, tmp_path / "run")
         content = (folder / "rounds.jsonl").read_bytes()
         (folder / "rounds.jsonl").write_bytes(content[:-9])
-        plan = resume_job(folder)
-        epsilon = plan.parts.plan.epsilon(3).value
+        plan = resume_run(folder)
+        epsilon = plan.components.plan.epsilon(3).value
         plan.run()
         lines = read_lines(folder, "rounds")
         assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
@@ -431,7 +435,7 @@ class TestDamage:
         (folder / "ledger.jsonl").write_bytes(b"".join(lines))
         before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file()}
         with pytest.raises(ValueError, match="ledger"):
-            resume_job(folder)
+            resume_run(folder)
         assert before == {f: f.read_bytes() for f in before}
 
     @pytest.mark.parametrize("lines", [1, 3, 5])
@@ -440,21 +444,21 @@ class TestDamage:
         content = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)
         (folder / "ledger.jsonl").write_bytes(b"".join(content[:lines]))
         with pytest.raises(ValueError, match="older than the state"):
-            resume_job(folder)
+            resume_run(folder)
 
     def test_another_runs_ledger_is_refused(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         start(tiny_corpus, tmp_path / "other").run()
         (folder / "ledger.jsonl").write_bytes((tmp_path / "other" / "ledger.jsonl").read_bytes())
         with pytest.raises(ValueError, match="another"):
-            resume_job(folder)
+            resume_run(folder)
 
     def test_a_state_whose_checkpoint_is_gone_is_refused(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         next(folder.glob("checkpoints/round-000003*")).unlink()
         charges = charged(folder)
         with pytest.raises(ValueError, match="no checkpoint of round 3"):
-            resume_job(folder)
+            resume_run(folder)
         assert charged(folder) == charges
 
     def test_a_released_state_that_is_gone_is_refused(self, tiny_corpus, tmp_path):
@@ -462,7 +466,7 @@ class TestDamage:
         (folder / "state.safetensors").unlink()
         before = (folder / "ledger.jsonl").read_bytes()
         with pytest.raises(ValueError, match="is gone, but rounds were released"):
-            resume_job(folder)
+            resume_run(folder)
         assert (folder / "ledger.jsonl").read_bytes() == before
 
     @pytest.mark.parametrize("change", [{"mode": "secure"}, {"engine": "flower"}])
@@ -472,7 +476,7 @@ class TestDamage:
         document = json.loads((folder / "experiment.json").read_text("utf-8"))
         (folder / "experiment.json").write_text(json.dumps({**document, **change}))
         with pytest.raises(ValueError, match="not the one the run was started with"):
-            resume_job(folder)
+            resume_run(folder)
 
     def test_from_an_older_state_rounds_are_paid_and_drawn_anew(
         self, tiny_corpus, tmp_path, monkeypatch
@@ -488,17 +492,17 @@ class TestDamage:
         state = folder / "state.safetensors"
         old = state.read_bytes()
         with pytest.raises(KeyboardInterrupt):
-            resume_job(folder, make_carrier=stopping(2)).run()
+            resume_run(folder, make_backend=stopping(2)).run()
         assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1)]
         state.write_bytes(old)
-        job = resume_job(folder)
-        summary = job.run()
+        prepared = resume_run(folder)
+        summary = prepared.run()
         again = (3, 3)
         assert charged(folder) == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), again]
         # Noise is drawn as soon as an attempt is paid for, so lost attempts have drawn theirs too.
         assert len(keys) == len(set(keys)) == 6
         assert summary["charges"] == 6 and summary["rounds"] == again[0]
-        assert summary["epsilon"] == job.parts.plan.epsilon(6).value
+        assert summary["epsilon"] == prepared.components.plan.epsilon(6).value
 
     def test_a_damaged_state_is_refused(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
@@ -506,7 +510,7 @@ class TestDamage:
         content[-1] ^= 1
         (folder / "state.safetensors").write_bytes(bytes(content))
         with pytest.raises(ValueError, match="damaged"):
-            resume_job(folder)
+            resume_run(folder)
 
     def test_changed_options_are_refused(self, tiny_corpus, tmp_path):
         folder = interrupted(tiny_corpus, tmp_path / "run")
@@ -514,30 +518,30 @@ class TestDamage:
         document["experiment"]["noise-multiplier"] = 5.0
         (folder / "experiment.json").write_text(json.dumps(document))
         with pytest.raises(ValueError, match="plan"):
-            resume_job(folder)
+            resume_run(folder)
         document["plan"]["noise_multiplier"] = 5.0
         (folder / "experiment.json").write_text(json.dumps(document))
         with pytest.raises(ValueError, match="plan"):
-            resume_job(folder)
+            resume_run(folder)
 
     def test_folders_that_hold_a_run_or_none(self, tiny_corpus, tmp_path):
         start(tiny_corpus, tmp_path / "run").run()
         with pytest.raises(ValueError, match="--resume"):
             start(tiny_corpus, tmp_path / "run")
         with pytest.raises(ValueError, match="holds no run"):
-            resume_job(tmp_path)
+            resume_run(tmp_path)
         with pytest.raises(ValueError, match="holds no run"):
-            resume_job(tmp_path / "nowhere")
+            resume_run(tmp_path / "nowhere")
         (tmp_path / "odd").mkdir()
         (tmp_path / "odd" / "experiment.json").write_text('{"format": "other", "version": 1}')
         with pytest.raises(ValueError, match="other"):
-            resume_job(tmp_path / "odd")
+            resume_run(tmp_path / "odd")
 
     def test_one_process_at_a_time(self, tiny_corpus, tmp_path):
-        job = start(tiny_corpus, tmp_path / "run")
+        prepared = start(tiny_corpus, tmp_path / "run")
         with pytest.raises(ValueError, match="in use by another process"):
-            resume_job(tmp_path / "run")
-        job.run()
+            resume_run(tmp_path / "run")
+        prepared.run()
 
 
 # Kills. One helper process imports everything once and forks a real process for each run, so that
@@ -550,9 +554,9 @@ import builtins, hashlib, io, json, os, signal, sys, time
 from pathlib import Path
 import fedpriv.training.round as round_module
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.run.prepared import resume_job, start_job
+from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.privacy.sampling import PoissonSampler
 
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
@@ -586,7 +590,7 @@ def work(order):
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     folder = Path(order["folder"])
 
-    class Slow(SerialCarrier):
+    class Slow(SerialBackend):
         def partial_sum(self, **arguments):
             note(log, "users", arguments["key"], cohort=arguments["cohort"],
                  pair=[arguments["round_num"], arguments["attempt"]])
@@ -594,8 +598,9 @@ def work(order):
             time.sleep(order["slow"])
             return super().partial_sum(**arguments)
 
-    def carrier(experiment, parts):
-        return Slow(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
+    def backend(experiment, components):
+        return Slow(trainer=components.trainer, data=components.task.data,
+                    measure=components.task.evaluate)
 
     def noisy(key, template, stddev):
         note(log, "noise", key)
@@ -626,12 +631,12 @@ def work(order):
     os.write, io.open = torn, opening
     crash_at = order["crash_at"]
     if (folder / "experiment.json").exists():
-        job = resume_job(folder, make_carrier=carrier)
+        prepared = resume_run(folder, make_backend=backend)
     else:
         experiment = load_experiment("dp-fedavg-tags").with_options(order["options"])
-        job = start_job(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder,
-                        make_carrier=carrier)
-    job.run()
+        prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]), folder,
+                             make_backend=backend)
+    prepared.run()
     crash_at = None
     opened(order["log"] + ".ticks", "w").write(str(count))
 
@@ -713,7 +718,9 @@ class Runner:
             assert len(keys) == len(set(keys))  # nothing is ever drawn twice
             assert set(keys) <= self.digests(kind, charges)
         assert len(charges) == len(set(charges)) <= self.plan.num_rounds
-        released = [(r.round_num, r.attempt) for r in history(folder).releases] if charges else []
+        released = (
+            [(r.round_num, r.attempt) for r in ledger_state(folder).releases] if charges else []
+        )
         assert set(released) <= set(charges)
         lines = read_lines(folder, "rounds")
         assert [line["round_num"] for line in lines] == list(range(1, len(lines) + 1))
@@ -722,16 +729,16 @@ class Runner:
             assert line["epsilon"] in (None, self.plan.epsilon(position).value)
         on_disk = CheckpointStore(folder / "checkpoints").rounds()
         assert set(on_disk) <= {round_num for round_num, _ in charges}
-        state = folder / "state.safetensors"
-        if state.exists():
-            metadata = load_state(state)[1]
+        saved = folder / "state.safetensors"
+        if saved.exists():
+            metadata = load_state(saved)[1]
             assert (int(metadata["round_num"]), int(metadata["attempt"])) in charges
 
     def check_end(self, folder, kills):
         """After the end: at least T - k rounds are released, for no more than the plan."""
         self.check(folder)
         plan, charges = self.plan, charged(folder)
-        past = history(folder)
+        past = ledger_state(folder)
         assert len(charges) == plan.num_rounds and len(past.lost) <= kills
         assert len(past.releases) == len(charges) - len(past.lost) >= plan.num_rounds - kills
         lines = read_lines(folder, "rounds")
@@ -797,7 +804,7 @@ def test_a_kill_at_every_moment_of_a_run(runner):
         runner.check(folder)
         assert runner.run(folder)
         runner.check_end(folder, 1)
-        lost.add(len(history(folder).lost))
+        lost.add(len(ledger_state(folder).lost))
     assert lost == {0, 1}
 
 

@@ -104,9 +104,9 @@ class TestNoise:
         assert promised.sensitivity == pytest.approx(0.4 * (2 if column == "paper" else 1))
 
     def test_micro_batches_are_of_four(self):
-        parts = of_the_real_size("DP-SGD", "paper")
-        assert parts.plan.micro_batch == 4 and parts.plan.denominator == 16
-        assert parts.trainer.num_groups == 16
+        components = of_the_real_size("DP-SGD", "paper")
+        assert components.plan.micro_batch == 4 and components.plan.denominator == 16
+        assert components.trainer.num_groups == 16
 
     @pytest.mark.parametrize(("column", "rdp"), [("paper", 12.7), ("right", 1.51)])
     def test_epsilon(self, column, rdp):
@@ -119,9 +119,11 @@ class TestNoise:
 
     def test_the_ideal_adds_the_noise_it_does_not_promise(self):
         for column in COLUMNS:
-            parts = of_the_real_size("ideal (not private)", column)
-            assert not parts.plan.is_private and parts.side_information.source == "private"
-            assert parts.round.unpromised_stddev == pytest.approx(0.4)
+            components = of_the_real_size("ideal (not private)", column)
+            assert (
+                not components.plan.is_private and components.side_information.source == "private"
+            )
+            assert components.round.nonprivate_stddev == pytest.approx(0.4)
 
 
 def test_made_up_reviews_stand_in_where_the_real_ones_are_missing():

@@ -176,7 +176,7 @@ class TestByLength:
             for name in params:
                 np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
 
-    def test_with_dropout_an_update_does_not_depend_on_company(self, setup):
+    def test_with_dropout_an_update_does_not_depend_on_its_batch(self, setup):
         params, cut, _ = self.both(setup, 0.2)
         bound, key = Clip(l2_clip_norm=0.5), Key.simulation(1)
         one, two, all_three = (

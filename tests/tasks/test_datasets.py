@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 from torch import nn
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.data.features import dataset as data_room
 from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
 from fedpriv.experiments.central import CentralExperiment, build_central
@@ -163,8 +163,8 @@ class TestDigests:
             noise_multiplier=1.0,
             delta=1e-3,
         )
-        parts = build_central(experiment)
-        carrier = SerialCarrier(trainer=parts.trainer, measure=task.evaluate)
-        assert len(list(rounds(parts, carrier, Key.simulation(0)))) == 2
+        components = build_central(experiment)
+        backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
+        assert len(list(rounds(components, backend, Key.simulation(0)))) == 2
         with pytest.raises(AssertionError, match="nobody asked"):
             data_digests(task)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
@@ -25,11 +25,11 @@ def experiment(**options):
 
 
 def final_params(made, corpus, number=3, key=0):
-    parts = build(made, corpus)
-    carrier = SerialCarrier(
-        trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate
+    components = build(made, corpus)
+    backend = SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
-    run = rounds(parts, carrier, Key.simulation(key))
+    run = rounds(components, backend, Key.simulation(key))
     for _ in range(number):
         record, state = next(run)
     assert record.diagnostics.num_failed == 0
@@ -180,16 +180,18 @@ class TestCentralised:
 class TestSampledRounds:
     def test_a_sampled_round_is_its_cohorts_sum_over_the_expected_size(self, tiny_corpus):
         made = experiment(cohort=9)
-        parts = build(made, tiny_corpus)
+        components = build(made, tiny_corpus)
         cohorts = []
 
-        class Spy(SerialCarrier):
+        class Spy(SerialBackend):
             def partial_sum(self, **arguments):
                 cohorts.append(arguments["cohort"])
                 return super().partial_sum(**arguments)
 
-        carrier = Spy(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
-        _, state = next(rounds(parts, carrier, Key.simulation(5)))
+        backend = Spy(
+            trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+        )
+        _, state = next(rounds(components, backend, Key.simulation(5)))
         view = tiny_corpus.view()
         zero = np.zeros((len(view.words), len(view.tags))), np.zeros(len(view.tags))
         kernel, bias = zero
@@ -203,16 +205,20 @@ class TestSampledRounds:
 
     def test_cohorts_differ_between_rounds_and_runs_and_repeat_for_a_seed(self, tiny_corpus):
         def cohorts(seed):
-            parts = build(experiment(cohort=9), tiny_corpus)
+            components = build(experiment(cohort=9), tiny_corpus)
             seen = []
 
-            class Spy(SerialCarrier):
+            class Spy(SerialBackend):
                 def partial_sum(self, **arguments):
                     seen.append((arguments["cohort"], arguments["key"].to_bytes()))
                     return super().partial_sum(**arguments)
 
-            carrier = Spy(trainer=parts.trainer, data=parts.task.data, measure=parts.task.evaluate)
-            list(rounds(parts, carrier, Key.simulation(seed)))
+            backend = Spy(
+                trainer=components.trainer,
+                data=components.task.data,
+                measure=components.task.evaluate,
+            )
+            list(rounds(components, backend, Key.simulation(seed)))
             return seen
 
         first, again, other = cohorts(0), cohorts(0), cohorts(1)

@@ -37,7 +37,7 @@ class BoundedSum:
     Attributes:
         params: The template.
         l2_bound: Of one user's update; infinite only in a run without privacy.
-        unit: The round's grid; None for sums of floats.
+        granularity: The round's grid; None for sums of floats.
         round_num: The open round.
         attempt: The open attempt.
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
@@ -47,7 +47,7 @@ class BoundedSum:
 
     params: Params = field(repr=False)
     l2_bound: float
-    unit: float | None = None
+    granularity: float | None = None
     round_num: int
     attempt: int
     dropped: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ class BoundedSum:
     _total: dict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._total = tree.zeros(self.params, np.float64 if self.unit is None else np.int64)
+        self._total = tree.zeros(self.params, np.float64 if self.granularity is None else np.int64)
 
     def add(self, content: RecordDict, *, num_users: int) -> None:
         """Add what a node that was asked for `num_users` users answered.
@@ -65,13 +65,13 @@ class BoundedSum:
             ValueError: If the integers cannot hold so many users, whatever nodes send.
         """
         self._num_asked += num_users
-        if self.unit is not None:
+        if self.granularity is not None:
             check_users_fit(self._num_asked)
         try:
             found = read_answer(
                 content,
                 params=self.params,
-                unit=self.unit,
+                granularity=self.granularity,
                 num_users=num_users,
                 round_num=self.round_num,
                 attempt=self.attempt,
@@ -86,7 +86,7 @@ class BoundedSum:
         except MalformedRecordError:
             self.dropped["malformed"] += 1
             return
-        norm = tree.l2_norm(found.total) * (1.0 if self.unit is None else self.unit)
+        norm = tree.l2_norm(found.total) * (1.0 if self.granularity is None else self.granularity)
         limit = num_users * self.l2_bound
         if not math.isfinite(norm):
             self.dropped["not-finite"] += 1
@@ -94,7 +94,7 @@ class BoundedSum:
         total = found.total
         if norm > limit:
             self.dropped["rebounded"] += 1
-            total = _shortened(total, limit / norm, whole=self.unit is not None)
+            total = _shortened(total, limit / norm, whole=self.granularity is not None)
         # Nothing overflows here: every coordinate is at most num_users * 2^24 units by now.
         add_sum(self._total, total)
         self.num_added += num_users - found.num_failed
@@ -105,7 +105,7 @@ class BoundedSum:
             total=self._total,
             num_users=num_users,
             num_failed=num_users - self.num_added,
-            unit=self.unit,
+            granularity=self.granularity,
         )
 
 

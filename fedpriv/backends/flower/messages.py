@@ -3,8 +3,8 @@
 A request carries public things (params, bound, preconditioner, round and attempt), the ids of the
 node's own drawn users and a key folded for this round and attempt. It never carries the root key,
 the noise key, or an id that lives elsewhere. An answer carries one bounded sum, a count, and the
-grid that the node's own code rounded to: whole numbers of another unit would be added as if they
-were ours, so the server refuses them.
+grid that the node's own code rounded to: whole numbers of another granularity would be added as if
+they were ours, so the server refuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedpriv.tree import Params
 
 _PARAMS, _EVERY_STEP, _BEFORE_BOUND = "params", "multiplier-every-step", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
-_UNIT = "unit"
+_GRANULARITY = "granularity"
 
 
 class StaleAnswerError(MalformedRecordError):
@@ -202,7 +202,7 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
     """Return the record of a node's partial sum.
 
     On a grid the sum is sent as the integers it is, in the smaller form of each tensor, together
-    with the unit that the node rounded to, for the server to compare with its own. Without
+    with the granularity that the node rounded to, for the server to compare with its own. Without
     one, a single user's sum is sent in float32, as its update was computed: the server bounds that
     user again, which absorbs the rounding. The sum of several is sent in float64, because rounding
     it coarsely could move it by more than one user's bound allows.
@@ -215,10 +215,10 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
             "num-failed": done.num_failed,
         }
     )
-    if done.unit is None:
+    if done.granularity is None:
         dtype = np.float32 if len(request.user_ids) <= 1 else np.float64
         return RecordDict({_TOTAL: records.encode(total, dtype), _REPORT: report})
-    report[_UNIT] = float(done.unit)
+    report[_GRANULARITY] = float(done.granularity)
     return RecordDict({_TOTAL: records.encode(total), _REPORT: report})
 
 
@@ -226,7 +226,7 @@ def read_answer(
     content: RecordDict,
     *,
     params: Params,
-    unit: float | None,
+    granularity: float | None,
     num_users: int,
     round_num: int,
     attempt: int,
@@ -236,14 +236,14 @@ def read_answer(
     Args:
         content: What arrived. Anybody may have written it.
         params: The template.
-        unit: The round's grid; None for a sum of floats.
+        granularity: The round's grid; None for a sum of floats.
         num_users: How many users the node was asked for.
         round_num: The round that is open.
         attempt: The attempt that is open.
 
     Raises:
         StaleAnswerError: If it answers another attempt.
-        OtherGridError: If the node rounded to another grid; names both units.
+        OtherGridError: If the node rounded to another grid; names both granularities.
         MalformedRecordError: If it is not an answer or not of this shape.
     """
     report = _config(content, _REPORT)
@@ -251,28 +251,28 @@ def read_answer(
         raise MalformedRecordError(f"found records {sorted(content)}, expected total and report")
     if (report.get("round-num"), report.get("attempt")) != (round_num, attempt):
         raise StaleAnswerError("the answer is to another round or attempt")
-    _check_grid(report, unit)
+    _check_grid(report, granularity)
     return PartialSum(
-        total=records.decode(content[_TOTAL], params, whole=unit is not None),
-        unit=unit,
+        total=records.decode(content[_TOTAL], params, whole=granularity is not None),
+        granularity=granularity,
         num_users=num_users,
         num_failed=_count(report, "num-failed", low=0, high=num_users),
     )
 
 
-def _check_grid(report: Mapping[str, Any], unit: float | None) -> None:
+def _check_grid(report: Mapping[str, Any], granularity: float | None) -> None:
     """Refuse an answer that does not say it is on the round's grid, to the last bit."""
-    if unit is None:
-        if _UNIT in report:
+    if granularity is None:
+        if _GRANULARITY in report:
             raise MalformedRecordError("the answer is on a grid, but the round's sum is of floats")
         return
-    found = report.get(_UNIT)
+    found = report.get(_GRANULARITY)
     if type(found) is not float or not math.isfinite(found) or found <= 0.0:
-        raise MalformedRecordError(f"{_UNIT} is {found!r:.40}, not a positive number")
-    if found != unit:
+        raise MalformedRecordError(f"{_GRANULARITY} is {found!r:.40}, not a positive number")
+    if found != granularity:
         raise OtherGridError(
-            f"the node rounds to multiples of {found!r}, this round to multiples of {unit!r}; "
-            "run the same version of fedpriv on the server and on every node"
+            f"the node rounds to multiples of {found!r}, this round to multiples of "
+            f"{granularity!r}; run the same version of fedpriv on the server and on every node"
         )
 
 

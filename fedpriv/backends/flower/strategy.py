@@ -1,9 +1,9 @@
-"""Flower's strategy of user-level privacy, and the carrier that drives it.
+"""Flower's strategy of user-level privacy, and the backend that drives it.
 
 Flower's own strategies average what nodes send, weighted by what nodes claim, once everybody has
 answered. Here a node is asked for one unweighted sum over named users, the sum is bounded again on
 arrival and added at once, and it never becomes a record, a metric or a log line: it leaves only as
-the return value of `GridCarrier.partial_sum`, to which the round adds noise.
+the return value of `GridBackend.partial_sum`, to which the round adds noise.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class _OpenRound:
 class UserLevelStrategy(Strategy):
     """Asks nodes for bounded sums over their drawn users and adds the answers as they come.
 
-    `start` registers users and hands a carrier to the caller's own round loop; `configure_train`
-    and `aggregate_train` are the two halves of a round that the carrier has opened.
+    `start` registers users and hands a backend to the caller's own round loop; `configure_train`
+    and `aggregate_train` are the two halves of a round that the backend has opened.
 
     Args:
         roster: The frozen user ids.
@@ -101,12 +101,12 @@ class UserLevelStrategy(Strategy):
         self.counts: Counter[str] = Counter()
 
     def start(  # type: ignore[override]
-        self, grid: Grid, loop: Callable[[GridCarrier], Outcome]
+        self, grid: Grid, loop: Callable[[GridBackend], Outcome]
     ) -> Outcome:
-        """Wait for the roster's users, then run the caller's loop with a carrier to them.
+        """Wait for the roster's users, then run the caller's loop with a backend to them.
 
         Flower's own `start` owns the loop, has no round to resume at and charges nothing; so the
-        loop is the caller's, the same visible one that drives every other carrier.
+        loop is the caller's, the same visible one that drives every other backend.
 
         Raises:
             ValueError: If two nodes claim one user or rostered users are missing.
@@ -120,11 +120,11 @@ class UserLevelStrategy(Strategy):
             allow_missing=settings.allow_missing_users,
         )
         self.summary()
-        carrier = GridCarrier(strategy=self, exchange=exchange, registry=registry)
+        backend = GridBackend(strategy=self, exchange=exchange, registry=registry)
         try:
-            return loop(carrier)
+            return loop(backend)
         finally:
-            carrier.close()
+            backend.close()
 
     def partial_sum(
         self,
@@ -138,7 +138,7 @@ class UserLevelStrategy(Strategy):
         round_num: int,
         attempt: int,
     ) -> PartialSum:
-        """Return the sum of the cohort's bounded updates; see `fedpriv.backends.Carrier`."""
+        """Return the sum of the cohort's bounded updates; see `fedpriv.backends.Backend`."""
         opened = _OpenRound(
             shared=SharedRecords.of(
                 params=params,
@@ -153,7 +153,7 @@ class UserLevelStrategy(Strategy):
             sum=BoundedSum(
                 params=params,
                 l2_bound=bound.l2_bound,
-                unit=bound.unit,
+                granularity=bound.granularity,
                 round_num=round_num,
                 attempt=attempt,
                 dropped=self.counts,
@@ -229,11 +229,11 @@ class UserLevelStrategy(Strategy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridCarrier:
-    """Brings the private work to Flower nodes. A `fedpriv.backends.Carrier`.
+class GridBackend:
+    """Brings the private work to Flower nodes. A `fedpriv.backends.Backend`.
 
     Guarantees:
-        * The sum equals the in-process carrier's to rounding when every node answers.
+        * The sum equals the in-process backend's to rounding when every node answers.
         * A node that is gone, late, wrong or hostile changes only what its own users contribute,
           by at most their number times the bound, and never stops the round.
 

@@ -1,4 +1,4 @@
-"""The Ray carrier: long-lived workers, one broadcast and one partial sum each a round.
+"""The Ray backend: long-lived workers, one broadcast and one partial sum each a round.
 
 The params go once into the object store, which the workers of a machine share, and are read in
 place. Users are dealt longest first. What comes back from a worker is one sum over all its users,
@@ -16,9 +16,9 @@ import ray
 
 from fedpriv.backends.ray.pool import LOST, Call, Pool
 from fedpriv.backends.resources import Share
-from fedpriv.backends.sharding import deal, work_of
+from fedpriv.backends.sharding import shards_of, work_of
 from fedpriv.backends.stopping import stop_if_asked
-from fedpriv.backends.worker import Opened, Order, Worker, WorkplaceFactory
+from fedpriv.backends.worker import Opened, Order, Worker, WorkerContextFactory
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged
@@ -31,11 +31,11 @@ _TRIES_OF_A_SHARE = 3
 _TRIES_OF_A_USER = 2
 
 
-class RayCarrier:
-    """Trains the cohort in worker processes. A `fedpriv.backends.Carrier`; Ray must be running.
+class RayBackend:
+    """Trains the cohort in worker processes. A `fedpriv.backends.Backend`; Ray must be running.
 
     Guarantees:
-        * The sum equals the in-process carrier's: exactly where the bound is on a grid, to
+        * The sum equals the in-process backend's: exactly where the bound is on a grid, to
           rounding otherwise, whatever the number of workers.
         * A worker that dies is replaced and its users are trained again with the same keys; the
           sum is that of a round without the fault.
@@ -43,7 +43,7 @@ class RayCarrier:
 
     Args:
         share: How many workers, and what each may use.
-        make_workplace: Opens the data and makes the trainer, in each worker.
+        make_context: Opens the data and makes the trainer, in each worker.
         data: Asked for the number of users' examples, to deal them evenly; never for examples.
         max_examples: The cap on a user's work.
     """
@@ -52,7 +52,7 @@ class RayCarrier:
         self,
         *,
         share: Share,
-        make_workplace: WorkplaceFactory,
+        make_context: WorkerContextFactory,
         data: UserData,
         max_examples: int,
     ) -> None:
@@ -61,7 +61,7 @@ class RayCarrier:
             num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_restarts=0, max_task_retries=0
         )
         self._pool = Pool(
-            actor.remote, Call("open", (make_workplace, share.logical)), share.num_workers
+            actor.remote, Call("open", (make_context, share.logical)), share.num_workers
         )
 
     def partial_sum(
@@ -78,7 +78,7 @@ class RayCarrier:
         stop_if_asked()
         order = ray.put(Order(params=params, bound=bound, key=key))
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
-        shards = [shard for shard in deal(sizes, self._share.num_workers) if shard]
+        shards = [shard for shard in shards_of(sizes, self._share.num_workers) if shard]
         sums = self._sums(order, shards, _TRIES_OF_A_SHARE)
         found = [done for done in sums if done is not LOST]
         suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
@@ -127,15 +127,15 @@ class RayCarrier:
 class _Actor(Worker):
     """A worker that is reached through Ray, which says what device it was given."""
 
-    def open(self, make_workplace: WorkplaceFactory, logical: bool) -> Opened:  # type: ignore[override]
-        """Open the workplace on the device that Ray set aside."""
-        return super().open(make_workplace, device_ids=ray.get_gpu_ids(), logical=logical)
+    def open(self, make_context: WorkerContextFactory, logical: bool) -> Opened:  # type: ignore[override]
+        """Open the worker context on the device that Ray set aside."""
+        return super().open(make_context, device_ids=ray.get_gpu_ids(), logical=logical)
 
 
 def _nothing(params: Params, bound: Bound) -> PartialSum:
     """Return the sum over nobody, on the bound's grid."""
-    zeros = RunningSum(params, bound.unit).result()
-    return PartialSum(total=zeros, num_users=0, unit=bound.unit)
+    zeros = RunningSum(params, bound.granularity).result()
+    return PartialSum(total=zeros, num_users=0, granularity=bound.granularity)
 
 
 def _batched(users: Sequence[str], size: int) -> Iterator[Sequence[str]]:

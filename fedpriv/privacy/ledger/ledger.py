@@ -22,7 +22,7 @@ from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
-from fedpriv.privacy.ledger.state import Charge, History, Release, mode_name
+from fedpriv.privacy.ledger.state import Charge, LedgerState, Release, mode_name
 from fedpriv.privacy.plan import Plan
 
 
@@ -49,7 +49,7 @@ class Ledger:
         self._path, self._fd, self._size = path, descriptor, chain.num_bytes
         self._records = list(chain.records)
         self._hashes = {record.hash for record in chain.records}
-        self._history = History.replay(chain.records) if chain.records else None
+        self._state = LedgerState.replay(chain.records) if chain.records else None
         self._broken = ""
 
     @classmethod
@@ -120,7 +120,7 @@ class Ledger:
         try:
             chain = decode(_read(descriptor))
             ledger = cls(target, descriptor, chain)
-            if ledger._history is None:
+            if ledger._state is None:
                 raise ValueError(
                     "it holds no complete line, so nothing was ever charged; start the run anew"
                 )
@@ -146,10 +146,10 @@ class Ledger:
             BudgetSpentError: If the plan's rounds or its target ε are spent. Nothing is written.
             LedgerError: If the numbers repeat or fall back, or the disk refuses.
         """
-        history = self._live()
-        plan = history.plan
-        if not plan.affords(len(history.charges)):
-            spent = len(history.charges)
+        state = self._live()
+        plan = state.plan
+        if not plan.affords(len(state.charges)):
+            spent = len(state.charges)
             why = (
                 f"all {plan.num_rounds} charges are spent"
                 if spent >= plan.num_rounds
@@ -217,7 +217,7 @@ class Ledger:
         return len(self._past().charges)
 
     @property
-    def history(self) -> History:
+    def state(self) -> LedgerState:
         """Every charge and every release, in order."""
         return self._past()
 
@@ -276,11 +276,11 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _past(self) -> History:
-        assert self._history is not None
-        return self._history
+    def _past(self) -> LedgerState:
+        assert self._state is not None
+        return self._state
 
-    def _live(self) -> History:
+    def _live(self) -> LedgerState:
         if self._broken:
             raise LedgerError(f"the ledger {self._path} takes no further line: {self._broken}")
         return self._past()
@@ -289,15 +289,15 @@ class Ledger:
         previous = self._records[-1].hash if self._records else GENESIS
         try:
             record, line = encode(len(self._records), previous, kind, fields)
-            history = (
-                History.replay((record,)) if self._history is None else self._history.then(record)
+            state = (
+                LedgerState.replay((record,)) if self._state is None else self._state.then(record)
             )
         except (ValueError, TypeError) as error:
             raise LedgerError(str(error)) from error
         self._write(line)
         self._records.append(record)
         self._hashes.add(record.hash)
-        self._history = history
+        self._state = state
 
     def _write(self, line: bytes) -> None:
         """Append a line and sync it, or break this object for good."""
@@ -321,7 +321,7 @@ class Ledger:
         self._size += len(line)
 
 
-def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], History, int]:
+def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], LedgerState, int]:
     """Read a ledger without locking or changing it, a running run's too.
 
     Returns:
@@ -332,7 +332,7 @@ def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], Histo
     """
     try:
         chain = decode(Path(path).read_bytes())
-        return chain.records, History.replay(chain.records), chain.torn
+        return chain.records, LedgerState.replay(chain.records), chain.torn
     except (OSError, ValueError) as error:
         raise LedgerError(f"cannot read the ledger {path}: {error}") from error
 
@@ -366,7 +366,7 @@ def _is_unspent(data: bytes) -> bool:
     """Return whether a file holds nothing, or a ledger that was started but never charged."""
     try:
         records = decode(data).records
-        return not records or not History.replay(records).charges
+        return not records or not LedgerState.replay(records).charges
     except ValueError:
         return False
 

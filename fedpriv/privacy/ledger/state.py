@@ -70,7 +70,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class LedgerState:
     """The state of a ledger after its lines so far.
 
     Attributes:
@@ -94,24 +94,24 @@ class History:
     num_resumes: int = 0
 
     @classmethod
-    def replay(cls, records: Iterable[Record]) -> History:
+    def replay(cls, records: Iterable[Record]) -> LedgerState:
         """Return what the lines add up to.
 
         Raises:
             ValueError: Naming the first line that could not have been written.
         """
-        history: History | None = None
+        state: LedgerState | None = None
         for record in records:
             try:
-                history = cls._start(record) if history is None else history.then(record)
+                state = cls._start(record) if state is None else state.then(record)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"line {record.seq + 1}: {error}") from error
-        if history is None:
+        if state is None:
             raise ValueError("the ledger holds no complete line, so nothing was ever charged")
-        return history
+        return state
 
     @classmethod
-    def _start(cls, record: Record) -> History:
+    def _start(cls, record: Record) -> LedgerState:
         fields = record.fields
         if record.kind != "plan" or fields.get("format") != "fedpriv-ledger":
             raise ValueError("the first line is not the plan of a fedpriv ledger")
@@ -126,8 +126,8 @@ class History:
             extra=dict(fields["extra"]),
         )
 
-    def then(self, record: Record) -> History:
-        """Return the history with one more line.
+    def then(self, record: Record) -> LedgerState:
+        """Return the state with one more line.
 
         Raises:
             ValueError: If that line may not follow.
@@ -143,7 +143,7 @@ class History:
             return self._released(Release(**fields))
         raise ValueError(f"a line of kind {record.kind!r} is unknown")
 
-    def _charged(self, charge: Charge) -> History:
+    def _charged(self, charge: Charge) -> LedgerState:
         if charge.event != self.plan.event:
             raise ValueError(
                 f"round {charge.round_num} was charged for {charge.event}, the plan "
@@ -174,7 +174,7 @@ class History:
             attempts={**self.attempts, charge.round_num: charge.attempt},
         )
 
-    def _released(self, release: Release) -> History:
+    def _released(self, release: Release) -> LedgerState:
         pair = (release.round_num, release.attempt)
         if not self.charges or pair != (self.charges[-1].round_num, self.charges[-1].attempt):
             raise ValueError(
@@ -218,7 +218,7 @@ class History:
         return len({release.round_num for release in self.releases})
 
     def epsilon(self) -> Epsilon:
-        """Return ε of every charge, priced from run-length groups of the events written down."""
+        """Return ε of every charge, accounted from run-length groups of the events written down."""
         if not self.plan.is_private:
             return self.plan.epsilon(len(self.charges))
         assert self.plan.delta is not None

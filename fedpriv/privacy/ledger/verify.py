@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.ledger.ledger import LedgerError, read_ledger
-from fedpriv.privacy.ledger.state import History
+from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, NOT_KNOWN, Coverage, coverage_of
 
@@ -107,7 +107,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
             f"{folder} holds no ledger.jsonl; give the folder that `fedpriv run` wrote"
         )
     try:
-        records, history, torn = read_ledger(folder / "ledger.jsonl")
+        records, state, torn = read_ledger(folder / "ledger.jsonl")
     except LedgerError as error:
         return Verification(
             checks=(Check(name="ledger", ok=False, text=str(error)),),
@@ -117,7 +117,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
             num_lost=0,
             mode="",
         )
-    spent = len(history.charges)
+    spent = len(state.charges)
     checks = [
         Check(
             name="ledger",
@@ -128,32 +128,32 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         Check(
             name="charges",
             ok=True,
-            text=f"{spent} of {history.plan.num_rounds} charges spent, {len(history.releases)} "
-            f"released, {len(history.lost)} lost",
+            text=f"{spent} of {state.plan.num_rounds} charges spent, {len(state.releases)} "
+            f"released, {len(state.lost)} lost",
         ),
     ]
-    final = history.epsilon()
-    checks += _budget(history, final)
-    stated, covers = _experiment(folder, history)
+    final = state.epsilon()
+    checks += _budget(state, final)
+    stated, covers = _experiment(folder, state)
     checks += stated
-    checks += _rounds(folder, history)
-    checks += _summary(folder, history, final, covers)
+    checks += _rounds(folder, state)
+    checks += _summary(folder, state, final, covers)
     hashes = {record.hash: number for number, record in enumerate(records)}
-    checks += _checkpoints(folder, history, hashes)
-    checks += _digests(folder, history)
+    checks += _checkpoints(folder, state, hashes)
+    checks += _digests(folder, state)
     return Verification(
         checks=tuple(checks),
         epsilon=covers.explained(final),
         num_charges=spent,
-        num_releases=len(history.releases),
-        num_lost=len(history.lost),
-        mode=history.mode,
+        num_releases=len(state.releases),
+        num_lost=len(state.lost),
+        mode=state.mode,
         coverage=covers,
     )
 
 
-def _budget(history: History, final: Epsilon) -> list[Check]:
-    target = history.plan.target_epsilon
+def _budget(state: LedgerState, final: Epsilon) -> list[Check]:
+    target = state.plan.target_epsilon
     if target is None:
         return []
     return [
@@ -165,8 +165,8 @@ def _budget(history: History, final: Epsilon) -> list[Check]:
     ]
 
 
-def _experiment(folder: Path, history: History) -> tuple[list[Check], Coverage]:
-    unknown = NOT_KNOWN if history.plan.is_private else Coverage()
+def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage]:
+    unknown = NOT_KNOWN if state.plan.is_private else Coverage()
 
     def wrong(text: str) -> tuple[list[Check], Coverage]:
         return [Check(name="experiment", ok=False, text=text)], unknown
@@ -177,31 +177,31 @@ def _experiment(folder: Path, history: History) -> tuple[list[Check], Coverage]:
     try:
         stated = _object(path)
         plan = Plan.from_json(stated["plan"])
-        mode = stated.get("mode", history.mode)
+        mode = stated.get("mode", state.mode)
     except (OSError, ValueError, KeyError) as error:
         return wrong(f"experiment.json cannot be read: {error}")
-    sealed = history.extra.get("experiment_sha256")
+    sealed = state.extra.get("experiment_sha256")
     if sealed is not None and sealed != document_digest(stated):
         return wrong("experiment.json is not the one the run was started with")
-    if plan != history.plan:
+    if plan != state.plan:
         return wrong("the plan of experiment.json is not the plan of the ledger")
     check = Check(
         name="experiment",
-        ok=mode == history.mode,
-        text=f"experiment.json states the ledger's plan, mode {mode!r} (ledger: {history.mode!r})",
+        ok=mode == state.mode,
+        text=f"experiment.json states the ledger's plan, mode {mode!r} (ledger: {state.mode!r})",
     )
     return [check], coverage_of(stated)
 
 
-def _rounds(folder: Path, history: History) -> list[Check]:
+def _rounds(folder: Path, state: LedgerState) -> list[Check]:
     path = folder / "rounds.jsonl"
     if not path.exists():
         return []
     position = {
         (charge.round_num, charge.attempt): number
-        for number, charge in enumerate(history.charges, start=1)
+        for number, charge in enumerate(state.charges, start=1)
     }
-    released = {(release.round_num, release.attempt) for release in history.releases}
+    released = {(release.round_num, release.attempt) for release in state.releases}
     problems: list[str] = []
     seen: set[tuple[Any, Any]] = set()
     try:
@@ -217,20 +217,19 @@ def _rounds(folder: Path, history: History) -> list[Check]:
             elif pair not in released:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
             else:
-                # A round need not be priced, but has to say so, as null; the plan's last must be.
-                ended = position[pair] == history.plan.affordable_rounds
-                unpriced = "epsilon" in row and row["epsilon"] is None and not ended
-                value = 0.0 if unpriced else history.plan.epsilon(position[pair]).value
-                silent = history.plan.is_private and row.get("epsilon") is None
-                if not unpriced and (silent or not _same(row.get("epsilon"), value)):
+                # A round need not be accounted, but says so, as null; the plan's last must be.
+                ended = position[pair] == state.plan.affordable_rounds
+                unaccounted = "epsilon" in row and row["epsilon"] is None and not ended
+                value = 0.0 if unaccounted else state.plan.epsilon(position[pair]).value
+                silent = state.plan.is_private and row.get("epsilon") is None
+                if not unaccounted and (silent or not _same(row.get("epsilon"), value)):
                     problems.append(
                         f"round {pair[0]} states ε {row.get('epsilon')}, the charges "
                         f"give {value:.6f}"
                     )
-                if not _same(row.get("delta", history.plan.delta), history.plan.delta):
+                if not _same(row.get("delta", state.plan.delta), state.plan.delta):
                     problems.append(
-                        f"round {pair[0]} states δ {row['delta']}, the plan has "
-                        f"{history.plan.delta}"
+                        f"round {pair[0]} states δ {row['delta']}, the plan has {state.plan.delta}"
                     )
             seen.add(pair)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -246,7 +245,7 @@ def _rounds(folder: Path, history: History) -> list[Check]:
     ]
 
 
-def _summary(folder: Path, history: History, final: Epsilon, covers: Coverage) -> list[Check]:
+def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage) -> list[Check]:
     path = folder / "summary.json"
     if not path.exists():
         return []
@@ -264,12 +263,12 @@ def _summary(folder: Path, history: History, final: Epsilon, covers: Coverage) -
     gaps = list(covers.not_covered)
     if covers != NOT_KNOWN and stated.get(KEY, gaps) != gaps:
         problems.append("what it says that ε does not cover is not what experiment.json gives")
-    released = history.rounds_done
+    released = state.rounds_done
     if stated.get("rounds", released) != released:
         problems.append(f"it states {stated['rounds']} rounds, {released} were released")
-    if stated.get("charges", len(history.charges)) != len(history.charges):
+    if stated.get("charges", len(state.charges)) != len(state.charges):
         problems.append(
-            f"it states {stated['charges']} charges, the ledger has {len(history.charges)}"
+            f"it states {stated['charges']} charges, the ledger has {len(state.charges)}"
         )
     return [
         Check(
@@ -280,11 +279,11 @@ def _summary(folder: Path, history: History, final: Epsilon, covers: Coverage) -
     ]
 
 
-def _checkpoints(folder: Path, history: History, hashes: Mapping[str, int]) -> list[Check]:
+def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) -> list[Check]:
     paths = sorted((folder / "checkpoints").glob("*.safetensors"))
-    state = folder / "state.safetensors"
-    paths += [state] if state.exists() else []
-    rounds = {charge.round_num for charge in history.charges}
+    saved = folder / "state.safetensors"
+    paths += [saved] if saved.exists() else []
+    rounds = {charge.round_num for charge in state.charges}
     problems, carried = [], 0
     for path in paths:
         try:
@@ -320,9 +319,9 @@ def _checkpoints(folder: Path, history: History, hashes: Mapping[str, int]) -> l
     ]
 
 
-def _digests(folder: Path, history: History) -> list[Check]:
+def _digests(folder: Path, state: LedgerState) -> list[Check]:
     # A round may be done again after its state was lost; its last release counts.
-    stated = {release.round_num: release.digest for release in history.releases}
+    stated = {release.round_num: release.digest for release in state.releases}
     problems, compared = [], 0
     for round_num, digest in stated.items():
         path = folder / "checkpoints" / f"round-{round_num:06d}.safetensors"

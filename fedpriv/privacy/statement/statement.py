@@ -91,7 +91,7 @@ def privacy_statement(
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
         mode: "simulation" or "secure".
-        engine: The carrier; "flower" adds what nodes and the network see.
+        engine: The backend; "flower" adds what nodes and the network see.
         corpus: What `experiment.json` says of the corpus; missing facts are left out.
         side_information: Its "source" and "description", or None without preconditioning.
         options: The experiment's, by their command-line names; they tell noise that is added
@@ -147,12 +147,12 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
             f"{folder} holds no readable experiment.json ({error}); give the folder "
             "that `fedpriv run` wrote"
         ) from error
-    _, history, _ = read_ledger(folder / "ledger.jsonl")
+    _, state, _ = read_ledger(folder / "ledger.jsonl")
     return privacy_statement(
-        history.plan,
-        num_charges=len(history.charges),
-        num_lost=len(history.lost),
-        mode=history.mode,
+        state.plan,
+        num_charges=len(state.charges),
+        num_lost=len(state.lost),
+        mode=state.mode,
         engine=str(document.get("engine", "serial")),
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),

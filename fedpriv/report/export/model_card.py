@@ -10,7 +10,7 @@ from fedpriv.report.privacy_text import as_markdown, markdown_safe
 from fedpriv.report.promise import spent
 from fedpriv.report.series import RunRecord
 from fedpriv.report.tables import flatten
-from fedpriv.report.unit_labels import whose
+from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import epsilon, percent
 
 
@@ -39,7 +39,7 @@ def model_card(
         parts.append("**" + " · ".join(map(markdown_safe, labels)) + "**")
     parts += [
         f"Trained by fedpriv on {_data(run)}; this is the model after "
-        f"{whose(run.unit).turn} {round_num}.",
+        f"{labels_of(run.unit).turn} {round_num}.",
         _figures(run, round_num),
         "## Files",
         *_files(shapes, vocabulary),
@@ -69,7 +69,7 @@ def _files(shapes: Mapping[str, tuple[int, ...]], vocabulary: bool) -> list[str]
 def _data(run: RunRecord) -> str:
     name = markdown_safe(run.corpus.get("name") or "its own data")
     users = run.corpus.get("num_users")
-    nouns = whose(run.unit)
+    nouns = labels_of(run.unit)
     made_up = "" if not run.synthetic else " of made-up "
     if made_up:
         made_up += "text" if run.unit == "user" else "examples"
@@ -80,7 +80,7 @@ def _figures(run: RunRecord, round_num: int) -> str:
     """Return the figures measured at the exported round, and the ε spent up to it."""
     released = next((r for r in run.released if r.get("round_num") == round_num), {})
     diagnosed = next((r for r in run.diagnosed if r.get("round_num") == round_num), {})
-    nouns = whose(run.unit)
+    nouns = labels_of(run.unit)
     public, rostered = f"{nouns.public}s (released)", f"{nouns.rostered}s (not covered by ε)"
     terms = "; ".join(markdown_safe(term) for term in privacy_terms(run))
     told = run.coverage.beside(epsilon(spent(run, round_num).value))

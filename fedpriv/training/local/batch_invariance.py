@@ -1,4 +1,4 @@
-"""Whether users trained side by side are really apart: tried on made-up users, bit by bit.
+"""Whether users trained side by side are really apart: tried on synthetic users, bit by bit.
 
 The sum's sensitivity is the bound only if leaving a user out changes nobody else's update. In a
 chunk of fixed shape that holds as long as no kernel treats a slot by its place or its neighbours,
@@ -23,8 +23,8 @@ Train = Callable[[Sequence[Work]], Mapping[str, torch.Tensor]]
 _STEPS = 3
 
 
-def is_isolated(train: Train, kind: Kind, slots: int) -> bool:
-    """Return whether a made-up user gets the same bits in every slot and any company.
+def is_batch_invariant(train: Train, kind: Kind, slots: int) -> bool:
+    """Return whether a synthetic user gets the same bits in every slot and any batch.
 
     It is trained in all slots at once, alone in the first, and in the first, a middle and the
     last one among others that take more steps and blow up. No user's data is looked at, so the
@@ -36,9 +36,10 @@ def is_isolated(train: Train, kind: Kind, slots: int) -> bool:
         slots: In a chunk.
     """
     try:
-        user = _made_up(kind, 0, steps=_STEPS - 1)
+        user = _synthetic_user(kind, 0, steps=_STEPS - 1)
         others = [
-            _made_up(kind, n, steps=_STEPS, scale=10.0 ** (n % 7)) for n in range(1, slots + 1)
+            _synthetic_user(kind, n, steps=_STEPS, scale=10.0 ** (n % 7))
+            for n in range(1, slots + 1)
         ]
         places = sorted({0, slots // 2, slots - 1})
         mixed = [user if slot in places else others[slot] for slot in range(slots)]
@@ -56,7 +57,7 @@ def _rows(updates: Mapping[str, torch.Tensor]) -> list[np.ndarray]:
     return list(np.concatenate(flat, axis=1))
 
 
-def _made_up(kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> Work:
+def _synthetic_user(kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> Work:
     width, x_shape, x_dtype, y_shape, y_dtype = kind
     key = Key.simulation(0).fold("made-up user").fold(number)
     rng = key.generator()

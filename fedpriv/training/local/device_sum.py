@@ -1,11 +1,11 @@
 """The running sum of many users' bounded updates, on the device where they were made.
 
-Only the sum leaves the device. It is float64 in either case: with a `unit` every term is a whole
-number of at most 2^24 units, and float64 adds whole numbers below 2^53 exactly, in any order; so
+Only the sum leaves the device. It is float64 in either case: with a `granularity` every term is a
+whole number of at most 2^24, and float64 adds whole numbers below 2^53 exactly, in any order; so
 the sum is the integers that `fedpriv.sums.RunningSum` adds up, and handed out as such.
 
 >>> import torch
->>> running = DeviceSum({"w": torch.zeros(3)}, unit=0.5)
+>>> running = DeviceSum({"w": torch.zeros(3)}, granularity=0.5)
 >>> running.add({"w": torch.tensor([[1.0, 0.7, -3.0], [9.0, 9.0, 9.0]])}, [1.0, 0.0])
 >>> running.result()["w"]
 array([ 2,  1, -6], dtype=int32)
@@ -58,17 +58,17 @@ class DeviceSum:
     """Adds many bounded updates at once, in place, on one device.
 
     Guarantees:
-        * With a unit: the sum of `rint(factor * update / unit)`, exactly, whatever the order and
-          however the users are put together.
+        * With a granularity: the sum of `rint(factor * update / granularity)`, exactly, whatever
+          the order and however the users are put together.
         * Beside the sum itself it takes no more than 64 MiB, or two updates where one is larger.
 
     Args:
         template: Names, shapes and device.
-        unit: The grid's spacing; None sums float64 numbers.
+        granularity: The grid's spacing; None sums float64 numbers.
     """
 
-    def __init__(self, template: Mapping[str, torch.Tensor], unit: float | None) -> None:
-        self._unit = unit
+    def __init__(self, template: Mapping[str, torch.Tensor], granularity: float | None) -> None:
+        self._granularity = granularity
         self._total = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in template.items()}
         self._num_added = 0
 
@@ -77,13 +77,13 @@ class DeviceSum:
 
         Args:
             updates: float32 tensors `(users, *shape)`, finite where the factor is not 0. With a
-                unit, no coordinate of a product may exceed `2**BITS` units.
+                granularity, no coordinate of a product may exceed `2**BITS` units.
             factors: What the bound multiplies each update by; 0 leaves a user out, whatever its
                 update holds.
         """
         self._num_added += len(factors)
         assert self._num_added < _USERS_IN_FLOAT64, "more users than whole float64 numbers hold"
-        divisor = 1.0 if self._unit is None else self._unit
+        divisor = 1.0 if self._granularity is None else self._granularity
         scales = np.asarray(factors, np.float64) / divisor
         taken = np.flatnonzero(scales)
         for name, tensor in updates.items():
@@ -92,14 +92,14 @@ class DeviceSum:
             factor = factor.reshape(-1, *(1,) * (tensor.ndim - 1))
             for users in _blocks(kept):
                 terms = kept[users].double().mul_(factor[users])
-                if self._unit is not None:
+                if self._granularity is not None:
                     terms.round_()  # to even, as np.rint
                 self._total[name] += terms.sum(dim=0)
 
     def result(self) -> dict[str, np.ndarray]:
-        """Return the sum off the device: float64, or int32 or int64 multiples of the unit."""
+        """Return the sum off the device: float64, or int32 or int64 multiples of granularity."""
         kind = torch.float64
-        if self._unit is not None:
+        if self._granularity is not None:
             kind = torch.int32 if self._num_added <= _USERS_IN_INT32 else torch.int64
         return {name: total.to(kind).cpu().numpy() for name, total in self._total.items()}
 

@@ -2,7 +2,7 @@
 
 A chunk has a fixed number of slots, filled or not, and every batch in it a fixed width. Which
 kernels run, and in which order they add, depends on these shapes; so a user must find the same
-ones whoever its company is.
+ones whatever its batch is.
 """
 
 from __future__ import annotations

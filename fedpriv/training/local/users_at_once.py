@@ -2,7 +2,7 @@
 
 * On a GPU: as many as fit into 2 GiB, at most 32. A single user leaves a GPU idle; a larger chunk
   would mostly be empty slots, since a cohort is dealt to workers and split by batch width.
-* On the CPU: one. Where convolutions do the work company is no faster (0.9 times on a CNN of 1.6 M
+* On the CPU: one. Where convolutions do the work batching is no faster (0.9 times on a CNN of 1.6 M
   parameters). Small models of linear layers are another matter: against a loop with `optim.SGD`,
   50 users at once train 3 times faster up to 25,000 parameters, twice at 100,000, 16 at once 1.3
   times at 200,000, and from 400,000 on it is slower. Whoever wants that asks for it, and gets

@@ -24,7 +24,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedpriv.rng import Key
 from fedpriv.training.failures import contributes_zero
-from fedpriv.training.local.batch_invariance import is_isolated
+from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ModuleTrainer, one_thread
 from fedpriv.training.local.padded_users import Kind, PaddedUsers, Work
 from fedpriv.training.local.users_at_once import random_layer
@@ -56,9 +56,9 @@ class VectorisedTrainer:
 
     Guarantees:
         * Relative 1e-5 to training alone for steps as smooth as usual; not the same bits.
-        * Isolated: a user's update is a function of the params, its examples and its key. Leaving
-          another user out, or making it diverge or raise, changes not one bit of it. Kinds of
-          users for which a trial on this machine shows otherwise are trained one by one.
+        * Batch-invariant: a user's update is a function of the params, its examples and its key.
+          Leaving another user out, or making it diverge or raise, changes not one bit of it. Kinds
+          of users for which a trial on this machine shows otherwise are trained one by one.
 
     Attributes:
         alone: What trains a single user: module, loss, schedule, multiplier and device.
@@ -69,7 +69,7 @@ class VectorisedTrainer:
     alone: ModuleTrainer
     users_at_once: int
     _apart: bool = field(init=False, repr=False)
-    _isolated: dict[Kind, bool] = field(init=False, repr=False, default_factory=dict)
+    _batch_invariant: dict[Kind, bool] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.users_at_once, bool) or self.users_at_once < 1:
@@ -90,7 +90,7 @@ class VectorisedTrainer:
         examples: Sequence[Any],
         keys: Sequence[Key],
         *,
-        isolated: bool = True,
+        batch_invariant: bool = True,
     ) -> Updates:
         """Return every user's update.
 
@@ -98,7 +98,7 @@ class VectorisedTrainer:
             start: The global params on the device, as `ModuleTrainer.start` returned them.
             examples: Every user's examples; all are in memory at once.
             keys: Every user's key of this round and attempt.
-            isolated: Whether no user may move another's bits. Only sums without a bound do
+            batch_invariant: Whether no user may move another's bits. Only sums without a bound do
                 without, and save the trial.
         """
         rows = {n: t.new_zeros(len(examples), *t.shape) for n, t in start.items()}
@@ -116,27 +116,29 @@ class VectorisedTrainer:
         for kind, works in kinds.items():
             # Those with most steps first: a chunk takes as many as its busiest user.
             works.sort(key=lambda work: -len(work.batches))
-            together = not self._apart and (not isolated or self._is_isolated(start, kind))
+            together = not self._apart and (
+                not batch_invariant or self._is_batch_invariant(start, kind)
+            )
             size = self.users_at_once if together else 1
             for first in range(0, len(works), size):
                 chunk = works[first : first + size]
                 failed |= (self._many if together else self._one)(start, chunk, rows)
         return Updates(tensors=rows, failed=frozenset(failed))
 
-    def _is_isolated(self, start: Mapping[str, torch.Tensor], kind: Kind) -> bool:
-        if kind not in self._isolated:
-            found = is_isolated(
+    def _is_batch_invariant(self, start: Mapping[str, torch.Tensor], kind: Kind) -> bool:
+        if kind not in self._batch_invariant:
+            found = is_batch_invariant(
                 lambda works: self._together(start, works)[0], kind, self.users_at_once
             )
             if not found:
                 _LOG.warning(
-                    "company moves a user's last bits on %s in chunks of %d: users are trained "
+                    "the batch moves a user's last bits on %s in chunks of %d: users are trained "
                     "one by one; a multiple of 32 may do",
                     self.alone.device,
                     self.users_at_once,
                 )
-            self._isolated[kind] = found
-        return self._isolated[kind]
+            self._batch_invariant[kind] = found
+        return self._batch_invariant[kind]
 
     def _many(
         self, start: Mapping[str, torch.Tensor], works: list[Work], rows: Stacked

@@ -43,15 +43,15 @@ def vectorised_partial_sum(
 
     Under a bound users are trained side by side only where that is known not to move a bit of
     anybody's update: else one user would move the sum by what it contributes *and* by what it did
-    to its company, of which steep local training can make more than the bound.
+    to its batch, of which steep local training can make more than the bound.
     """
-    isolated = not math.isinf(bound.l2_bound)
+    batch_invariant = not math.isinf(bound.l2_bound)
     start = trainer.alone.start(params)
     multiplier = {n: _float32(trainer, m) for n, m in bound.multiplier.items() if n in start}
     mixture = bound.mixture
     offsets = {} if mixture is None else trainer.alone.start(dict(mixture.offset))
     num_elements = tree.num_elements(params)
-    running, failed = DeviceSum(start, bound.unit), 0
+    running, failed = DeviceSum(start, bound.granularity), 0
     for chunk in _chunks(_by_size(data, user_ids, trainer), trainer.users_at_once):
         examples, keys = [], []
         for user_id in chunk:
@@ -63,7 +63,7 @@ def vectorised_partial_sum(
                 failed += 1
         if not examples:
             continue
-        updates = trainer.train_many(start, examples, keys, isolated=isolated)
+        updates = trainer.train_many(start, examples, keys, batch_invariant=batch_invariant)
         if mixture is not None:
             for name, offset in offsets.items():
                 updates.tensors[name].mul_(mixture.own).add_(offset)
@@ -83,7 +83,10 @@ def vectorised_partial_sum(
             factors.append(factor)
         running.add(updates.tensors, factors)
     return PartialSum(
-        total=running.result(), num_users=len(user_ids), num_failed=failed, unit=bound.unit
+        total=running.result(),
+        num_users=len(user_ids),
+        num_failed=failed,
+        granularity=bound.granularity,
     )
 
 

@@ -1,7 +1,7 @@
-"""Which way a module's per-example gradients are made, found on made-up examples.
+"""Which backend makes a module's per-example gradients, found on synthetic inputs.
 
 =========  ============================================  =========================================
-way        for                                           what it holds
+backend    for                                           what it holds
 =========  ============================================  =========================================
 factored   modules all of whose trained layers have a    inputs and outputs of layers; gradients
            rule (`layer_rules`)                          of convolutions and other small weights
@@ -11,15 +11,15 @@ loop       everything else: `nn.LSTM`, functional        the same, one example a
 =========  ============================================  =========================================
 
 A module whose forward pass mixes examples, or a weight used past its layer, would break the bound
-without a word. So a way is taken only if, on made-up examples and params near the given ones, it
-finds what plain autograd finds for each example alone
+without a word. So a backend is taken only if, on synthetic inputs and params near the given ones,
+it finds what plain autograd finds for each example alone
 (`fedpriv.training.per_example.independence`). No example of the training set is looked at, so the
 choice is as public as the model.
 
 What a trial cannot see: code that decides by values or by a batch size that it did not meet (tried
 are 1, 3 and a whole chunk); something that is kept in a closure, a global or an object of a class
 of its own, unless it moves the next gradient at once; a mixing of a part in 10^9 (10^6 in modules
-of more than 16 million parameters, or that ask for float32). `way="loop"` is safe for code that
+of more than 16 million parameters, or that ask for float32). `backend="loop"` is safe for code that
 decides, since no two examples go through the module together.
 """
 
@@ -40,8 +40,8 @@ from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.synthetic_inputs import moved
 from fedpriv.training.per_example.whole import LoopPass, Pass, VmapPass
 
-Way = Literal["factored", "vmap", "loop"]
-WAYS: tuple[Way, ...] = ("factored", "vmap", "loop")
+PerExampleBackend = Literal["factored", "vmap", "loop"]
+PER_EXAMPLE_BACKENDS: tuple[PerExampleBackend, ...] = ("factored", "vmap", "loop")
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 _BYTES = 256 << 20
@@ -52,16 +52,16 @@ _PASSES = {"factored": FactoredPass, "vmap": VmapPass, "loop": LoopPass}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A way that works for a module.
+    """A backend that works for a module.
 
     Attributes:
-        way: Its name.
+        backend: Its name.
         run: Makes the gradients.
-        chunk: Examples at once that fit into 256 MiB, by what was held for made-up ones.
+        chunk: Examples at once that fit into 256 MiB, by what was held for synthetic ones.
         is_random: Whether the forward pass draws, so that examples need keys.
     """
 
-    way: Way
+    backend: PerExampleBackend
     run: Pass
     chunk: int
     is_random: bool
@@ -72,10 +72,10 @@ def choose(
     loss: Loss,
     x: np.ndarray,
     y: np.ndarray,
-    only: Way | None = None,
+    only: PerExampleBackend | None = None,
     chunk: int | None = None,
 ) -> Chosen:
-    """Return the first way that works, or a certain one.
+    """Return the first backend that works, or a certain one.
 
     Costs what some ten chunks of training do, once. The module is as it was afterwards.
 
@@ -85,18 +85,18 @@ def choose(
         x: Inputs of the training set `(n, ...)`; only n, and the shape and dtype of one, are
             looked at.
         y: Targets, likewise.
-        only: A way that must work.
+        only: A backend that must work.
         chunk: How many examples the caller will put through at once, to be tried as far as
             256 MiB go; None for the chunk that is returned.
 
     Raises:
         ValueError: If `only` does not work for this module, or if examples reach each other
-            through what the module keeps, so that no way does; says why.
+            through what the module keeps, so that no backend does; says why.
     """
     masks = ExampleMasks(module)
     is_random = bool(masks) or _draws_elsewhere(module)
     most = max(1, len(x) if chunk is None else min(chunk, len(x)))
-    refused: dict[Way, str] = {}
+    refused: dict[PerExampleBackend, str] = {}
     for precision in _precisions(_size(module)):
         with moved(module, precision.dtype):
             trial = Trial(module, loss, x, y, precision)
@@ -104,25 +104,29 @@ def choose(
                 kept, draws = trial.alone(), trial.draws()
             except KeepsStateError:
                 raise
-            except Exception as error:  # asks for float32, or has no use for made-up examples
-                refused |= dict.fromkeys(WAYS, _said(error))
+            except Exception as error:  # asks for float32, or has no use for synthetic inputs
+                refused |= dict.fromkeys(PER_EXAMPLE_BACKENDS, _said(error))
                 continue
             made = 2 * _size(module) + 2 * kept
-            for way in WAYS if only is None else (only,):
+            for backend in PER_EXAMPLE_BACKENDS if only is None else (only,):
                 try:
-                    run = _PASSES[way](module, loss, masks)
-                    fit = _fitting(made) if way == "loop" else _tried(trial, run, draws, made, most)
+                    run = _PASSES[backend](module, loss, masks)
+                    fit = (
+                        _fitting(made)
+                        if backend == "loop"
+                        else _tried(trial, run, draws, made, most)
+                    )
                 except Exception as error:
-                    refused[way] = _said(error)
+                    refused[backend] = _said(error)
                     continue
-                return Chosen(way=way, run=run, chunk=fit, is_random=is_random or draws)
+                return Chosen(backend=backend, run=run, chunk=fit, is_random=is_random or draws)
         break
     else:
-        if only is None:  # the made-up examples fit no way; the real ones may fit this one
+        if only is None:  # synthetic inputs fit no backend; the real ones may fit this one
             run = LoopPass(module, loss, masks)
             fit = _fitting(2 * _size(module))
-            return Chosen(way="loop", run=run, chunk=fit, is_random=is_random)
-    raise ValueError(f"way {only!r} does not work for this module: {refused[only or 'loop']}")
+            return Chosen(backend="loop", run=run, chunk=fit, is_random=is_random)
+    raise ValueError(f"backend {only!r} does not work for this module: {refused[only or 'loop']}")
 
 
 def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
@@ -137,7 +141,7 @@ def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
     """
     if draws:
         raise ValueError(
-            "its forward pass draws at random outside of nn.Dropout, and only way 'loop' gives "
+            "its forward pass draws at random outside of nn.Dropout, and only backend 'loop' gives "
             "every example a stream of its own; use nn.Dropout layers where you can"
         )
     if not isinstance(run, FactoredPass):  # takes examples apart by itself

@@ -63,7 +63,7 @@ class CentralSum:
         Raises:
             ValueError: If the bound rounds to a grid.
         """
-        if bound.unit is not None:
+        if bound.granularity is not None:
             raise ValueError("single examples are summed as floats; run with exact-sum false")
         index = np.fromiter(map(int, cohort), np.int64, len(cohort))
         with counted_failures() as failures:
@@ -72,7 +72,9 @@ class CentralSum:
             else:
                 groups = self._groups(self.num_groups, index, key)
                 total = self.gradients.grouped_sum(params, groups, bound, key)
-        return PartialSum(total=total, unit=None, num_users=len(cohort), num_failed=failures.count)
+        return PartialSum(
+            total=total, granularity=None, num_users=len(cohort), num_failed=failures.count
+        )
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:
         coins = key.fold("micro-batches").generator()

@@ -1,12 +1,12 @@
-"""A module's per-example gradients tried on made-up examples, before the training set is touched.
+"""A module's per-example gradients tried on synthetic inputs, before the training set is touched.
 
-Every way is held against plain autograd on each example alone. What the trial looks for:
+Every backend is held against plain autograd on each example alone. What the trial looks for:
 
-* something that a forward pass keeps and the next one reads: refused, whatever the way;
+* something that a forward pass keeps and the next one reads: refused, whatever the backend;
 * random numbers from torch's own generators: only the loop gives each example a stream;
 * gradients that differ from those of each example alone;
 * for a batch that goes through the module at once, at the size of a chunk: gradients that move
-  when the company does.
+  when the batch does.
 
 The trial is of the module itself, since a loss may hold its parameters, say for a penalty.
 """
@@ -31,7 +31,7 @@ from fedpriv.training.per_example.hidden_state import (
     refuse_change,
 )
 from fedpriv.training.per_example.masks import ExampleMasks
-from fedpriv.training.per_example.synthetic_inputs import KEY, made_up, other_company
+from fedpriv.training.per_example.synthetic_inputs import KEY, other_batch, synthetic_inputs
 from fedpriv.training.per_example.whole import LoopPass, Pass
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ _TRIED = 3
 
 
 class DiffersError(ValueError):
-    """A way finds something else than each example alone gives."""
+    """A backend finds something else than each example alone gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +50,20 @@ class Precision:
     Attributes:
         dtype: Of params, inputs and targets.
         alone: Between an example in a batch and alone, where sums are taken in another order.
-        company: Between two batches of one size, where an example goes through the same sums.
+        batch: Between two batches of one size, where an example goes through the same sums.
     """
 
     dtype: torch.dtype
     alone: float
-    company: float
+    batch: float
 
 
-WIDE = Precision(dtype=torch.float64, alone=1e-6, company=1e-9)
-NARROW = Precision(dtype=torch.float32, alone=1e-4, company=1e-6)
+WIDE = Precision(dtype=torch.float64, alone=1e-6, batch=1e-9)
+NARROW = Precision(dtype=torch.float32, alone=1e-4, batch=1e-6)
 
 
 class Trial:
-    """A module on made-up examples; within `fedpriv.training.per_example.synthetic_inputs.moved`.
+    """A module on synthetic inputs; within `fedpriv.training.per_example.synthetic_inputs.moved`.
 
     Args:
         module: With the params to try.
@@ -87,7 +87,7 @@ class Trial:
 
         Raises:
             KeepsStateError: If an example finds what another has left.
-            Exception: Whatever the module raises at made-up examples.
+            Exception: Whatever the module raises at synthetic inputs.
         """
         fresh = attributes(self._module)
         with self._counted():
@@ -155,8 +155,8 @@ class Trial:
         self._refuse_other(first, 0, size)
         self._refuse_other(last, size - 1, size)
         with unchanged_buffers(self._module):
-            (after,) = _sums(run.gradients(other_company(x), y, keys), [stay])
-        if not before.is_near(after, self._precision.company):
+            (after,) = _sums(run.gradients(other_batch(x), y, keys), [stay])
+        if not before.is_near(after, self._precision.batch):
             raise DiffersError(
                 f"in a batch of {size} an example's gradient depends on the other examples; "
                 "take means over each example's own axes only"
@@ -165,7 +165,7 @@ class Trial:
     def _refuse_other(self, one: _Sum, number: int, size: int) -> None:
         if not self._alone(number, size).is_near(one, self._precision.alone):
             raise DiffersError(
-                "its gradients of made-up examples are not those of each example alone: does the "
+                "its gradients of synthetic inputs are not those of each example alone: does the "
                 "forward pass mix examples or use a weight past its layer, or does the loss use "
                 "a weight?"
             )
@@ -177,7 +177,7 @@ class Trial:
         return _sums(found, [torch.ones(1, dtype=torch.float64)])[0]
 
     def _examples(self, number: int) -> tuple[Tensor, Tensor, list[Key]]:
-        return made_up(self._module, *self._like, number, self._precision.dtype)
+        return synthetic_inputs(self._module, *self._like, number, self._precision.dtype)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -15,7 +15,12 @@ from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.module import check_module, load_params
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
-from fedpriv.training.per_example.backends import WAYS, Chosen, Way, choose
+from fedpriv.training.per_example.backends import (
+    PER_EXAMPLE_BACKENDS,
+    Chosen,
+    PerExampleBackend,
+    choose,
+)
 from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
 from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.tree import Params
@@ -38,7 +43,7 @@ class ModuleGradients:
         * An example with a norm that is not finite contributes zero, alone, and so does one whose
           norm is below 1e-36, which float32 cannot scale up.
 
-    The way is chosen at the first call (`fedpriv.training.per_example.backends`).
+    The backend is chosen at the first call (`fedpriv.training.per_example.backends`).
 
     Args:
         module: A checked module, moved to the device; its parameters are overwritten.
@@ -48,7 +53,7 @@ class ModuleGradients:
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
         chunk: Examples at once; None for as many as fit into 256 MiB.
-        way: "factored", "vmap" or "loop"; None for the first of these that works.
+        backend: "factored", "vmap" or "loop"; None for the first of these that works.
     """
 
     def __init__(
@@ -60,27 +65,30 @@ class ModuleGradients:
         *,
         device: str = "cpu",
         chunk: int | None = None,
-        way: Way | None = None,
+        backend: PerExampleBackend | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} inputs but {len(y)} targets; give one for each")
         if chunk is not None and chunk < 1:
             raise ValueError(f"chunk {chunk!r} must be at least 1, or None")
-        if way is not None and way not in WAYS:
-            raise ValueError(f"way {way!r} is not known; use one of {', '.join(WAYS)}, or None")
+        if backend is not None and backend not in PER_EXAMPLE_BACKENDS:
+            raise ValueError(
+                f"backend {backend!r} is not known; use one of "
+                f"{', '.join(PER_EXAMPLE_BACKENDS)}, or None"
+            )
         self._device = usable_device(device)
         self._module = check_module(module).to(self._device)
         self._loss, self._x, self._y = loss, x, y
         self._given_chunk = chunk
-        self._given_way: Way | None = way
+        self._given_backend: PerExampleBackend | None = backend
         self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._size = sum(p.numel() for p in self._own.values())
         self._found: Chosen | None = None
 
     @property
-    def way(self) -> Way:
+    def backend(self) -> PerExampleBackend:
         """How per-example gradients are made; chosen at the params of the moment if not yet."""
-        return self._chosen().way
+        return self._chosen().backend
 
     def bounded_sum(
         self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
@@ -164,7 +172,7 @@ class ModuleGradients:
         return {name: total.cpu().numpy() for name, total in totals.items()}
 
     def _ready(self, params: Params, bound: Bound, key: Key | None) -> Chosen:
-        if bound.unit is not None:
+        if bound.granularity is not None:
             raise ValueError("single examples are summed as floats; give a bound without a grid")
         self._load(params)
         chosen = self._chosen()
@@ -182,7 +190,7 @@ class ModuleGradients:
     def _chosen(self) -> Chosen:
         if self._found is None:
             self._found = choose(
-                self._module, self._loss, self._x, self._y, self._given_way, self._given_chunk
+                self._module, self._loss, self._x, self._y, self._given_backend, self._given_chunk
             )
         return self._found
 

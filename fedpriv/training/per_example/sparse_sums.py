@@ -127,7 +127,7 @@ def factors_of(bound: Bound, norms: np.ndarray, num_elements: int) -> np.ndarray
     Raises:
         ValueError: If the bound rounds to a grid.
     """
-    if bound.unit is not None:
+    if bound.granularity is not None:
         raise ValueError(
             f"{bound!r} rounds each update to a grid, which the exact sums of linear models do "
             "not do; give the bound inside it (exact-sum false)"

@@ -1,4 +1,4 @@
-"""Made-up examples, and a module with params near its own: what ways are tried on.
+"""Synthetic inputs, and a module with params near its own: what backends are tried on.
 
 Neither depends on the training set but for the shape and kind of an example.
 """
@@ -60,10 +60,10 @@ def moved(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         put_back(module, before)
 
 
-def made_up(
+def synthetic_inputs(
     module: nn.Module, x: np.ndarray, y: np.ndarray, number: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, list[Key]]:
-    """Return inputs, targets and keys of made-up examples, on the module's device.
+    """Return inputs, targets and keys of synthetic examples, on the module's device.
 
     Inputs are normal, so that examples differ in sign and size; targets, which may be shares or
     chances, uniform; words are of every embedding's vocabulary, classes the first two.
@@ -86,7 +86,7 @@ def made_up(
     )
 
 
-def other_company(x: Tensor) -> Tensor:
+def other_batch(x: Tensor) -> Tensor:
     """Return inputs of which every second is another one, larger and of one sign."""
     other = x.clone()
     other[1::2] = 4 * x[1::2].abs() if x.is_floating_point() else x.max()

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import build_central
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
@@ -50,18 +50,18 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     """
     made = imdb.SETUP.make("DP-SGD", "right", "test", False)
     made = made.with_options({"l2-clip-norm": 0.5, "learning-rate": 3.0})
-    parts = build_central(made)
-    task, plan, key = parts.task, parts.plan, Key.simulation(0)
+    components = build_central(made)
+    task, plan, key = components.task, components.plan, Key.simulation(0)
     clean = public_gradient(task.train, task.num_train, imdb.BATCH)
     public = public_gradient(task.public_examples(), task.num_public, 20)
     noise = key.fold("figure").generator()
     squares = {kind: np.zeros(imdb.NUM_WORDS) for kind in KINDS}
-    carrier = SerialCarrier(trainer=parts.trainer, measure=task.evaluate)
-    played = rounds(parts, carrier, key, eval_every=plan.num_rounds)
+    backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
+    played = rounds(components, backend, key, eval_every=plan.num_rounds)
     for number, (_, state) in enumerate(islice(played, warm_up, warm_up + steps)):
         own = key.fold("look").fold(number)
         index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)
-        total = task.train.bounded_sum(state.params, np.sort(index), parts.bound)["weight"]
+        total = task.train.bounded_sum(state.params, np.sort(index), components.bound)["weight"]
         released = (total + plan.stddev * noise.standard_normal(total.shape)) / plan.denominator
         found = (
             clean(state.params, own.fold("clean"))["weight"],

@@ -22,7 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.registry import QUERY
-from fedpriv.backends.worker import Workplace
+from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 
@@ -198,10 +198,10 @@ class TinyTags:
         }
 
 
-def workplace(device: str, schedule: Any) -> Workplace:
+def make_context(device: str, schedule: Any) -> WorkerContext:
     """Return what a worker of another process works with: the same made-up users."""
     task = TinyTags()
-    return Workplace(
+    return WorkerContext(
         trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None
     )
 

@@ -54,7 +54,7 @@ def answered(host, task, user_ids, bound=None):
     return reply, read_answer(
         reply.content,
         params=task.params(),
-        unit=None if bound is None else bound.unit,
+        granularity=None if bound is None else bound.granularity,
         num_users=len(user_ids),
         round_num=7,
         attempt=2,
@@ -82,7 +82,7 @@ def test_a_request_reads_back(task, stub, bound):
     for name, array in task.params().items():
         assert np.array_equal(found.params[name], array) and found.params[name].flags.writeable
     assert list(found.params) == list(task.params())
-    assert (found.bound.l2_bound, found.bound.unit) == (bound.l2_bound, bound.unit)
+    assert (found.bound.l2_bound, found.bound.granularity) == (bound.l2_bound, bound.granularity)
     update = {"bias": np.ones(4, np.float32), "kernel": np.ones((30, 4), np.float32)}
     ours, theirs = bound.apply(update), found.bound.apply(update)
     assert all(np.array_equal(ours[name], theirs[name]) for name in update)
@@ -179,12 +179,16 @@ def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
         params=task.params(), bound=EXACT, trainer=task.trainer(SCHEDULE, {}), data=task.data,
         user_ids=asked, key=KEY,
     )  # fmt: skip
-    assert (found.unit, found.num_users, found.num_failed) == (EXACT.unit, num_users, 0)
+    assert (found.granularity, found.num_users, found.num_failed) == (
+        EXACT.granularity,
+        num_users,
+        0,
+    )
     for name, tensor in tree.to_dense(expected.total).items():
         assert np.array_equal(tree.to_dense(found.total)[name], tensor)
         assert tensor.any() == bool(num_users)
     assert dict(reply.content["report"]) == {
-        "round-num": 7, "attempt": 2, "num-failed": 0, "unit": EXACT.unit,
+        "round-num": 7, "attempt": 2, "num-failed": 0, "granularity": EXACT.granularity,
     }  # fmt: skip
     sent = reply.content["total"]
     values = {key: sent[key].dtype for key in sent if not key.startswith("rows/")}
@@ -192,8 +196,8 @@ def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
     assert tree.to_dense(found.total)["kernel"].tobytes() == (
         tree.to_dense(
             read_answer(
-                stub.through_the_wire(reply).content, params=task.params(), unit=EXACT.unit,
-                num_users=num_users, round_num=7, attempt=2,
+                stub.through_the_wire(reply).content, params=task.params(),
+                granularity=EXACT.granularity, num_users=num_users, round_num=7, attempt=2,
             ).total
         )["kernel"].tobytes()
     )  # fmt: skip
@@ -219,16 +223,26 @@ def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
         assert found.num_failed == 0
 
 
-@pytest.mark.parametrize("unit", [None, EXACT.unit])
-def test_answers_of_the_other_kind_are_refused(task, unit):
-    reply, _ = answered(Host.of(task), task, ["user-01"], None if unit else EXACT)
-    for said, odd in (("unit" if unit else "on a grid", None), ("expected C-ordered", unit)):
-        report = {name: value for name, value in reply.content["report"].items() if name != "unit"}
+@pytest.mark.parametrize("granularity", [None, EXACT.granularity])
+def test_answers_of_the_other_kind_are_refused(task, granularity):
+    reply, _ = answered(Host.of(task), task, ["user-01"], None if granularity else EXACT)
+    for said, odd in (
+        ("granularity" if granularity else "on a grid", None),
+        ("expected C-ordered", granularity),
+    ):
+        report = {
+            name: value for name, value in reply.content["report"].items() if name != "granularity"
+        }
         if said == "expected C-ordered":  # even where it claims to be of the kind asked for
-            reply.content["report"] = ConfigRecord(report | ({"unit": odd} if odd else {}))
+            reply.content["report"] = ConfigRecord(report | ({"granularity": odd} if odd else {}))
         with pytest.raises(MalformedRecordError, match=said):
             read_answer(
-                reply.content, params=task.params(), unit=unit, num_users=1, round_num=7, attempt=2
+                reply.content,
+                params=task.params(),
+                granularity=granularity,
+                num_users=1,
+                round_num=7,
+                attempt=2,
             )
 
 

@@ -10,9 +10,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.strategy import GridCarrier, GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
@@ -46,28 +46,28 @@ class Federation:
             multiplier={},
             settings=settings or GridSettings(round_deadline=30.0),
         )
-        self.oracle = SerialCarrier(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)
-        carrier = self.strategy.start(self.grid, lambda carrier: carrier)
+        self.oracle = SerialBackend(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)
+        backend = self.strategy.start(self.grid, lambda backend: backend)
         exchange = Exchange(
             grid=self.grid,
-            max_in_flight=carrier.exchange.max_in_flight,
+            max_in_flight=backend.exchange.max_in_flight,
             clock=self.clock,
             sleep=self.clock.sleep,
             dropped=self.strategy.counts,
         )
-        self.carrier = GridCarrier(
-            strategy=self.strategy, exchange=exchange, registry=carrier.registry
+        self.backend = GridBackend(
+            strategy=self.strategy, exchange=exchange, registry=backend.registry
         )
 
-    def sum(self, cohort, *, round_num=1, attempt=1, carrier=None):
-        return (carrier or self.carrier).partial_sum(
+    def sum(self, cohort, *, round_num=1, attempt=1, backend=None):
+        return (backend or self.backend).partial_sum(
             params=self.task.params(), bound=BOUND, cohort=cohort, key=Key.simulation(1),
             round_num=round_num, attempt=attempt,
         )  # fmt: skip
 
     def off_by(self, found, cohort):
         """The distance of a sum from the oracle's over these users."""
-        expected = tree.to_dense(self.sum(cohort, carrier=self.oracle).real())
+        expected = tree.to_dense(self.sum(cohort, backend=self.oracle).real())
         real = tree.to_dense(found.real())
         return tree.l2_norm({name: real[name] - expected[name] for name in real})
 
@@ -273,7 +273,7 @@ def test_a_node_learns_its_own_users_and_the_rounds_key_only(stub):
     root = Key.simulation(1)
     key = root.fold("users").fold(3).fold(1)
     cohort = federation.task.roster[:8]
-    federation.carrier.partial_sum(
+    federation.backend.partial_sum(
         params=federation.task.params(), bound=BOUND, cohort=cohort, key=key,
         round_num=3, attempt=1,
     )  # fmt: skip

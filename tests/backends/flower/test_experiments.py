@@ -16,10 +16,10 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import find_experiments
 from fedpriv.experiments.experiment import local_multiplier, make_schedule
-from fedpriv.run.prepared import serial, start_job
+from fedpriv.run.prepared import serial, start_run
 
 EXPERIMENTS = {
-    name: make for name, make in find_experiments().items() if "flower" in make().carriers
+    name: make for name, make in find_experiments().items() if "flower" in make().backends
 }
 # A plain round, a preconditioned one and the next plain one, where rounds take turns.
 OPTIONS = {
@@ -32,22 +32,22 @@ OPTIONS = {
 
 
 def carried_by(stub, num_nodes):
-    def make(experiment, parts):
+    def make(experiment, components):
         strategy = UserLevelStrategy(
-            roster=parts.task.roster,
+            roster=components.task.roster,
             schedule=make_schedule(experiment),
-            multiplier=local_multiplier(experiment, parts.side_information),
+            multiplier=local_multiplier(experiment, components.side_information),
             settings=GridSettings(max_in_flight=3),
         )
-        grid = stub.StubGrid(stub.shards(parts.task, num_nodes))
-        return strategy.start(grid, lambda carrier: carrier)
+        grid = stub.StubGrid(stub.shards(components.task, num_nodes))
+        return strategy.start(grid, lambda backend: backend)
 
     return make
 
 
-def finished(corpus, experiment, name, out, make_carrier):
-    job = start_job(experiment, name, corpus, out, make_carrier=make_carrier)
-    figures = job.run()
+def finished(corpus, experiment, name, out, make_backend):
+    prepared = start_run(experiment, name, corpus, out, make_backend=make_backend)
+    figures = prepared.run()
     last = out / "checkpoints" / f"round-{experiment.rounds:06d}.safetensors"
     return figures, {**load_file(last), **load_file(out / "state.safetensors")}
 

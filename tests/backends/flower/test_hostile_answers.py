@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
@@ -174,7 +174,7 @@ def report(**changes: object) -> ConfigRecord:
 
 def exact_report(**changes: object) -> ConfigRecord:
     """What a node on the round's grid would report."""
-    return report(**({"unit": EXACT.unit} | changes))
+    return report(**({"granularity": EXACT.granularity} | changes))
 
 
 def difference(left, right):
@@ -195,8 +195,8 @@ def run(stub, tamper, *, cohort=None, bound=BOUND):
         "params": task.params(), "bound": bound, "key": Key.simulation(1),
         "round_num": 4, "attempt": 2,
     }  # fmt: skip
-    found = strategy.start(grid, lambda carrier: carrier.partial_sum(cohort=cohort, **ask))
-    oracle = SerialCarrier(trainer=task.trainer(SCHEDULE, {}), data=task.data)
+    found = strategy.start(grid, lambda backend: backend.partial_sum(cohort=cohort, **ask))
+    oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
     others = [user for user in cohort if user != task.roster[HOSTILE - 101]]
     expected = oracle.partial_sum(cohort=others, **ask)
     return found, tree.l2_norm(difference(found, expected)), strategy.counts
@@ -295,7 +295,7 @@ def test_a_node_of_k_users_is_held_to_k_bounds(stub):
     cohort = task.roster[0:6:2]  # three users, all on the first node
     found = strategy.start(
         grid,
-        lambda carrier: carrier.partial_sum(
+        lambda backend: backend.partial_sum(
             params=task.params(), bound=BOUND, cohort=cohort, key=Key.simulation(1),
             round_num=4, attempt=2,
         ),
@@ -371,7 +371,7 @@ TOO_LONG: dict[str, Callable[[], object]] = {
     "highest int64 once": lambda: whole(one_coordinate(HIGHEST)),
     "lowest int32": lambda: whole(np.full((WORDS, TAGS), -(2**31), np.int32)),
     "highest int32": lambda: whole(np.full((WORDS, TAGS), 2**31 - 1, np.int32)),
-    "one unit too long": lambda: whole(one_coordinate(TOP + 1)),
+    "one step too long": lambda: whole(one_coordinate(TOP + 1)),
     "just below its negative": lambda: whole(one_coordinate(-TOP - 1, np.int32)),
     "every coordinate at the bound": lambda: whole(np.full((WORDS, TAGS), TOP)),
     # 2^24 / √6 is 6849169.6: were it rounded to the nearest, the six would be too long again.
@@ -408,7 +408,7 @@ def test_what_is_not_whole_contributes_nothing_to_an_exact_sum(stub, make):
     os.environ.pop("FEDPRIV_UNPICKLED", None)
     found, moved, counts = run(stub, sends(total=make(), report=exact_report()), bound=EXACT)
     assert moved == 0.0
-    assert found.num_failed == 1 and found.unit == EXACT.unit
+    assert found.num_failed == 1 and found.granularity == EXACT.granularity
     assert counts["malformed"] == 1
     assert "FEDPRIV_UNPICKLED" not in os.environ
 
@@ -417,40 +417,44 @@ NO_GRID: dict[str, object] = {
     "missing": None,
     "NaN": np.nan,
     "infinity": np.inf,
-    "negative": -EXACT.unit,
+    "negative": -EXACT.granularity,
     "zero": 0.0,
-    "a word": str(EXACT.unit),
+    "a word": str(EXACT.granularity),
     "bytes": b"1",
     "a whole number": 1,
     "truth": True,
-    "a list": [EXACT.unit],
+    "a list": [EXACT.granularity],
 }
 
 
-@pytest.mark.parametrize("unit", NO_GRID.values(), ids=NO_GRID)
-def test_an_exact_sum_without_a_grid_contributes_nothing(stub, unit):
-    tamper = sends(total=whole(), report=exact_report(unit=unit))
+@pytest.mark.parametrize("granularity", NO_GRID.values(), ids=NO_GRID)
+def test_an_exact_sum_without_a_grid_contributes_nothing(stub, granularity):
+    tamper = sends(total=whole(), report=exact_report(granularity=granularity))
     found, moved, counts = run(stub, tamper, bound=EXACT)
     assert moved == 0.0 and found.num_failed == 1
     assert counts == {"malformed": 1}
 
 
 OTHER_GRIDS: dict[str, float] = {
-    "finer": EXACT.unit / 256,
-    "coarser": EXACT.unit * 256,
-    "the last bit": float(np.nextafter(EXACT.unit, 1.0)),
+    "finer": EXACT.granularity / 256,
+    "coarser": EXACT.granularity * 256,
+    "the last bit": float(np.nextafter(EXACT.granularity, 1.0)),
     "tiny": 5e-324,
     "huge": 1.7e308,
 }
 
 
-@pytest.mark.parametrize("unit", OTHER_GRIDS.values(), ids=OTHER_GRIDS)
-def test_a_sum_on_another_grid_contributes_nothing_and_both_units_are_said(stub, caplog, unit):
-    tamper = sends(total=whole(), report=exact_report(unit=unit))
+@pytest.mark.parametrize("granularity", OTHER_GRIDS.values(), ids=OTHER_GRIDS)
+def test_a_sum_on_another_grid_contributes_nothing_and_both_granularities_are_said(
+    stub, caplog, granularity
+):
+    tamper = sends(total=whole(), report=exact_report(granularity=granularity))
     found, moved, counts = run(stub, tamper, bound=EXACT)
     assert moved == 0.0 and found.num_failed == 1
     assert counts == {"other-grid": 1}
-    said = f"rounds to multiples of {unit!r}, this round to multiples of {EXACT.unit!r}"
+    said = (
+        f"rounds to multiples of {granularity!r}, this round to multiples of {EXACT.granularity!r}"
+    )
     assert caplog.text.count(said) == 1 and "the same version" in caplog.text
 
 
@@ -463,7 +467,7 @@ def test_a_node_whose_code_rounds_on_another_grid_is_refused(stub, monkeypatch):
             task = stub.TinyTags()
             again = Message(RecordDict(dict(request.content)), HOSTILE, "train")
             theirs = Host.of(task, partition=HOSTILE - 101, num_partitions=12).train(again)
-        assert theirs.content["report"]["unit"] == EXACT.unit * 256
+        assert theirs.content["report"]["granularity"] == EXACT.granularity * 256
         return [Message(theirs.content, reply_to=request)]
 
     found, moved, counts = run(stub, rounded_by_another_version, bound=EXACT)
@@ -481,7 +485,9 @@ def test_more_users_than_the_integers_hold_are_refused(monkeypatch):
     monkeypatch.setattr("fedpriv.sums._USERS_IN_INT64", 5)
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
     content = RecordDict({"total": whole(), "report": exact_report()})
-    adds = BoundedSum(params=template, l2_bound=0.3, unit=EXACT.unit, round_num=4, attempt=2)
+    adds = BoundedSum(
+        params=template, l2_bound=0.3, granularity=EXACT.granularity, round_num=4, attempt=2
+    )
     adds.add(content, num_users=5)
     with pytest.raises(ValueError, match="6 users of up to 2"):
         adds.add(content, num_users=1)
@@ -528,7 +534,7 @@ def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nod
     )
     found = strategy.start(
         stub.StubGrid(hosts, tamper=tampered),
-        lambda carrier: carrier.partial_sum(
+        lambda backend: backend.partial_sum(
             params=task.params(), bound=EXACT, cohort=task.roster, key=Key.simulation(1),
             round_num=4, attempt=2,
         ),
@@ -548,7 +554,9 @@ def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nod
 def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
     """More than an int32 holds: 300 nodes at what their users may contribute at most."""
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
-    adds = BoundedSum(params=template, l2_bound=0.3, unit=EXACT.unit, round_num=4, attempt=2)
+    adds = BoundedSum(
+        params=template, l2_bound=0.3, granularity=EXACT.granularity, round_num=4, attempt=2
+    )
     sent = value if abs(value) > TOP else num_users * value
     content = RecordDict({"total": whole(one_coordinate(sent)), "report": exact_report()})
     for _ in range(300):
@@ -562,8 +570,8 @@ def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
 BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}
 
 
-def adding(unit):
-    return BoundedSum(params=BIG, l2_bound=0.3, unit=unit, round_num=4, attempt=2)
+def adding(granularity):
+    return BoundedSum(params=BIG, l2_bound=0.3, granularity=granularity, round_num=4, attempt=2)
 
 
 def oddly_placed(array: np.ndarray) -> Array:
@@ -580,16 +588,16 @@ def oddly_placed(array: np.ndarray) -> Array:
 @pytest.mark.parametrize("value", [1, 10**6])
 def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
     """Compiled loops add them and measure them all the same."""
-    unit = EXACT.unit if np.dtype(kind).kind == "i" else None
-    value = value if unit else value * 1e-4
+    granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None
+    value = value if granularity else value * 1e-4
     values, found = np.full((5000, 20), value, kind), []
     for place in (Array, oddly_placed):
         total = {"dense/bias": place(np.zeros(20, kind)), "dense/kernel": place(values)}
         if sparse_too:
             del total["dense/kernel"]
             total |= {"rows/kernel": place(np.arange(5000)), "values/kernel": place(values)}
-        adds = adding(unit)
-        said = report() if unit is None else exact_report()
+        adds = adding(granularity)
+        said = report() if granularity is None else exact_report()
         adds.add(RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1)
         assert set(adds.dropped) <= {"rebounded"}
         found.append(adds.result(1).total["kernel"])
@@ -615,7 +623,7 @@ def test_memory_does_not_grow_with_answers(values):
         }),
         "report": exact_report(),
     })  # fmt: skip
-    adds, held = adding(EXACT.unit), []
+    adds, held = adding(EXACT.granularity), []
     adds.add(content, num_users=1)  # compiled code is loaded here
     tracemalloc.start()
     for _ in range(12):

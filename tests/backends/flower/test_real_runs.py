@@ -13,7 +13,7 @@ from fedpriv import tree
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.run.prepared import start_job
+from fedpriv.run.prepared import start_run
 
 # AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.
 OPTIONS = {
@@ -49,8 +49,8 @@ def assert_equals_in_process(run, corpus, tmp_path, **options):
     assert (experiment.precondition, experiment.noise) == ("local", "gaussian")
     assert experiment.exact_sum
     assert (experiment.server_optimizer, experiment.aggregate) == ("ema-momentum", "ema")
-    job = start_job(experiment, NAME, Corpus.open(corpus), tmp_path / "serial")
-    expected = job.run()
+    prepared = start_run(experiment, NAME, Corpus.open(corpus), tmp_path / "serial")
+    expected = prepared.run()
     state, found = everything(tmp_path / "serial", experiment), everything(run, experiment)
     assert set(found) == set(state) and {"kernel", "ema/kernel"} <= set(state)
     for key, array in state.items():
@@ -71,7 +71,7 @@ def interrupted_after_one_round(corpus, out, **options):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start_job(experiment, NAME, Corpus.open(corpus), out).run(interrupt)
+        start_run(experiment, NAME, Corpus.open(corpus), out).run(interrupt)
     assert len(lines(out, "rounds")) == 1
     return out
 
@@ -143,7 +143,7 @@ def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path
     log = flower.run(app, config(processes, corpus, run, cohort=20), federation)
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, corpus, tmp_path, cohort=20)
-    # What one carrier began another may end: one round in this process, the other on Flower.
+    # What one backend began another may end: one round in this process, the other on Flower.
     begun = interrupted_after_one_round(corpus, tmp_path / "begun", cohort=20)
     log = flower.run(app, config(processes, corpus, "", cohort=20, resume=str(begun)), federation)
     experiment = load_experiment(NAME).with_options(OPTIONS)

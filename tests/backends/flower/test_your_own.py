@@ -1,4 +1,4 @@
-"""The page about one's own model: its code, as it stands there, on both carriers."""
+"""The page about one's own model: its code, as it stands there, on both backends."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def test_it_runs_as_a_command(own, monkeypatch, capsys):
     assert (own / "run" / "report.html").exists()
 
 
-def test_both_carriers_train_the_same_model(own, stub):
+def test_both_backends_train_the_same_model(own, stub):
     experiment = load_experiment("own:experiment").with_options({"rounds": 3, "cohort": 30})
-    parts = build(experiment, None)
+    components = build(experiment, None)
     root = Key.simulation(0)
 
-    def final(carrier):
-        *_, (_, state) = rounds(parts, carrier, root)
+    def final(backend):
+        *_, (_, state) = rounds(components, backend, root)
         return state.params
 
-    alone = final(serial(experiment, parts))
+    alone = final(serial(experiment, components))
     # Every node opens the task itself, as it would in a process of its own.
     hosts = {
         n + 1: Host.of(experiment.task(experiment, None), partition=n, num_partitions=7)
         for n in range(7)
     }
     strategy = UserLevelStrategy(
-        roster=parts.task.roster,
+        roster=components.task.roster,
         schedule=make_schedule(experiment),
         multiplier=local_multiplier(experiment, None),
         settings=GridSettings(),
@@ -77,6 +77,6 @@ def test_it_learns(own):
     experiment = replace(
         load_experiment("own:experiment"), noise="none", bound="none", noise_multiplier=None
     )
-    parts = build(experiment, None)
-    *_, (record, _) = rounds(parts, serial(experiment, parts), Key.simulation(0))
+    components = build(experiment, None)
+    *_, (record, _) = rounds(components, serial(experiment, components), Key.simulation(0))
     assert record.released.accuracy_public > 0.8

@@ -45,7 +45,7 @@ def filled(path, rounds=5):
     return path.read_bytes()
 
 
-def test_a_run_is_charged_released_and_priced(path):
+def test_a_run_is_charged_released_and_accounted(path):
     with create(path, note="hello") as ledger:
         assert (ledger.charges, ledger.plan, ledger.mode) == (0, PLAN, "simulation")
         assert ledger.extra == {"note": "hello"} and len(ledger.run_id) == 32
@@ -58,9 +58,9 @@ def test_a_run_is_charged_released_and_priced(path):
         assert ledger.lost == ()
         assert ledger.epsilon() == PLAN.epsilon(3)
         head = ledger.head
-    records, history, torn = read_ledger(path)
+    records, state, torn = read_ledger(path)
     assert records[-1].hash == head and torn == 0
-    assert [charge.round_num for charge in history.charges] == [1, 2, 3]
+    assert [charge.round_num for charge in state.charges] == [1, 2, 3]
 
 
 def test_the_line_is_on_the_disk_before_charge_returns(path, monkeypatch):

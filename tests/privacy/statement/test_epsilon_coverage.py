@@ -302,8 +302,8 @@ class TestIdeal:
     REFERENCE = "coverage_test:ideal"
 
     def test_it_is_said_in_every_output(self, tmp_path):
-        parts = build_central(sys.modules["coverage_test"].ideal())
-        stddev = f"standard deviation {parts.round.unpromised_stddev:.4g} is added"
+        components = build_central(sys.modules["coverage_test"].ideal())
+        stddev = f"standard deviation {components.round.nonprivate_stddev:.4g} is added"
         assert stddev == "standard deviation 2 is added"
         texts, documents = outputs(tmp_path, self.REFERENCE, (), published=False)
         for name, text in texts.items():

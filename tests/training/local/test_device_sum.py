@@ -30,8 +30,8 @@ def tensors(updates):
     return {name: torch.from_numpy(array) for name, array in updates.items()}
 
 
-def summed(updates, factors, unit, cuts=()):
-    running = DeviceSum(template(), unit)
+def summed(updates, factors, granularity, cuts=()):
+    running = DeviceSum(template(), granularity)
     edges = [0, *cuts, len(factors)]
     for first, last in itertools.pairwise(edges):
         part = {name: array[first:last] for name, array in updates.items()}
@@ -39,10 +39,10 @@ def summed(updates, factors, unit, cuts=()):
     return running.result()
 
 
-def whole_oracle(updates, factors, unit):
+def whole_oracle(updates, factors, granularity):
     return {
         name: sum(
-            np.rint(array[u].astype(np.float64) * (factor / unit)).astype(np.int64)
+            np.rint(array[u].astype(np.float64) * (factor / granularity)).astype(np.int64)
             for u, factor in enumerate(factors)
         )
         for name, array in updates.items()
@@ -50,19 +50,19 @@ def whole_oracle(updates, factors, unit):
 
 
 class TestOnTheGrid:
-    @pytest.mark.parametrize("unit", [2.0**-24, 0.3 * 2.0**-24, 1e-3])
+    @pytest.mark.parametrize("granularity", [2.0**-24, 0.3 * 2.0**-24, 1e-3])
     @pytest.mark.parametrize("users", [1, 5, 130])
-    def test_equals_the_integers_of_numpy(self, users, unit):
+    def test_equals_the_integers_of_numpy(self, users, granularity):
         updates = random_updates(users, scale=0.1)
         factors = np.random.default_rng(1).uniform(0.01, 1.0, users).tolist()
-        expected = whole_oracle(updates, factors, unit)
+        expected = whole_oracle(updates, factors, granularity)
         assert max(np.abs(a).max() for a in expected.values()) > 10
         for cuts in ((), (users // 2,), tuple(range(1, users, 3))):
-            found = summed(updates, factors, unit, cuts)
+            found = summed(updates, factors, granularity, cuts)
             assert all(np.array_equal(found[name], expected[name]) for name in SHAPES)
 
     def test_halves_go_to_even_as_rint_has_it(self):
-        running = DeviceSum({"w": torch.zeros(4)}, unit=1.0)
+        running = DeviceSum({"w": torch.zeros(4)}, granularity=1.0)
         running.add({"w": torch.tensor([[0.5, 1.5, 2.5, -0.5]])}, [1.0])
         assert running.result()["w"].tolist() == [0, 2, 2, 0]
 
@@ -75,7 +75,7 @@ class TestOnTheGrid:
 
     def test_the_largest_coordinates_fit(self):
         for users, kind in ((127, np.int32), (128, np.int64), (300, np.int64)):
-            running = DeviceSum({"w": torch.zeros(2)}, unit=2.0**-24)
+            running = DeviceSum({"w": torch.zeros(2)}, granularity=2.0**-24)
             largest = torch.ones(users, 2) * torch.tensor([1.0, -1.0])
             running.add({"w": largest}, [1.0] * users)
             total = running.result()["w"]
@@ -93,14 +93,16 @@ class TestWithoutAGrid:
             assert found[name].dtype == np.float64
             np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-14)
 
-    @pytest.mark.parametrize("unit", [None, 1e-6])
+    @pytest.mark.parametrize("granularity", [None, 1e-6])
     @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-    def test_a_user_with_factor_zero_is_left_out_whatever_it_holds(self, bad, unit):
+    def test_a_user_with_factor_zero_is_left_out_whatever_it_holds(self, bad, granularity):
         updates = random_updates(4)
-        expected = summed({n: a[[0, 2, 3]] for n, a in updates.items()}, [0.5, 0.1, 1.0], unit)
+        expected = summed(
+            {n: a[[0, 2, 3]] for n, a in updates.items()}, [0.5, 0.1, 1.0], granularity
+        )
         for array in updates.values():
             array[1] = bad
-        found = summed(updates, [0.5, 0.0, 0.1, 1.0], unit)
+        found = summed(updates, [0.5, 0.0, 0.1, 1.0], granularity)
         for name in SHAPES:
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
 

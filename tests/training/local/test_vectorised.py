@@ -12,7 +12,7 @@ from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.rng import Key
 from fedpriv.tasks.tasks import ModuleTask
-from fedpriv.training.local.batch_invariance import is_isolated
+from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import random_layer, users_that_fit
@@ -97,7 +97,7 @@ def keys(users):
 def together(trainer, params, users):
     """Every user's update by `train_many`, as numpy trees."""
     updates = trainer.train_many(
-        trainer.alone.start(params), list(users.values()), keys(users), isolated=False
+        trainer.alone.start(params), list(users.values()), keys(users), batch_invariant=False
     )
     return [
         None if user in updates.failed else {n: t[user].numpy() for n, t in updates.tensors.items()}
@@ -361,7 +361,7 @@ class TestPartialSum:
             bound = Rounded(bound=wrapped) if isinstance(bound, Rounded) else wrapped
         _, many = trainers(module)
         found, expected = sums(many, params, bound, cohort(shape))
-        assert found.unit == expected.unit
+        assert found.granularity == expected.granularity
         assert (found.num_users, found.num_failed) == (len(SIZES), 0)
         one, other = found.real(), expected.real()
         assert {a.dtype for a in found.total.values()} == {a.dtype for a in expected.total.values()}
@@ -423,7 +423,7 @@ def steep(name, users_at_once=32, **changes):
     return many, module_params(module), cohort(shape)
 
 
-class TestIsolation:
+class TestBatchInvariance:
     """What leaving a user out changes is what that user contributed, bit for bit."""
 
     BOUND = Rounded(bound=Clip(l2_clip_norm=0.2))
@@ -451,14 +451,14 @@ class TestIsolation:
             rest = self.sum(many, params, {u: e for u, e in users.items() if u != user})
             for tensor in whole:
                 np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
-            assert tree.l2_norm(own) * self.BOUND.unit <= 0.2
+            assert tree.l2_norm(own) * self.BOUND.granularity <= 0.2
 
     @pytest.mark.parametrize("name", ["softmax_regression", "mlp"])
-    def test_isolated_users_are_trained_together(self, name, only_vectorised):
+    def test_batch_invariant_users_are_trained_together(self, name, only_vectorised):
         many, params, users = steep(name)
         only_vectorised()
         assert any(np.any(tensor) for tensor in self.sum(many, params, users).values())
-        assert set(many._isolated.values()) == {True}
+        assert set(many._batch_invariant.values()) == {True}
 
     def test_a_device_that_mixes_users_trains_them_one_by_one(self, monkeypatch, caplog):
         """Such a device is made up: the second half of a chunk is a last bit off."""
@@ -474,7 +474,11 @@ class TestIsolation:
         many, params, users = steep("mlp")
         with caplog.at_level(logging.WARNING):
             found = self.sum(many, params, users)
-        assert caplog.text.count("company moves a user's last bits") == len(many._isolated) > 1
+        assert (
+            caplog.text.count("the batch moves a user's last bits")
+            == len(many._batch_invariant)
+            > 1
+        )
         alone = partial_sum(
             params=params,
             bound=self.BOUND,
@@ -497,10 +501,10 @@ class TestIsolation:
             return local
 
         kind = (4, (12,), "float32", (), "int64")
-        assert is_isolated(lambda works: many._together(start, works)[0], kind, 32)
-        assert not is_isolated(train, kind, 32)
+        assert is_batch_invariant(lambda works: many._together(start, works)[0], kind, 32)
+        assert not is_batch_invariant(train, kind, 32)
 
-    def test_the_trial_sees_company_that_leaks(self):
+    def test_the_trial_sees_a_batch_that_leaks(self):
         many, params, _ = steep("mlp")
         start = many.alone.start(params)
 
@@ -509,7 +513,7 @@ class TestIsolation:
             local["0.bias"] += 1e-6 * float(len({work.user for work in works}) > 1)
             return local
 
-        assert not is_isolated(train, (4, (12,), "float32", (), "int64"), 32)
+        assert not is_batch_invariant(train, (4, (12,), "float32", (), "int64"), 32)
 
 
 class TestChoice:

@@ -11,7 +11,7 @@ from fedpriv.mechanisms.bound import Clip, Unbounded
 from fedpriv.models import TextLSTM
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params
-from fedpriv.training.per_example.backends import WAYS, choose
+from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
 from fedpriv.training.per_example.module import ModuleGradients
 
 KEY = Key.simulation(11)
@@ -115,14 +115,14 @@ def ids(length):
 
 
 MODELS = {
-    "linear": (lambda: nn.Linear(WIDTH, CLASSES), lambda: floats(WIDTH), WAYS),
-    "convolution": (convolution, lambda: floats(1, 4, 4), WAYS),
-    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(6), WAYS),
-    "embedding": (Words, lambda: ids(4), WAYS),
+    "linear": (lambda: nn.Linear(WIDTH, CLASSES), lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
+    "convolution": (convolution, lambda: floats(1, 4, 4), PER_EXAMPLE_BACKENDS),
+    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(6), PER_EXAMPLE_BACKENDS),
+    "embedding": (Words, lambda: ids(4), PER_EXAMPLE_BACKENDS),
     "shared weights": (Shared, lambda: floats(WIDTH), ("vmap", "loop")),
-    "called twice": (Twice, lambda: floats(WIDTH), WAYS),
+    "called twice": (Twice, lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
 }
-ACCEPTED = [(name, way) for name, (_, _, ways) in MODELS.items() for way in ways]
+ACCEPTED = [(name, backend) for name, (_, _, backends) in MODELS.items() for backend in backends]
 
 
 def of_model(name, **options):
@@ -134,20 +134,20 @@ def of_model(name, **options):
 class TestLaws:
     @pytest.mark.parametrize("name", MODELS)
     def test_first_way_that_works_is_taken(self, name):
-        assert of_model(name)[0].way == MODELS[name][2][0]
+        assert of_model(name)[0].backend == MODELS[name][2][0]
 
-    @pytest.mark.parametrize(("name", "way"), ACCEPTED)
-    def test_bounded_sum_is_the_loops(self, name, way):
-        gradients, params = of_model(name, way=way)
-        loop, _ = of_model(name, way="loop")
+    @pytest.mark.parametrize(("name", "backend"), ACCEPTED)
+    def test_bounded_sum_is_the_loops(self, name, backend):
+        gradients, params = of_model(name, backend=backend)
+        loop, _ = of_model(name, backend="loop")
         for bound in (BOUND, Unbounded()):
             expected = loop.bounded_sum(params, EVERYBODY, bound, KEY)
             assert gap(gradients.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-5
 
     @pytest.mark.parametrize("chunk", [None, 5])
-    @pytest.mark.parametrize(("name", "way"), ACCEPTED)
-    def test_nobody_moves_the_sum_by_more_than_the_bound(self, name, way, chunk):
-        gradients, params = of_model(name, way=way, chunk=chunk)
+    @pytest.mark.parametrize(("name", "backend"), ACCEPTED)
+    def test_nobody_moves_the_sum_by_more_than_the_bound(self, name, backend, chunk):
+        gradients, params = of_model(name, backend=backend, chunk=chunk)
         for size in (1, 2, 7, NUM):
             moved = furthest(gradients, params, EVERYBODY[:size])
             assert moved <= BOUND.l2_bound * (1 + 1e-5)
@@ -182,26 +182,26 @@ def in_an_object(module, h):
 
 class TestState:
     @pytest.mark.parametrize("between", [running_mean, counted, listed, largest])
-    @pytest.mark.parametrize("way", [None, *WAYS])
-    def test_attributes_that_change_are_refused(self, between, way):
-        gradients, params = made(Layer(between), way=way)
+    @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
+    def test_attributes_that_change_are_refused(self, between, backend):
+        gradients, params = made(Layer(between), backend=backend)
         with pytest.raises(
             ValueError, match=r"in '(mean|calls|seen|largest)' of a Layer.*constant"
         ):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
 
-    @pytest.mark.parametrize("way", [None, "loop"])
-    def test_attributes_of_children_too(self, way):
-        gradients, _ = made(nn.Sequential(Layer(running_mean), nn.Tanh()), way=way)
+    @pytest.mark.parametrize("backend", [None, "loop"])
+    def test_attributes_of_children_too(self, backend):
+        gradients, _ = made(nn.Sequential(Layer(running_mean), nn.Tanh()), backend=backend)
         with pytest.raises(ValueError, match="'mean' of a Layer"):
-            assert gradients.way
+            assert gradients.backend
 
-    @pytest.mark.parametrize("way", [None, *WAYS])
-    def test_what_is_kept_elsewhere_is_seen_by_what_it_does(self, way):
+    @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
+    def test_what_is_kept_elsewhere_is_seen_by_what_it_does(self, backend):
         def of_its_own(module, h):
             return in_an_object(module, h)
 
-        gradients, params = made(Layer(of_its_own), way=way)
+        gradients, params = made(Layer(of_its_own), backend=backend)
         with pytest.raises(ValueError, match="after a second example"):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
 
@@ -213,7 +213,7 @@ class TestState:
             return functional.cross_entropy(outputs, targets) * (1 + kept[0] * len(kept))
 
         with pytest.raises(ValueError, match="after a second example"):
-            assert made(Layer(), loss=loss, way="loop")[0].way
+            assert made(Layer(), loss=loss, backend="loop")[0].backend
 
     def test_a_generator_of_its_own_is_refused(self):
         stream = torch.Generator().manual_seed(0)
@@ -222,7 +222,7 @@ class TestState:
             return h + torch.randn(h.shape, generator=stream)
 
         with pytest.raises(ValueError, match="generator of its own"):
-            assert made(Layer(noisy))[0].way
+            assert made(Layer(noisy))[0].backend
 
     def test_what_the_trial_did_not_meet_stops_the_loop(self):
         class OnLarge(Layer):
@@ -233,7 +233,7 @@ class TestState:
 
         x = floats(WIDTH)
         x[7] *= 1000
-        gradients, params = made(OnLarge(), x, way="loop")
+        gradients, params = made(OnLarge(), x, backend="loop")
         gradients.bounded_sum(params, EVERYBODY[:7], BOUND)
         with pytest.raises(ValueError, match="'mean' of a OnLarge"):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
@@ -245,7 +245,7 @@ class TestState:
             return h * module.scale
 
         gradients, params = made(Layer(scaled))
-        assert gradients.way == "factored"
+        assert gradients.backend == "factored"
         assert not hasattr(gradients._module, "scale")  # that of the trial has another precision
         assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 
@@ -291,15 +291,15 @@ class TestMixing:
     )
     def test_what_mixes_examples_does_not_go_in_one_batch(self, module, between):
         gradients, params = made(module(between))
-        assert gradients.way == "vmap"
+        assert gradients.backend == "vmap"
         for size in (6, NUM):
             moved = furthest(gradients, params, EVERYBODY[:size])
             assert moved <= BOUND.l2_bound * (1 + 1e-5)
         with pytest.raises(ValueError, match=r"'factored' does not work.*example"):
-            assert made(module(between), way="factored")[0].way
+            assert made(module(between), backend="factored")[0].backend
 
     def test_narrow_modules_that_do_not_mix_go_the_quick_way(self):
-        assert made(Narrow())[0].way == "factored"
+        assert made(Narrow())[0].backend == "factored"
 
     def test_words_that_mix_are_seen(self):
         class Mixed(Words):
@@ -307,7 +307,7 @@ class TestMixing:
                 own = super().forward(ids)
                 return own - 0.01 * own.mean(0) if len(ids) > 4 else own
 
-        assert made(Mixed(), ids(4))[0].way == "vmap"
+        assert made(Mixed(), ids(4))[0].backend == "vmap"
 
     def test_words_of_narrow_modules_too(self):
         class Mixed(Words):
@@ -316,7 +316,7 @@ class TestMixing:
                 return own - 3e-5 * own.mean(0)
 
         with pytest.raises(ValueError, match="depends on the other examples"):
-            assert made(Mixed(), ids(4), way="factored")[0].way
+            assert made(Mixed(), ids(4), backend="factored")[0].backend
 
     def test_tried_is_the_chunk_that_will_be_used(self):
         sizes = []
@@ -342,7 +342,7 @@ class TestDraws:
             return functional.dropout(h, 0.02, module.training)
 
         gradients, params = made(Layer(dropped))
-        assert gradients.way == "loop"
+        assert gradients.backend == "loop"
         with pytest.raises(ValueError, match="key"):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
         one = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
@@ -350,18 +350,18 @@ class TestDraws:
         assert all(np.array_equal(one[n], again[n]) for n in one)
         assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 
-    @pytest.mark.parametrize("way", ["factored", "vmap"])
-    def test_no_other_way_is_given(self, way):
+    @pytest.mark.parametrize("backend", ["factored", "vmap"])
+    def test_no_other_backend_is_given(self, backend):
         def rare(_, h):  # nothing is ever dropped, and the stream moves on
             return h * (torch.rand(()) < 2.0)
 
-        with pytest.raises(ValueError, match="only way 'loop' gives every example a stream"):
-            assert made(Layer(rare), way=way)[0].way
+        with pytest.raises(ValueError, match="only backend 'loop' gives every example a stream"):
+            assert made(Layer(rare), backend=backend)[0].backend
 
     def test_layers_of_dropout_are_taken_over(self):
         module = nn.Sequential(Layer(), nn.Dropout(0.02))
         chosen = choose(module, cross_entropy, floats(WIDTH), labels())
-        assert chosen.way == "factored" and chosen.is_random
+        assert chosen.backend == "factored" and chosen.is_random
 
 
 class TestPenalties:
@@ -379,17 +379,17 @@ class TestPenalties:
 
     def test_are_in_the_gradient(self):
         gradients, params = self.penalised()
-        assert gradients.way == "loop"
+        assert gradients.backend == "loop"
         total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
         plain = made(Layer())[0].bounded_sum(params, EVERYBODY, Unbounded())
         expected = plain["above.weight"] - NUM * 18 * params["above.weight"]
         np.testing.assert_allclose(total["above.weight"], expected, rtol=1e-4, atol=1e-4)
         assert gap({"": total["below.weight"]}, {"": plain["below.weight"]}) < 1e-6
 
-    @pytest.mark.parametrize("way", ["factored", "vmap"])
-    def test_no_other_way_is_given(self, way):
+    @pytest.mark.parametrize("backend", ["factored", "vmap"])
+    def test_no_other_backend_is_given(self, backend):
         with pytest.raises(ValueError, match="does the loss use a weight"):
-            assert self.penalised(way=way)[0].way
+            assert self.penalised(backend=backend)[0].backend
 
     def test_small_ones_count(self):
         module = Layer()
@@ -397,7 +397,7 @@ class TestPenalties:
         def loss(outputs, targets):
             return functional.cross_entropy(outputs, targets) + 1e-4 * module.above.bias.sum()
 
-        assert made(module, loss=loss)[0].way == "loop"
+        assert made(module, loss=loss)[0].backend == "loop"
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
@@ -408,5 +408,5 @@ def test_params_that_have_diverged_do_not_change_the_way(value):
     made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(6, np.int64))
     params = {name: np.full_like(a, value) for name, a in module_params(module).items()}
     total = made.bounded_sum(params, np.arange(6), Clip(l2_clip_norm=1.0))
-    assert made.way == "factored"
+    assert made.backend == "factored"
     assert all(np.isfinite(array).all() for array in total.values())

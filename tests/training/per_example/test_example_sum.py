@@ -15,7 +15,7 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.backends import SerialCarrier
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.mechanisms import Clip, Rounded, SideInformation
 from fedpriv.rng import Key
@@ -98,10 +98,10 @@ GUIDES = {
 
 
 def run(experiment):
-    parts = build_central(experiment)
-    carrier = SerialCarrier(trainer=parts.trainer, measure=parts.task.evaluate)
-    records, states = zip(*rounds(parts, carrier, KEY), strict=True)
-    return parts, records, states
+    components = build_central(experiment)
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    records, states = zip(*rounds(components, backend, KEY), strict=True)
+    return components, records, states
 
 
 def with_guide(name, **options):
@@ -117,14 +117,17 @@ def flat(state):
 def test_every_guide_trains_under_either_bound(name, bound):
     """One option exchanges clipping for normalisation in any of them."""
     options = {"bound": bound, "normalise-regulariser": 0.01 if bound == "normalise" else 0.0}
-    parts, records, states = run(with_guide(name, **options))
+    components, records, states = run(with_guide(name, **options))
     assert len(records) == 6 and np.isfinite(flat(states[-1])).all()
     assert not np.array_equal(flat(states[-1]), flat(states[-2]))
     spent = records[-1].released.epsilon
     if name == "ideal":  # clean gradients: no ε, though there is noise
-        assert not parts.plan.is_private and spent is None
+        assert not components.plan.is_private and spent is None
     else:
-        assert spent == parts.plan.epsilon(6).value and parts.plan.epsilon(6).unit == "example"
+        assert (
+            spent == components.plan.epsilon(6).value
+            and components.plan.epsilon(6).unit == "example"
+        )
     again = run(with_guide(name, **options))[2]
     np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
 
@@ -161,7 +164,7 @@ def test_one_user_with_one_record_and_one_step_is_an_example():
     )
     weight = rng.normal(size=DIM).astype(np.float32)
     bound, cohort = Clip(l2_clip_norm=0.7), tuple(map(str, range(3, 23)))
-    federated = SerialCarrier(trainer=trainer, data=Users()).partial_sum(
+    federated = SerialBackend(trainer=trainer, data=Users()).partial_sum(
         params={"weight": weight[None]}, bound=bound, cohort=cohort, key=KEY, round_num=1, attempt=1
     )
     central = CentralSum(gradients=LinearRegressionGradients(x, y), num_examples=40)
@@ -171,24 +174,26 @@ def test_one_user_with_one_record_and_one_step_is_an_example():
 
 
 def test_an_empty_batch_releases_its_noise():
-    parts = build_central(BASE)
-    total = parts.trainer.partial_sum(
-        params=parts.task.init_params(KEY), bound=parts.bound, cohort=(), key=KEY
+    components = build_central(BASE)
+    total = components.trainer.partial_sum(
+        params=components.task.init_params(KEY), bound=components.bound, cohort=(), key=KEY
     )
     assert tree.l2_norm(total.total) == 0.0 and total.num_users == 0
-    state = parts.round.init(parts.task.init_params(KEY))
-    after = parts.round.next(state, total, parts.round.noise(state.params, KEY))
+    state = components.round.init(components.task.init_params(KEY))
+    after = components.round.next(state, total, components.round.noise(state.params, KEY))
     assert after.update_norm > 0
 
 
 def test_what_is_released_is_the_sum_and_noise_over_the_expected_batch():
-    parts = build_central(BASE.with_options({"noise": "none"}))
+    components = build_central(BASE.with_options({"noise": "none"}))
     params = {n: np.full(s, 0.1, np.float32) for n, s in SHAPES.items()}
     cohort = example_ids(NUM)[:50]
-    total = parts.trainer.partial_sum(params=params, bound=parts.bound, cohort=cohort, key=KEY)
-    state = parts.round.init({n: a.copy() for n, a in params.items()})
-    noise = parts.round.noise(state.params, KEY)
-    after = parts.round.next(state, total, noise)
+    total = components.trainer.partial_sum(
+        params=params, bound=components.bound, cohort=cohort, key=KEY
+    )
+    state = components.round.init({n: a.copy() for n, a in params.items()})
+    noise = components.round.noise(state.params, KEY)
+    after = components.round.next(state, total, noise)
     for name in SHAPES:  # 50 were drawn, 20 expected: the denominator stays 20
         step = after.params[name] - params[name]
         np.testing.assert_allclose(step, 0.5 * total.total[name] / 20, rtol=1e-5, atol=1e-7)
@@ -209,14 +214,16 @@ class TestMicroBatches:
         return np.concatenate([done.total[n] for n in sorted(SHAPES)])
 
     def test_an_example_moves_the_sum_by_twice_the_bound_and_no_more(self):
-        parts = build_central(self.EXPERIMENT)
-        assert parts.trainer.num_groups == 5
+        components = build_central(self.EXPERIMENT)
+        assert components.trainer.num_groups == 5
         moved = []
         for round_num in range(20):
             drawn = list(range(round_num, 60))
-            whole = self.total(drawn, parts.trainer, round_num)
+            whole = self.total(drawn, components.trainer, round_num)
             for left_out in drawn[::7]:
-                rest = self.total([i for i in drawn if i != left_out], parts.trainer, round_num)
+                rest = self.total(
+                    [i for i in drawn if i != left_out], components.trainer, round_num
+                )
                 moved.append(np.linalg.norm(whole - rest))
         assert max(moved) <= 2 * 0.01 * (1 + 1e-6)
 
@@ -237,11 +244,11 @@ class TestMicroBatches:
         assert abs(sums[0] - sums[1]) == pytest.approx(0.02, rel=1e-5)
 
     def test_the_plan_pays_for_it(self):
-        parts, alone = build_central(self.EXPERIMENT), build_central(BASE)
-        assert parts.plan.sensitivity == 2 * alone.plan.sensitivity == 0.6
-        assert parts.plan.stddev == 2 * alone.plan.stddev
-        assert parts.plan.epsilon(6) == alone.plan.epsilon(6)
-        assert parts.plan.denominator == 5
+        components, alone = build_central(self.EXPERIMENT), build_central(BASE)
+        assert components.plan.sensitivity == 2 * alone.plan.sensitivity == 0.6
+        assert components.plan.stddev == 2 * alone.plan.stddev
+        assert components.plan.epsilon(6) == alone.plan.epsilon(6)
+        assert components.plan.denominator == 5
 
     def test_the_papers_noise_is_half_as_much_of_that(self):
         """IMDB: σ = 1 to the clip norm is 0.5 to the sensitivity; the authors counted 1.51."""
@@ -279,10 +286,10 @@ class TestRefusals:
             build_central(BASE.with_options({"guide": "r-pub"}), bare)
 
     def test_no_grid(self):
-        parts = build_central(BASE)
+        components = build_central(BASE)
         with pytest.raises(ValueError, match="exact-sum false"):
-            parts.trainer.partial_sum(
-                params=parts.task.init_params(KEY),
+            components.trainer.partial_sum(
+                params=components.task.init_params(KEY),
                 bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
                 cohort=("1",),
                 key=KEY,
@@ -354,7 +361,7 @@ class TestIdeal:
         options = {"micro-batch": micro_batch}
         twin = build_central(BASE.with_options(options))
         ideal = build_central(BASE.with_options({**options, "guide": "ideal"}))
-        assert ideal.round.unpromised_stddev == twin.plan.stddev == 0.15 * min(micro_batch, 2)
+        assert ideal.round.nonprivate_stddev == twin.plan.stddev == 0.15 * min(micro_batch, 2)
         params = {"weight": np.zeros((500, 200), np.float32)}
         found = ideal.round.noise(params, KEY)["weight"]
         np.testing.assert_array_equal(found, twin.round.noise(params, KEY)["weight"])
@@ -372,8 +379,8 @@ class TestPublicLooks:
     def looks(self, **options):
         public = recording(20, 1)
         experiment = BASE.with_options({"guide": "public-rmsprop", "public-batch": 5, **options})
-        parts = build_central(experiment, replace(task(), public=public))
-        list(rounds(parts, SerialCarrier(trainer=parts.trainer), KEY))
+        components = build_central(experiment, replace(task(), public=public))
+        list(rounds(components, SerialBackend(trainer=components.trainer), KEY))
         return public.looks
 
     @pytest.mark.parametrize("guide", ["public-adam", "r-pub", "mirror-descent"])
@@ -472,7 +479,7 @@ class TestWhatIsNotFinite:
     def test_when_params_have_diverged_everybody_fails(self, kind, bad):
         gradients, params = spoilt(kind, bad)
         gone = {name: np.full_like(array, np.nan) for name, array in params.items()}
-        self.total(gradients, params, (0, 1))  # a module chooses its way at params it can use
+        self.total(gradients, params, (0, 1))  # a module chooses its backend at params it can use
         found = self.total(gradients, gone, range(7))
         assert found.num_failed == 7 and not any(np.any(a) for a in found.total.values())
         assert self.total(gradients, params, (0, 1)).num_failed == 0  # each sum for itself
@@ -512,11 +519,11 @@ class TestCountedFailures:
 
 def test_a_run_says_how_many_examples_failed():
     gradients, _ = spoilt("logistic", np.nan)
-    parts = build_central(
+    components = build_central(
         BASE.with_options({"batch-size": 30, "noise": "none"}),
         replace(task(), train=gradients, num_train=30),
     )
-    records = [r for r, _ in rounds(parts, SerialCarrier(trainer=parts.trainer), KEY)]
+    records = [r for r, _ in rounds(components, SerialBackend(trainer=components.trainer), KEY)]
     assert [r.diagnostics.cohort_size for r in records] == [30] * 6
     assert [r.diagnostics.num_failed for r in records] == [2] * 6
 

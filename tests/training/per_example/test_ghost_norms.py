@@ -56,8 +56,10 @@ def cancelling(large, small, seed=0, number=3):
     return np.stack([3 * v, -v, -2 * v, tail], axis=1).astype(np.float32)
 
 
-def gradients(module, x, way=None):
-    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(len(x), int), way=way)
+def gradients(module, x, backend=None):
+    made = ModuleGradients(
+        module, nn.functional.cross_entropy, x, np.zeros(len(x), int), backend=backend
+    )
     zeros = {name: np.zeros_like(array) for name, array in module_params(module).items()}
     return made, zeros
 
@@ -80,7 +82,7 @@ SIZES = [(1.0, 1.0), (1e4, 1.0), (1e8, 1.0), (1e10, 1.0), (1.0, 1e-5), (1.0, 1e-
 @pytest.mark.parametrize("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])
 def test_one_example_over_time_stays_within_the_bound(bound, large, small, change):
     made, params = gradients(OverTime(), cancelling(large, small, number=1))
-    assert made.way == "factored"
+    assert made.backend == "factored"
     total = made.bounded_sum(params, np.arange(1), change(bound))
     assert length(total) <= 0.1 * (1 + SLACK)
 
@@ -98,7 +100,7 @@ def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
             return self.dense(x)
 
     made, params = gradients(Plain(), cancelling(large, small, number=1)[0])
-    assert made.way == "factored"
+    assert made.backend == "factored"
     total = made.grouped_sum(params, [np.arange(4)], change(bound))
     assert length(total) <= 0.1 * (1 + SLACK)
 

@@ -1,4 +1,4 @@
-"""Bounded sums over single examples: every way finds the same, and the laws of the bound hold."""
+"""Bounded sums over single examples: every backend agrees, and the laws of the bound hold."""
 
 import logging
 
@@ -141,14 +141,14 @@ EVERYBODY = np.arange(NUM)
 
 
 def test_each_model_goes_the_quick_way():
-    assert {name: built(name)[0].way for name in MODELS} == dict.fromkeys(MODELS, "factored")
+    assert {name: built(name)[0].backend for name in MODELS} == dict.fromkeys(MODELS, "factored")
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("other", ["vmap", "loop"])
 def test_every_way_finds_the_same(name, other):
-    quick, params = built(name, way="factored")
-    slow, _ = built(name, way=other)
+    quick, params = built(name, backend="factored")
+    slow, _ = built(name, backend=other)
     index = np.array([8, 2, 10, 3, 0, 7])
     for bound in bounds_of(params):
         expected = slow.bounded_sum(params, index, bound, KEY)
@@ -158,9 +158,9 @@ def test_every_way_finds_the_same(name, other):
 
 
 @pytest.mark.parametrize("name", ["mlp", "sequences", "lstm", "convolutions"])
-@pytest.mark.parametrize("way", ["factored", "vmap"])
-def test_an_example_alone_is_bounded_as_its_update_is(name, way):
-    gradients, params = built(name, way=way)
+@pytest.mark.parametrize("backend", ["factored", "vmap"])
+def test_an_example_alone_is_bounded_as_its_update_is(name, backend):
+    gradients, params = built(name, backend=backend)
     for bound in bounds_of(params):
         raw = gradients.bounded_sum(params, np.array([4]), Unbounded(), KEY)
         update = {n: a.astype(np.float32) for n, a in raw.items()}
@@ -168,9 +168,9 @@ def test_an_example_alone_is_bounded_as_its_update_is(name, way):
         assert gap(found, bound.apply(update)) < 1e-5, bound
 
 
-@pytest.mark.parametrize("way", ["factored", "vmap", "loop"])
-def test_the_sum_without_a_bound_is_minus_the_gradient(way):
-    gradients, params = built("mlp", way=way)
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_the_sum_without_a_bound_is_minus_the_gradient(backend):
+    gradients, params = built("mlp", backend=backend)
     total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
     mean = gradients.gradient(params, EVERYBODY)
     assert all(a.dtype == np.float32 for a in mean.values())
@@ -190,10 +190,10 @@ def test_mean_gradient_does_not_depend_on_chunks():
 
 
 @pytest.mark.parametrize("name", ["mlp", "long sequences", "convolutions", "lstm"])
-@pytest.mark.parametrize("way", ["factored", "vmap"])
+@pytest.mark.parametrize("backend", ["factored", "vmap"])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_no_example_leaves_the_bound(name, way, scale):
-    gradients, params = built(name, way=way)
+def test_no_example_leaves_the_bound(name, backend, scale):
+    gradients, params = built(name, backend=backend)
     steep = {n: p * np.float32(scale) for n, p in params.items()}
     for bound in bounds_of(params):
         for position in EVERYBODY:
@@ -202,9 +202,9 @@ def test_no_example_leaves_the_bound(name, way, scale):
 
 
 @pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "partly frozen", "lstm"])
-@pytest.mark.parametrize("way", ["factored", "vmap", "loop"])
-def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, way):
-    gradients, params = built(name, way=way)
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, backend):
+    gradients, params = built(name, backend=backend)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
     total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
     singles = [gradients.bounded_sum(params, np.array([i]), bound, KEY) for i in EVERYBODY]
@@ -217,20 +217,20 @@ def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, way):
 
 
 @pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "lstm"])
-@pytest.mark.parametrize("way", ["factored", "vmap", "loop"])
-def test_chunks_do_not_matter(name, way):
-    whole, params = built(name, way=way)
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_chunks_do_not_matter(name, backend):
+    whole, params = built(name, backend=backend)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
     expected = whole.bounded_sum(params, EVERYBODY, bound, KEY)
     for chunk in (1, 3, 5, 100):
-        parts, _ = built(name, way=way, chunk=chunk)
+        parts, _ = built(name, backend=backend, chunk=chunk)
         assert gap(parts.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-6
 
 
-@pytest.mark.parametrize("way", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
-def test_what_is_not_finite_contributes_zero_alone(way, bad, caplog):
-    gradients, params = built("mlp", way=way)
+def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
+    gradients, params = built("mlp", backend=backend)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
     gradients._x[3] = bad
     if bad == 3e38:  # finite inputs, saturated layers: only the products overflow
@@ -252,9 +252,9 @@ def test_a_group_with_such_an_example_contributes_zero():
     assert gap(gradients.grouped_sum(params, groups, bound), expected) < 1e-6
 
 
-@pytest.mark.parametrize("way", ["factored", "vmap", "loop"])
-def test_an_empty_batch_gives_zeros(way):
-    gradients, params = built("mlp", way=way)
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_an_empty_batch_gives_zeros(backend):
+    gradients, params = built("mlp", backend=backend)
     nobody = np.array([], np.int64)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
     for total in (
@@ -302,10 +302,10 @@ def test_groups_of_one_are_examples(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("way", ["factored", "vmap"])
+@pytest.mark.parametrize("backend", ["factored", "vmap"])
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_groups_contribute_their_bounded_means(name, way, chunk):
-    gradients, params = built(name, way=way, chunk=chunk)
+def test_groups_contribute_their_bounded_means(name, backend, chunk):
+    gradients, params = built(name, backend=backend, chunk=chunk)
     groups = [np.array(g) for g in ([5, 1, 2], [0], [3, 4], [6, 7, 8, 9, 10])]
     for bound in bounds_of(params):
         expected = tree.zeros(params)
@@ -320,8 +320,8 @@ def test_groups_contribute_their_bounded_means(name, way, chunk):
 
 def test_autoencoder():
     quick, params = autoencoder()
-    slow, _ = autoencoder(way="loop")
-    assert quick.way == "factored"
+    slow, _ = autoencoder(backend="loop")
+    assert quick.backend == "factored"
     for bound in bounds_of(params):
         expected = slow.bounded_sum(params, EVERYBODY, bound)
         assert gap(quick.bounded_sum(params, EVERYBODY, bound), expected) < 1e-5
@@ -363,14 +363,14 @@ def test_chunks_are_as_large_as_memory_allows():
     assert small._chosen().chunk == large._chosen().chunk == 1024
     wide = nn.Linear(3000, 3000)
     x, y = np.zeros((4, 3000), np.float32), np.zeros((4, 3000), np.float32)
-    for way, chunk in (("factored", 1024), ("vmap", 3), ("loop", 3)):
-        made = ModuleGradients(wide, functional.mse_loss, x, y, way=way)
+    for backend, chunk in (("factored", 1024), ("vmap", 3), ("loop", 3)):
+        made = ModuleGradients(wide, functional.mse_loss, x, y, backend=backend)
         assert made._chosen().chunk == chunk
 
 
 def test_the_processs_own_generator_is_left_alone():
-    for way in ("factored", "vmap", "loop"):
-        gradients, params = built("partly frozen", way=way)
+    for backend in ("factored", "vmap", "loop"):
+        gradients, params = built("partly frozen", backend=backend)
         before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
         gradients.bounded_sum(params, EVERYBODY, Unbounded(), KEY)
         gradients.gradient(params, EVERYBODY, KEY)
@@ -421,7 +421,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("kind", "way"),
+    ("kind", "backend"),
     [
         ("past its layer", "vmap"),
         ("functional dropout", "loop"),
@@ -435,17 +435,17 @@ class Odd(nn.Module):
         ("mixes examples", "vmap"),
     ],
 )
-def test_what_no_rule_covers_goes_a_safe_way(kind, way):
+def test_what_no_rule_covers_goes_to_a_safe_backend(kind, backend):
     torch.manual_seed(0)
     module, rng = Odd(kind), np.random.default_rng(0)
     x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
     gradients = ModuleGradients(module, cross_entropy, x, y)
     params, bound = module_params(module), Clip(l2_clip_norm=0.7)
-    assert gradients.way == way
-    if way == "factored":
+    assert gradients.backend == backend
+    if backend == "factored":
         return
     with pytest.raises(ValueError, match="'factored' does not work"):
-        ModuleGradients(module, cross_entropy, x, y, way="factored").bounded_sum(
+        ModuleGradients(module, cross_entropy, x, y, backend="factored").bounded_sum(
             params, EVERYBODY, bound, KEY
         )
     total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
@@ -460,7 +460,7 @@ def test_choosing_a_way_draws_nothing_from_the_process():
     x, y = floats(12)(np.random.default_rng(0)), np.zeros(NUM, np.int64)
     gradients = ModuleGradients(nn.Sequential(nn.Linear(12, 12), nn.RReLU()), cross_entropy, x, y)
     before = torch.random.get_rng_state()
-    assert gradients.way == "loop"
+    assert gradients.backend == "loop"
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -473,10 +473,10 @@ def test_a_loss_that_mixes_examples_is_taken_apart():
     module = nn.Linear(12, CLASSES)
     params = module_params(module)
     sums = [
-        ModuleGradients(module, weighted, x, y, way=way).bounded_sum(
+        ModuleGradients(module, weighted, x, y, backend=backend).bounded_sum(
             params, EVERYBODY, Clip(l2_clip_norm=0.7)
         )
-        for way in ("factored", "loop")
+        for backend in ("factored", "loop")
     ]
     assert gap(*sums) < 1e-5
 
@@ -500,8 +500,8 @@ def test_wrong_arguments_are_named():
         ModuleGradients(module, cross_entropy, x, y[:2])
     with pytest.raises(ValueError, match="chunk 0"):
         ModuleGradients(module, cross_entropy, x, y, chunk=0)
-    with pytest.raises(ValueError, match="way 'quick'"):
-        ModuleGradients(module, cross_entropy, x, y, way="quick")
+    with pytest.raises(ValueError, match="backend 'quick'"):
+        ModuleGradients(module, cross_entropy, x, y, backend="quick")
     with pytest.raises(ValueError, match="BatchNorm1d"):
         ModuleGradients(nn.BatchNorm1d(12), cross_entropy, x, y)
     gradients = ModuleGradients(module, cross_entropy, x, y)
