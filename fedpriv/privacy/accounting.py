@@ -12,7 +12,14 @@ gaussian                    Gaussian(σ)                                  PLD, R
 poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, RDP under add-remove
 truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
 fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
+pure                        ε₀, composed by adding up; at δ > 0 also in   composition (δ = 0), PLD
+                            a privacy loss distribution
+zcdp                        ZCDp(ρ)                                      RDP
+nonprivate                  NonPrivate                                   none: ε = ∞
 ==========================  ===========================================  =======================
+
+Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ > 0, the smaller of
+that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
 
 Replacing a user moves the sum by up to twice the bound. dp-accounting's PLD accountant counts
 that itself, its RDP accountant (0.6.0) does not, so RDP under replace-one is fed σ/2; tests pin
@@ -29,7 +36,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +44,7 @@ import numpy as np
 from absl import logging as absl_logging
 
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.numbers import positive_int, probability
+from fedpriv.privacy.numbers import finite_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:
@@ -63,7 +70,8 @@ class Epsilon:
         value: The headline ε; infinite when nothing is promised.
         delta: Its δ.
         relation: The neighbouring relation.
-        accountant: Who computed `value`: "PLD", "RDP", or "none" when it is infinite by nature.
+        accountant: Who computed `value`: "PLD", "RDP", "composition" for a sum of pure ε, or "none"
+            when it is infinite by nature.
         rdp: The RDP figure beside it, or None where RDP prices no such event.
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
@@ -153,7 +161,7 @@ def epsilon_of(
 
     Args:
         charges: Pairs of an event and how often it was charged.
-        delta: δ, strictly between 0 and 1.
+        delta: δ, strictly between 0 and 1; 0 where every event is pure.
         relation: The neighbouring relation.
         num_rounds: As for `epsilon`.
 
@@ -166,9 +174,28 @@ def epsilon_of(
             raise ValueError(f"{event!r} is not an Event; build one with cohort_event(...)")
         groups[event] = groups.get(event, 0) + (0 if count == 0 else positive_int("count", count))
     rounds = sum(groups.values()) if num_rounds is None else positive_int("num_rounds", num_rounds)
-    return _epsilon(
-        tuple(groups.items()), probability("delta", delta), Relation.of(relation), max(rounds, 1)
-    )
+    related = Relation.of(relation)
+    if any(count and not event.is_private for event, count in groups.items()):
+        return Epsilon(
+            value=math.inf,
+            delta=checked_delta(delta, groups),
+            relation=related,
+            accountant="none",
+            reason="no noise is added",
+        )
+    return _epsilon(tuple(groups.items()), checked_delta(delta, groups), related, max(rounds, 1))
+
+
+def checked_delta(delta: float, events: Collection[Event]) -> float:
+    """Return δ for these events, a built-in float.
+
+    Raises:
+        ValueError: If it is not strictly between 0 and 1; nor 0 beside pure answers alone.
+    """
+    pure = bool(events) and all(event.kind == "pure" for event in events)
+    if pure and finite_float("delta", delta) == 0.0:
+        return 0.0
+    return probability("delta", delta)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -182,20 +209,29 @@ def _epsilon(
             "out changes who else is drawn; use relation 'replace-one', or poisson "
             "sampling"
         )
+    summed = _pure_epsilon(groups)
+    fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
     if not groups:
-        return Epsilon(
-            value=0.0, delta=delta, relation=relation, rdp=0.0, accountant="RDP" if fixed else "PLD"
-        )
+        accountant = "composition" if delta == 0.0 else "RDP" if fixed else "PLD"
+        rdp = None if delta == 0.0 else 0.0
+        return Epsilon(value=0.0, delta=delta, relation=relation, rdp=rdp, accountant=accountant)
+    if delta == 0.0:
+        assert summed is not None
+        return Epsilon(value=summed, delta=0.0, relation=relation, accountant="composition")
     rdp = _rdp_epsilon(groups, delta, relation)
     if fixed:
         if rdp is None:
             raise ValueError(
-                "fixed-size and capped cohorts in one ledger: no accountant prices "
-                "both; run them as two plans"
+                "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
+                "that it does not (capped cohorts) in one ledger; run them as two plans"
             )
         return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
     value = _pld_epsilon(groups, delta, relation, num_rounds)
+    if summed is not None and summed <= value:
+        return Epsilon(
+            value=summed, delta=delta, relation=relation, rdp=rdp, accountant="composition"
+        )
     return Epsilon(
         value=value,
         delta=delta,
@@ -204,6 +240,13 @@ def _epsilon(
         accountant="PLD",
         reason="beyond what the accountant can resolve" if math.isinf(value) else "",
     )
+
+
+def _pure_epsilon(groups: tuple[tuple[Event, int], ...]) -> float | None:
+    """Return the sum of pure ε, or None where an answer is not pure."""
+    if not groups or any(event.epsilon is None for event, _ in groups):
+        return None
+    return math.fsum(count * event.epsilon for event, count in groups if event.epsilon is not None)
 
 
 def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relation) -> float:
@@ -252,21 +295,25 @@ def _one_loss(
     event: Event, relation: Relation, interval: float, count: int
 ) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
+    from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     theirs = relation._theirs
+    if event.epsilon is not None:
+        told = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
+        return pld.from_privacy_parameters(told, value_discretization_interval=interval)
     if event.kind == "truncated-poisson-gaussian":
         assert event.num_users and event.sampling_prob and event.cap
         return pld.from_truncated_subsampled_gaussian_mechanism(
             event.num_users,
             event.sampling_prob,
             event.cap,
-            event.noise_multiplier,
+            event.sigma,
             value_discretization_interval=interval,
             neighboring_relation=theirs,
         )
     return pld.from_gaussian_mechanism(
-        event.noise_multiplier / math.sqrt(count),
+        event.sigma / math.sqrt(count),
         value_discretization_interval=interval,
         sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
         neighboring_relation=theirs,
@@ -280,7 +327,12 @@ def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
     will be small, with h between 1e-4 and 1e-3; then widen until one charge's loss fits 150 000
     cells (a second) and the composed loss a few million (600 MB at most).
     """
-    sigma, rounds, prob = event.noise_multiplier, num_rounds, event.sampling_prob or 1.0
+    if event.epsilon is not None:
+        # An ε-DP answer loses no more than Gaussian noise of σ = 2/ε would, for this purpose.
+        sigma = min(max(2.0 / event.epsilon, 0.01), 1e5)
+    else:
+        sigma = event.sigma
+    rounds, prob = num_rounds, event.sampling_prob or 1.0
     if event.kind == "gaussian":
         sigma, rounds = sigma / math.sqrt(rounds), 1
     if relation is Relation.REPLACE_ONE:

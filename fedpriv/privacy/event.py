@@ -1,7 +1,20 @@
-"""What one charge did: an event in four kinds and built-in numbers, and the relation it is told in.
+"""What one charge did: an event of a few kinds and built-in numbers, and its neighbouring relation.
 
-σ is the noise multiplier: the standard deviation of the noise on the *sum* over the l2 bound of
-one user's vector. Events are values; what they cost is computed in `fedpriv.privacy.accounting`.
+==========================  =====================  ==============================================
+kind                        numbers                one charge is
+==========================  =====================  ==============================================
+gaussian                    σ                      Gaussian noise on the sum over everybody
+poisson-gaussian            σ, q                   the same over a Poisson cohort
+truncated-poisson-gaussian  σ, q, n, cap           the same over a Poisson cohort with a cap
+fixed-size-gaussian         σ, n, size             the same over a cohort of fixed size
+pure                        ε                      any ε-DP answer, δ = 0
+zcdp                        ρ                      any ρ-zCDP answer (Bun and Steinke 2016)
+nonprivate                  (none)                 an answer that nothing protects: ε = ∞
+==========================  =====================  ==============================================
+
+σ is the noise multiplier: the standard deviation of the noise on the *sum* over its sensitivity. A
+charge may be of a whole run: noise that is correlated over rounds is charged once, for all of its
+rows together. Events are values; what they cost is computed in `fedpriv.privacy.accounting`.
 They travel as our own JSON with a whitelist of kinds, never as dp-accounting's named tuples, whose
 reader imports and calls whatever the data names.
 """
@@ -20,13 +33,31 @@ if TYPE_CHECKING:
     import dp_accounting
 
 EventKind = Literal[
-    "gaussian", "poisson-gaussian", "truncated-poisson-gaussian", "fixed-size-gaussian"
+    "gaussian",
+    "poisson-gaussian",
+    "truncated-poisson-gaussian",
+    "fixed-size-gaussian",
+    "pure",
+    "zcdp",
+    "nonprivate",
 ]
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "gaussian": (),
-    "poisson-gaussian": ("sampling_prob",),
-    "truncated-poisson-gaussian": ("sampling_prob", "num_users", "cap"),
-    "fixed-size-gaussian": ("num_users", "size"),
+    "gaussian": ("noise_multiplier",),
+    "poisson-gaussian": ("noise_multiplier", "sampling_prob"),
+    "truncated-poisson-gaussian": ("noise_multiplier", "sampling_prob", "num_users", "cap"),
+    "fixed-size-gaussian": ("noise_multiplier", "num_users", "size"),
+    "pure": ("epsilon",),
+    "zcdp": ("rho",),
+    "nonprivate": (),
+}
+_CHECKS = {
+    "noise_multiplier": positive_float,
+    "sampling_prob": positive_float,
+    "num_users": positive_int,
+    "cap": positive_int,
+    "size": positive_int,
+    "epsilon": positive_float,
+    "rho": positive_float,
 }
 SMALLEST_NOISE_MULTIPLIER = 0.01
 LARGEST_NOISE_MULTIPLIER = 1e5
@@ -67,45 +98,37 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One charge: what was drawn and how much noise was added to the bounded sum.
+    """One charge: what was drawn and how its answer was protected.
 
     Attributes:
-        kind: One of the four kinds above; nothing else can be written or read.
-        noise_multiplier: σ, between 0.01 and 100000.
+        kind: One of the kinds above; nothing else can be written or read.
+        noise_multiplier: σ, between 0.01 and 100000 (the Gaussian kinds).
         sampling_prob: Probability that a user is drawn (the two Poisson kinds).
         num_users: Size of the roster (truncated and fixed-size kinds).
         cap: Largest cohort (truncated kind).
         size: Cohort size (fixed-size kind).
+        epsilon: ε of a pure answer.
+        rho: ρ of a zCDP answer.
 
     Raises:
         ValueError: If a number is missing, superfluous, not finite or out of range.
     """
 
     kind: EventKind
-    noise_multiplier: float
+    noise_multiplier: float | None = None
     sampling_prob: float | None = None
     num_users: int | None = None
     cap: int | None = None
     size: int | None = None
+    epsilon: float | None = None
+    rho: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(EventKind):
             raise ValueError(
                 f"event kind {self.kind!r} is unknown; give one of {', '.join(_FIELDS)}"
             )
-        sigma = positive_float("noise_multiplier", self.noise_multiplier)
-        if sigma < SMALLEST_NOISE_MULTIPLIER:
-            raise ValueError(
-                f"noise_multiplier {sigma} is below {SMALLEST_NOISE_MULTIPLIER}, where ε runs into "
-                "the thousands a round; raise it, or ask for noise 'none'"
-            )
-        if sigma > LARGEST_NOISE_MULTIPLIER:
-            raise ValueError(
-                f"noise_multiplier {sigma} is above {LARGEST_NOISE_MULTIPLIER:g}, where nothing "
-                "but noise is left; lower it"
-            )
-        object.__setattr__(self, "noise_multiplier", sigma)
-        for name in ("sampling_prob", "num_users", "cap", "size"):
+        for name, check in _CHECKS.items():
             value, wanted = getattr(self, name), name in _FIELDS[self.kind]
             if wanted == (value is None):
                 raise ValueError(
@@ -113,8 +136,8 @@ class Event:
                     + ("" if wanted else f" ({value!r} given); leave it out")
                 )
             if wanted:
-                check = positive_float if name == "sampling_prob" else positive_int
                 object.__setattr__(self, name, check(name, value))
+        _check_sigma(self.noise_multiplier)
         if self.sampling_prob is not None and self.sampling_prob > 1.0:
             raise ValueError(
                 f"sampling_prob {self.sampling_prob} is above 1; give expected cohort over users"
@@ -124,14 +147,34 @@ class Event:
             if value is not None and self.num_users is not None and value > self.num_users:
                 raise ValueError(f"{name} {value} is above the {self.num_users} users; lower it")
 
+    @property
+    def is_private(self) -> bool:
+        """Whether its ε is finite."""
+        return self.kind != "nonprivate"
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it is cheaper because its cohort stays secret."""
+        return self.sampling_prob is not None or self.size is not None
+
+    @property
+    def sigma(self) -> float:
+        """σ of a Gaussian kind.
+
+        Raises:
+            ValueError: If it is of another kind.
+        """
+        if self.noise_multiplier is None:
+            raise ValueError(f"a {self.kind} event has no noise multiplier")
+        return self.noise_multiplier
+
     def to_json(self) -> dict[str, Any]:
         """Return the event as plain JSON values, the given fields only.
 
         >>> Event(kind="gaussian", noise_multiplier=2).to_json()
         {'kind': 'gaussian', 'noise_multiplier': 2.0}
         """
-        names = ("noise_multiplier", *_FIELDS[self.kind])
-        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
+        return {"kind": self.kind, **{name: getattr(self, name) for name in _FIELDS[self.kind]}}
 
     @classmethod
     def from_json(cls, value: Any) -> Event:
@@ -146,7 +189,7 @@ class Event:
             raise ValueError(
                 f"event kind {value['kind']!r} is unknown; known are {', '.join(_FIELDS)}"
             )
-        names = {"kind", "noise_multiplier", *_FIELDS[value["kind"]]}
+        names = {"kind", *_FIELDS[value["kind"]]}
         if set(value) != names:
             raise ValueError(
                 f"a {value['kind']} event has the fields {sorted(names)}, "
@@ -166,27 +209,54 @@ class Event:
         """
         import dp_accounting
 
-        sigma = self.noise_multiplier
+        match self.kind:
+            case "nonprivate":
+                return dp_accounting.NonPrivateDpEvent()
+            case "zcdp":
+                return dp_accounting.ZCDpEvent(rho=self.rho)
+            case "pure":
+                # ε-DP is ε²/2-zCDP (Bun and Steinke 2016, Proposition 1.4).
+                assert self.epsilon is not None
+                return dp_accounting.ZCDpEvent(rho=0.5 * self.epsilon**2)
+        sigma = self.sigma
         if accountant == "RDP" and relation is Relation.REPLACE_ONE:
             sigma = sigma / 2.0
         gaussian = dp_accounting.GaussianDpEvent(sigma)
-        given: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
         if self.kind == "gaussian":
             return gaussian
         if self.kind == "poisson-gaussian":
             return dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=given["sampling_prob"], event=gaussian
+                sampling_probability=self.sampling_prob, event=gaussian
             )
         if self.kind == "truncated-poisson-gaussian":
             return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-                dataset_size=given["num_users"],
-                sampling_probability=given["sampling_prob"],
-                truncated_batch_size=given["cap"],
+                dataset_size=self.num_users,
+                sampling_probability=self.sampling_prob,
+                truncated_batch_size=self.cap,
                 noise_multiplier=sigma,
             )
         return dp_accounting.SampledWithoutReplacementDpEvent(
-            source_dataset_size=given["num_users"], sample_size=given["size"], event=gaussian
+            source_dataset_size=self.num_users, sample_size=self.size, event=gaussian
         )
+
+
+def _check_sigma(sigma: float | None) -> None:
+    if sigma is None:
+        return
+    if sigma < SMALLEST_NOISE_MULTIPLIER:
+        raise ValueError(
+            f"noise_multiplier {sigma} is below {SMALLEST_NOISE_MULTIPLIER}, where ε runs into "
+            "the thousands a round; raise it, or ask for noise 'none'"
+        )
+    if sigma > LARGEST_NOISE_MULTIPLIER:
+        raise ValueError(
+            f"noise_multiplier {sigma} is above {LARGEST_NOISE_MULTIPLIER:g}, where nothing "
+            "but noise is left; lower it"
+        )
+
+
+NONPRIVATE = Event(kind="nonprivate")
+"""What a charge without noise does, and what looks at private data without any: ε = ∞."""
 
 
 def cohort_event(
