@@ -28,7 +28,7 @@ from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
@@ -109,7 +109,7 @@ METHODS = {
 def plan(method: Method, steps: int | None = None) -> Plan:
     """Return what Poisson batches of the same mean would promise."""
     private = method.private
-    return Plan(
+    return cohort_plan(
         num_users=NUM_EXAMPLES,
         expected_cohort_size=BATCH,
         num_rounds=steps or method.steps,

@@ -155,7 +155,7 @@ def plan_with_noise(experiment: BaseOptions, arguments: Mapping[str, Any]) -> Pl
     if experiment.noise_multiplier is None:
         if experiment.target_epsilon is None:
             raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        return Plan.calibrated(**arguments, target_epsilon=experiment.target_epsilon)
+        return calibrated_plan(**arguments, target_epsilon=experiment.target_epsilon)
     return Plan(
         **arguments,
         noise="gaussian",

@@ -64,6 +64,11 @@ class Bound(Protocol):
     """What turns any update into one of certified norm."""
 
     @property
+    def name(self) -> str | None:
+        """What options and plans call it; None for one that they have no name for."""
+        ...
+
+    @property
     def l2_bound(self) -> float:
         """The l2 norm, over all tensors concatenated, that no output exceeds."""
         ...
@@ -188,6 +193,11 @@ class Clip(_Plain):
         object.__setattr__(self, "l2_clip_norm", _positive("l2_clip_norm", self.l2_clip_norm))
 
     @property
+    def name(self) -> str:
+        """Its name."""
+        return "clip"
+
+    @property
     def l2_bound(self) -> float:
         """C."""
         return self.l2_clip_norm
@@ -222,6 +232,11 @@ class Normalise(_Plain):
             raise ValueError(f"regulariser {self.regulariser!r} must be 0 or positive")
 
     @property
+    def name(self) -> str:
+        """Its name."""
+        return "normalise"
+
+    @property
     def l2_bound(self) -> float:
         """C."""
         return self.l2_clip_norm
@@ -238,6 +253,11 @@ class Normalise(_Plain):
 @dataclass(frozen=True, slots=True)
 class Unbounded(_Plain):
     """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "none"
 
     @property
     def l2_bound(self) -> float:
@@ -280,6 +300,11 @@ class Preconditioned:
                 f"{self.bound!r} preconditions or rounds already; precondition once, then bound, "
                 "then round: Rounded(bound=Preconditioned(multiplier=..., bound=Clip(...)))"
             )
+
+    @property
+    def name(self) -> str | None:
+        """The inner bound's."""
+        return self.bound.name
 
     @property
     def l2_bound(self) -> float:

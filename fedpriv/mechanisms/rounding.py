@@ -45,6 +45,11 @@ class Rounded:
             )
 
     @property
+    def name(self) -> str | None:
+        """The inner bound's."""
+        return self.bound.name
+
+    @property
     def l2_bound(self) -> float:
         """The inner bound's."""
         return self.bound.l2_bound

@@ -1,4 +1,4 @@
-"""Noise for the sum of a round."""
+"""Noise for the sum of a round, and what makes an answer of the two."""
 
 from fedpriv.noise.gaussian import gaussian
 

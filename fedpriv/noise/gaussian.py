@@ -1,20 +1,24 @@
-"""Independent Gaussian noise on the sum of a round.
+"""Independent Gaussian noise on the sum of a round, and no noise at all.
 
 Guarantees:
     * Every coordinate of every tensor gets an independent N(0, stddev²), in one draw over the
       whole tree: never per tensor, never per user.
     * The stream depends on the key alone, so it may be drawn at any time after the round was
-      charged, in any number of threads, and is the same in every backend.
+      charged, in any number of threads, and is the same on every backend.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedpriv import tree
+from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
 from fedpriv.rng import Key
-from fedpriv.tree import Tree
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params, Tree
 
 
 def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
@@ -47,3 +51,134 @@ def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
             continue
         noise[name] = key.fold(name).normal(shape, np.float32, stddev=stddev)
     return noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedMean:
+    """A released mean update.
+
+    Attributes:
+        update: Dense float32 tensors.
+        squared_norm: Their sum of squares, found on the way.
+    """
+
+    update: Params = field(repr=False)
+    squared_norm: float
+
+
+def noised_mean(total: PartialSum, noise: Params, share: float) -> NoisedMean:
+    """Return (total + noise) * share, in the noise's own memory.
+
+    Where the sum lies on a grid the noise is rounded to it first, so that what is added to the
+    integers is an integer.
+
+    Args:
+        total: The raw sum.
+        noise: float32 tensors of its names and shapes; it becomes the mean in place.
+        share: One over the denominator.
+    """
+    squared = 0.0
+    for name, tensor in total.total.items():
+        dense = tree.to_dense_tensor(tensor)
+        squared += _add_and_scale(dense, noise[name], total.granularity, share)
+    return NoisedMean(update=noise, squared_norm=squared)
+
+
+def _add_and_scale(
+    total: np.ndarray, noise: np.ndarray, granularity: float | None, share: float
+) -> float:
+    """Turn the noise of one tensor into its released mean, and return its sum of squares."""
+    from fedpriv.kernels.sums import release_real, release_whole
+
+    flat = np.ascontiguousarray(total).reshape(-1)
+    if granularity is None:
+        return release_real(flat, noise.reshape(-1), share)
+    return release_whole(flat, noise.reshape(-1), granularity, share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaussian:
+    """Gaussian noise of standard deviation `noise_multiplier * sensitivity`, new in every attempt.
+
+    Attributes:
+        noise_multiplier: σ.
+
+    Guarantees:
+        * Each answer is a Gaussian mechanism of noise multiplier σ (Dwork and Roth 2014, A.1), at
+          the sensitivity that the mechanism was given.
+    """
+
+    noise_multiplier: float
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "gaussian"
+
+    @property
+    def cost(self) -> Cost:
+        """A Gaussian mechanism of σ."""
+        return Cost(kind="gaussian", value=self.noise_multiplier)
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A lost attempt is charged anew."""
+        return "retry"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing: attempts have nothing to do with each other."""
+        return {}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return noise of the attempt's own key."""
+        return gaussian(key, template, self.noise_multiplier * sensitivity), memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> NoisedMean:
+        """Return the noised mean."""
+        return noised_mean(total, drawn, share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unprotected:
+    """Sums released as they are, or with noise that buys no promise.
+
+    Attributes:
+        stddev: Absolute standard deviation of noise that is added for comparison only, as to an
+            ideal that looks at clean gradients besides; 0 adds none.
+
+    Guarantees:
+        * None: ε is infinite.
+    """
+
+    stddev: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "none"
+
+    @property
+    def cost(self) -> Cost:
+        """Nothing is promised."""
+        return Cost(kind="nonprivate")
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A lost attempt is done anew."""
+        return "retry"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing."""
+        return {}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the noise, or zeros."""
+        return gaussian(key, template, self.stddev), memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> NoisedMean:
+        """Return the mean."""
+        return noised_mean(total, drawn, share)

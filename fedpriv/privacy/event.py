@@ -209,15 +209,15 @@ class Event:
         """
         import dp_accounting
 
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
         match self.kind:
             case "nonprivate":
                 return dp_accounting.NonPrivateDpEvent()
             case "zcdp":
-                return dp_accounting.ZCDpEvent(rho=self.rho)
+                return dp_accounting.ZCDpEvent(rho=numbers["rho"])
             case "pure":
                 # ε-DP is ε²/2-zCDP (Bun and Steinke 2016, Proposition 1.4).
-                assert self.epsilon is not None
-                return dp_accounting.ZCDpEvent(rho=0.5 * self.epsilon**2)
+                return dp_accounting.ZCDpEvent(rho=0.5 * numbers["epsilon"] ** 2)
         sigma = self.sigma
         if accountant == "RDP" and relation is Relation.REPLACE_ONE:
             sigma = sigma / 2.0
@@ -226,17 +226,17 @@ class Event:
             return gaussian
         if self.kind == "poisson-gaussian":
             return dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=self.sampling_prob, event=gaussian
+                sampling_probability=numbers["sampling_prob"], event=gaussian
             )
         if self.kind == "truncated-poisson-gaussian":
             return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-                dataset_size=self.num_users,
-                sampling_probability=self.sampling_prob,
-                truncated_batch_size=self.cap,
+                dataset_size=numbers["num_users"],
+                sampling_probability=numbers["sampling_prob"],
+                truncated_batch_size=numbers["cap"],
                 noise_multiplier=sigma,
             )
         return dp_accounting.SampledWithoutReplacementDpEvent(
-            source_dataset_size=self.num_users, sample_size=self.size, event=gaussian
+            source_dataset_size=numbers["num_users"], sample_size=numbers["size"], event=gaussian
         )
 
 

@@ -1,29 +1,42 @@
-"""The promise of a run: sampler, bound, noise, relation and number of rounds in one frozen value.
+"""The promise of a run: a mechanism, a budget, a relation and a δ in one frozen value.
 
-The ε of a run comes out of its plan and out of nothing else. Parts that do not fit together
-cannot be put together: the constructor refuses them, names the value, and says the way out.
+The ε of a run comes out of its plan and out of nothing else. The mechanism of a plan is the very
+object that runs; parts that do not fit together cannot be put together: the constructor refuses
+them, names the value, and says what to do.
 
->>> plan = Plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip", l2_bound=0.5,
-...             noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
+A `Plan` is fixed: every charge is one event, and a target ε compiles to a number of charges. An
+`AdaptivePlan` (`fedpriv.privacy.adaptive`) fixes the total instead and lets prices be decided on
+the way.
+
+>>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
+...                    l2_bound=0.5, noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
 >>> print(plan.epsilon(100))
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
->>> plan.sampling_prob, plan.stddev
-(0.05, 0.5)
+>>> plan.mechanism.stddev, plan.mechanism.denominator
+(0.5, 20.0)
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedpriv.privacy.accounting import Epsilon, epsilon
+from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Unbounded
+from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.privacy.accounting import Epsilon, checked_delta, epsilon, epsilon_of
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
-from fedpriv.privacy.numbers import finite_float, positive_float, positive_int, probability
+from fedpriv.privacy.event import Event, Relation, default_delta
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.numbers import finite_float, positive_float, positive_int
+from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+
+Unit = Literal["user", "example"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,252 +44,108 @@ class Plan:
     """What is promised before the first cohort is drawn; every field is public.
 
     Attributes:
-        num_users: Users on the frozen roster, n.
-        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
-            every round, whoever replies.
-        num_rounds: Charges the plan pays for, T; a lost attempt uses one up.
-        sampling: "poisson" (each user's own coin) or "fixed" (without replacement).
-        cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
-        bound: What bounds a user's update: "clip", "normalise" or "none".
-        l2_bound: The certified l2 bound of one user's vector; None (or infinity, kept as None)
-            exactly when bound is "none".
-        noise: "gaussian" on the sum, or "none".
-        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
+        mechanism: What every charge does; of a plan read from a file, what was recorded of it.
+        num_rounds: Charges the plan pays for, T; a lost attempt uses one up. For noise that is
+            charged for a whole run, the rows that it was made for.
         relation: Neighbouring relation, by name or `Relation`.
         delta: δ; None takes n^-1.1.
         target_epsilon: Budget: no charge may take ε above it. None leaves num_rounds alone.
         max_examples_per_user: Cap on the examples a user trains on, or None.
         roster_sha256: Hash of the roster the plan was made for, 64 hex digits, or None.
         unit: What one neighbour is: "user", or "example" in centralised training, where every
-            field that counts users counts examples.
-        micro_batch: Expected number of examples whose mean is bounded as one vector; 1 bounds
-            each alone. Above 1 an example moves its micro-batch's vector from one place within
-            the bound to another, so the sensitivity is twice the bound.
+            number of users is one of examples.
 
     Guarantees:
-        * With noise, `num_rounds` rounds of the plan are (ε, δ)-DP at ε = `epsilon(num_rounds)`
-          for one user under `relation`, if rounds are drawn by `sampler`, every user's vector has
-          l2 norm at most `l2_bound`, Gaussian noise of `stddev` is added to their unweighted sum
-          and nothing else leaves (McMahan et al. 2018, arXiv:1710.06963, with the fixed
-          denominator; PLD accounting, Koskela et al. 2020).
+        * With noise, `num_rounds` charges are (ε, δ)-DP at ε = `epsilon(num_rounds)` for one
+          user under `relation`, if every one of them is an answer of `mechanism` and nothing
+          else leaves (McMahan et al. 2018, arXiv:1710.06963, with the fixed denominator; PLD
+          accounting, Koskela et al. 2020).
         * Without noise nothing is promised: ε is infinite.
 
     Raises:
         ValueError: If a value is out of range or two parts do not fit.
     """
 
-    num_users: int
-    expected_cohort_size: float
+    mechanism: Mechanism | RecordedMechanism
     num_rounds: int
-    sampling: Literal["poisson", "fixed"] = "poisson"
-    cohort_cap: int | None = None
-    bound: Literal["clip", "normalise", "none"] = "none"
-    l2_bound: float | None = None
-    noise: Literal["gaussian", "none"] = "none"
-    noise_multiplier: float = 0.0
     relation: Relation = Relation.ADD_REMOVE
     delta: float | None = None
     target_epsilon: float | None = None
     max_examples_per_user: int | None = None
     roster_sha256: str | None = None
-    unit: Literal["user", "example"] = "user"
-    micro_batch: int = 1
+    unit: Unit = "user"
 
     def __post_init__(self) -> None:
-        self._put("num_users", positive_int("num_users", self.num_users))
         self._put("num_rounds", positive_int("num_rounds", self.num_rounds))
-        self._put(
-            "expected_cohort_size",
-            positive_float("expected_cohort_size", self.expected_cohort_size),
-        )
         self._put("relation", Relation.of(self.relation))
-        if self.delta is None:
-            self._put("delta", default_delta(self.num_users))
-        self._put("delta", probability("delta", self.delta))
+        self._put("delta", delta_of(self.delta, self.mechanism.num_users, self.event))
         for name, check in (
-            ("cohort_cap", positive_int),
             ("max_examples_per_user", positive_int),
             ("target_epsilon", positive_float),
         ):
             if getattr(self, name) is not None:
                 self._put(name, check(name, getattr(self, name)))
-        if self.unit not in ("user", "example"):
-            raise ValueError(
-                f"unit {self.unit!r} is unknown; a plan protects a 'user' or 'example'"
-            )
+        check_unit(self.unit)
+        check_roster_sha256(self.roster_sha256)
         self._check_micro_batch()
-        hexes = self.roster_sha256
-        if hexes is not None and not (
-            isinstance(hexes, str) and len(hexes) == 64 and set(hexes) <= set("0123456789abcdef")
-        ):
+        if not self.is_private and self.target_epsilon is not None:
             raise ValueError(
-                f"roster_sha256 {hexes!r} is not 64 hex digits; give the hash of the "
-                "corpus's roster"
+                f"target_epsilon {self.target_epsilon} cannot be kept with noise "
+                "'none'; leave it out, or ask for noise 'gaussian'"
             )
-        self._check_cohorts()
-        self._check_bound_and_noise()
+        self._check_sampling()
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
     def _check_micro_batch(self) -> None:
-        size = positive_int("micro_batch", self.micro_batch)
-        self._put("micro_batch", size)
-        if size == 1:
-            return
-        if self.unit != "example" or self.relation is not Relation.ADD_REMOVE:
+        size = self.mechanism.micro_batch
+        if size > 1 and (self.unit != "example" or self.relation is not Relation.ADD_REMOVE):
             raise ValueError(
                 f"micro_batch {size} is for examples under relation 'add-remove'; use 1"
             )
-        if size > self.expected_cohort_size:
-            raise ValueError(
-                f"micro_batch {size} is above the expected batch of "
-                f"{self.expected_cohort_size:g}; lower it"
-            )
 
-    def _check_cohorts(self) -> None:
-        # Building the event of σ = 1 runs every check on users, cohort, sampling and cap.
-        cohort_event(
-            num_users=self.num_users,
-            expected_cohort_size=self.expected_cohort_size,
-            sampling=self.sampling,
-            cohort_cap=self.cohort_cap,
-            noise_multiplier=1.0,
-        )
-        least = min(math.ceil(2.0 * self.expected_cohort_size), self.num_users)
-        if self.cohort_cap is not None and self.cohort_cap < least:
-            raise ValueError(
-                f"cohort_cap {self.cohort_cap} is below {least}, twice the expected cohort of "
-                f"{self.expected_cohort_size:g}: a cap near the mean multiplies ε (fourfold at the "
-                "mean); raise it, or leave it out"
-            )
-
-    def _check_bound_and_noise(self) -> None:
-        if self.bound not in ("clip", "normalise", "none"):
-            raise ValueError(f"bound {self.bound!r} is unknown; give 'clip', 'normalise' or 'none'")
-        if self.noise not in ("gaussian", "none"):
-            raise ValueError(f"noise {self.noise!r} is unknown; give 'gaussian' or 'none'")
-        if self.bound == "none" and self.l2_bound == math.inf:
-            self._put("l2_bound", None)
-        if self.bound == "none" and self.l2_bound is not None:
-            raise ValueError(
-                f"l2_bound {self.l2_bound!r} is given but bound is 'none'; leave it "
-                "out, or bound by 'clip' or 'normalise'"
-            )
-        if self.bound != "none":
-            if self.l2_bound is None:
-                raise ValueError(f"bound {self.bound!r} needs an l2_bound; give one such as 0.5")
-            self._put("l2_bound", positive_float("l2_bound", self.l2_bound))
-        if self.noise == "none":
-            sigma = finite_float("noise_multiplier", self.noise_multiplier)
-            if sigma != 0.0:
+    def _check_sampling(self) -> None:
+        sampler = self.mechanism.sampler
+        if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
+            mean = sampler.expected_cohort_size
+            least = min(math.ceil(2.0 * mean), sampler.num_users)
+            if sampler.cap < least:
                 raise ValueError(
-                    f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
-                    "out, or ask for noise 'gaussian'"
+                    f"cohort_cap {sampler.cap} is below {least}, twice the expected cohort of "
+                    f"{mean:g}: a cap near the mean multiplies ε (fourfold at the mean); raise it, "
+                    "or leave it out"
                 )
-            if self.target_epsilon is not None:
-                raise ValueError(
-                    f"target_epsilon {self.target_epsilon} cannot be kept with noise "
-                    "'none'; leave it out, or ask for noise 'gaussian'"
-                )
-            self._put("noise_multiplier", 0.0)
-            return
-        if self.bound == "none":
-            raise ValueError(
-                "noise 'gaussian' without a bound protects nobody: one user could "
-                "move the sum without limit; bound by 'clip' or 'normalise'"
-            )
-        if self.sampling == "fixed" and self.relation is Relation.ADD_REMOVE:
+        fixed = isinstance(sampler, FixedSizeSampler)
+        if fixed and self.is_private and self.relation is Relation.ADD_REMOVE:
             raise ValueError(
                 "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
                 "use relation 'replace-one', or sampling 'poisson'"
             )
-        event = self.event
-        assert event is not None
-        self._put("noise_multiplier", event.noise_multiplier)
-        positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
 
-    @classmethod
-    def calibrated(cls, *, target_epsilon: float, **parts: Any) -> Plan:
-        """Return the plan with the least noise that keeps ε within a target after all rounds.
-
-        Args:
-            target_epsilon: The ε that must not be exceeded; it becomes the plan's budget.
-            **parts: Every other field of a plan but the noise.
-
-        Returns:
-            A plan whose `epsilon(num_rounds)` is at most the target, and short of it by 0.01 %.
-
-        Raises:
-            ValueError: If the parts do not fit, or no noise reaches the target.
-        """
-        for name in ("noise_multiplier", "noise"):
-            if parts.get(name) not in (None, "gaussian"):
-                raise ValueError(
-                    f"{name} {parts[name]!r} and target_epsilon {target_epsilon!r} "
-                    "are two answers to one question; give one"
-                )
-            parts.pop(name, None)
-        draft = cls(noise="gaussian", noise_multiplier=1.0, target_epsilon=target_epsilon, **parts)
-        assert draft.delta is not None and draft.target_epsilon is not None
-        sigma = calibrate(
-            draft._event,
-            draft.num_rounds,
-            target_epsilon=draft.target_epsilon,
-            delta=draft.delta,
-            relation=draft.relation,
-        )
-        return replace(draft, noise_multiplier=sigma)
-
-    def _event(self, noise_multiplier: float) -> Event:
-        return cohort_event(
-            num_users=self.num_users,
-            sampling=self.sampling,
-            expected_cohort_size=self.expected_cohort_size,
-            cohort_cap=self.cohort_cap,
-            noise_multiplier=noise_multiplier,
-        )
+    @property
+    def num_users(self) -> int:
+        """Users on the roster, n."""
+        return self.mechanism.num_users
 
     @property
     def is_private(self) -> bool:
         """Whether the plan promises anything: noise on a bounded sum."""
-        return self.noise != "none"
+        return self.event.is_private
 
     @property
-    def sampling_prob(self) -> float:
-        """Probability that a given user is drawn in a given round, in (0, 1]."""
-        return self.expected_cohort_size / self.num_users
+    def event(self) -> Event:
+        """What one charge does."""
+        return self.mechanism.event
 
     @property
-    def sensitivity(self) -> float:
-        """How far one neighbour with or without its records moves the sum, in l2; 0 unbounded."""
-        return (self.l2_bound or 0.0) * (1.0 if self.micro_batch == 1 else 2.0)
-
-    @property
-    def stddev(self) -> float:
-        """Standard deviation of the noise on the sum, in the units of an update; 0 without."""
-        return self.noise_multiplier * self.sensitivity
-
-    @property
-    def denominator(self) -> float:
-        """What the noised sum is divided by: the expected number of bounded vectors."""
-        return self.expected_cohort_size / self.micro_batch
-
-    @property
-    def sampler(self) -> Sampler:
-        """The only sampler that earns what the plan claims."""
-        if self.sampling == "fixed":
-            return FixedSizeSampler(size=int(self.expected_cohort_size))
-        return PoissonSampler(sampling_prob=self.sampling_prob, cap=self.cohort_cap)
-
-    @property
-    def event(self) -> Event | None:
-        """What one charge does; None for a plan without noise."""
-        return self._event(self.noise_multiplier) if self.is_private else None
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rows of the run."""
+        return self.mechanism.privatizer.cost.whole_run
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed but should be read aloud beside the ε."""
+        """What is allowed but should be read aloud with the ε."""
         assert self.delta is not None
         if not self.is_private:
             return ("no noise is added: nothing is promised",)
@@ -302,21 +171,70 @@ class Plan:
                 f"{charges} charges are more than the {self.num_rounds} rounds of "
                 "the plan; make a new plan"
             )
+        if not self.is_private:
+            return self._nothing_promised()
+        if self.charged_once:
+            charges = min(charges, 1)
         assert self.delta is not None
-        event = self.event
-        if event is None:
-            return Epsilon(
-                value=math.inf,
-                delta=self.delta,
-                relation=self.relation,
-                accountant="none",
-                unit=self.unit,
-                reason="no noise is added",
-            )
         spent = epsilon(
-            event, charges, delta=self.delta, relation=self.relation, num_rounds=self.num_rounds
+            self.event,
+            charges,
+            delta=self.delta,
+            relation=self.relation,
+            num_rounds=1 if self.charged_once else self.num_rounds,
         )
         return replace(spent, unit=self.unit)
+
+    def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
+        """Return ε of events with their counts, as a ledger has them.
+
+        Raises:
+            ValueError: If nobody can account for them together.
+        """
+        if not self.is_private:
+            return self._nothing_promised()
+        if not events:
+            return self.epsilon(0)
+        assert self.delta is not None
+        spent = epsilon_of(
+            tuple(events.items()),
+            delta=self.delta,
+            relation=self.relation,
+            num_rounds=1 if self.charged_once else self.num_rounds,
+        )
+        return replace(spent, unit=self.unit)
+
+    def _nothing_promised(self) -> Epsilon:
+        assert self.delta is not None
+        return Epsilon(
+            value=math.inf,
+            delta=self.delta,
+            relation=self.relation,
+            accountant="none",
+            unit=self.unit,
+            reason="no noise is added",
+        )
+
+    def refusal(self, spent: Counter[Event], event: Event) -> str:
+        """Return why one more charge is not paid for, or "" if it is; ask before it is written.
+
+        Args:
+            spent: Charges so far, by event.
+            event: What the next one does.
+        """
+        if event != self.event:
+            return f"it is charged for {event}, the plan says {self.event}"
+        charges = spent.total()
+        if self.charged_once:
+            return "the run was charged for all of its rows" if charges else ""
+        if charges < self.affordable_rounds:
+            return ""
+        if charges >= self.num_rounds:
+            return f"all {self.num_rounds} charges are spent"
+        return (
+            f"charge {charges + 1} would take ε to {self.epsilon(charges + 1).value:.4f}, "
+            f"above the target {self.target_epsilon:g}"
+        )
 
     def affords(self, charges_so_far: int) -> bool:
         """Return whether one more charge stays within num_rounds and the target; ask first."""
@@ -339,28 +257,290 @@ class Plan:
                 f"{self.num_users}; make a new plan for the new roster"
             )
 
+    def calibrated(self, target_epsilon: float) -> Plan:
+        """Return the plan with the least noise that keeps ε within a target after all rounds.
+
+        The target becomes the plan's budget.
+
+        Args:
+            target_epsilon: The ε that must not be exceeded.
+
+        Returns:
+            A plan whose `epsilon(num_rounds)` is at most the target, and short of it by 0.01 %.
+
+        Raises:
+            ValueError: If its noise is no Gaussian's, or no noise reaches the target.
+        """
+        mechanism = self.mechanism
+        if isinstance(mechanism, RecordedMechanism) or not isinstance(
+            mechanism.privatizer, Gaussian
+        ):
+            raise ValueError(
+                f"target_epsilon {target_epsilon!r} calibrates Gaussian noise only; give the "
+                f"noise of {mechanism.privatizer.name!r} itself"
+            )
+
+        def event(sigma: float) -> Event:
+            return mechanism.sampler.event(Gaussian(noise_multiplier=sigma).cost)
+
+        target = positive_float("target_epsilon", target_epsilon)
+        assert self.delta is not None
+        sigma = calibrate(
+            event, self.num_rounds, target_epsilon=target, delta=self.delta, relation=self.relation
+        )
+        noised = replace(mechanism, privatizer=Gaussian(noise_multiplier=sigma))
+        return replace(self, mechanism=noised, target_epsilon=target)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as a dict of plain JSON values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**values, "relation": self.relation.value}
+        """Return the plan as a dict of plain JSON values, all of it public.
+
+        A plan of cohorts, a clipped or normalised sum and Gaussian noise is flat; any other one
+        has its mechanism's event and description under "mechanism".
+        """
+        rest = {
+            "num_rounds": self.num_rounds,
+            "relation": self.relation.value,
+            "delta": self.delta,
+            "target_epsilon": self.target_epsilon,
+            "max_examples_per_user": self.max_examples_per_user,
+            "roster_sha256": self.roster_sha256,
+            "unit": self.unit,
+        }
+        flat = _flat(self.mechanism)
+        if flat is not None:
+            return {**flat, **rest}
+        return {"mechanism": RecordedMechanism.of(self.mechanism).to_json(), **rest}
 
     @classmethod
     def from_json(cls, value: Any) -> Plan:
-        """Return the plan that `to_json` wrote.
+        """Return the plan that `to_json` wrote; of its mechanism, what was recorded.
 
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
-        names = {field.name for field in fields(cls)}
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
+        rest = set(_REST)
+        names = {"mechanism", *rest} if "mechanism" in value else {*_FLAT, *rest}
         if set(value) != names:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
             raise ValueError(
                 f"the plan's fields do not match ({odd}); it was edited, or written "
                 "by another version"
             )
-        return cls(**dict(value))
+        if "mechanism" in value:
+            recorded = RecordedMechanism.from_json(value["mechanism"])
+            return cls(mechanism=recorded, **{name: value[name] for name in rest})
+        return cohort_plan(**dict(value))
+
+
+_REST = (
+    "num_rounds",
+    "relation",
+    "delta",
+    "target_epsilon",
+    "max_examples_per_user",
+    "roster_sha256",
+    "unit",
+)
+_FLAT = (
+    "num_users",
+    "expected_cohort_size",
+    "sampling",
+    "cohort_cap",
+    "bound",
+    "l2_bound",
+    "noise",
+    "noise_multiplier",
+    "micro_batch",
+)
+
+
+def _flat(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
+    """Return the numbers of a mechanism of the ordinary kind, or None of any other."""
+    if isinstance(mechanism, RecordedMechanism):
+        return None
+    sampler, privatizer = mechanism.sampler, mechanism.privatizer
+    if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
+        return None
+    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name is None:
+        return None
+    bounded = not math.isinf(mechanism.l2_bound)
+    return {
+        "num_users": mechanism.num_users,
+        "expected_cohort_size": mechanism.expected_cohort_size,
+        "sampling": "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
+        "cohort_cap": sampler.cap if isinstance(sampler, PoissonSampler) else None,
+        "bound": mechanism.bound.name,
+        "l2_bound": mechanism.l2_bound if bounded else None,
+        "noise": privatizer.name,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "micro_batch": mechanism.micro_batch,
+    }
+
+
+def cohort_plan(
+    *,
+    num_users: int,
+    expected_cohort_size: float,
+    sampling: str = "poisson",
+    cohort_cap: int | None = None,
+    bound: str = "none",
+    l2_bound: float | None = None,
+    noise: str = "none",
+    noise_multiplier: float = 0.0,
+    micro_batch: int = 1,
+    **rest: Any,
+) -> Plan:
+    """Return the plan of a bounded, noised sum over cohorts, from numbers and names.
+
+    Args:
+        num_users: Users on the frozen roster, n.
+        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
+            every round, whoever replies.
+        sampling: "poisson" (independent coins) or "fixed" (without replacement).
+        cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
+        bound: What bounds a user's update: "clip", "normalise" or "none".
+        l2_bound: The certified l2 bound of one user's vector; None (or infinity) exactly when
+            bound is "none".
+        noise: "gaussian" on the sum, or "none".
+        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
+        micro_batch: As `Mechanism.micro_batch`.
+        **rest: Every other field of a `Plan`.
+
+    Raises:
+        ValueError: If a value is out of range or two parts do not fit.
+    """
+    return Plan(
+        mechanism=Mechanism(
+            sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
+            bound=bound_of(bound, l2_bound),
+            privatizer=privatizer_of(noise, noise_multiplier),
+            micro_batch=micro_batch,
+        ),
+        **rest,
+    )
+
+
+def calibrated_plan(*, target_epsilon: float, **numbers: Any) -> Plan:
+    """Return a `cohort_plan` with the least noise that keeps ε within a target after all rounds.
+
+    Args:
+        target_epsilon: The ε that must not be exceeded; it becomes the plan's budget.
+        **numbers: Every other argument of `cohort_plan` but the noise.
+
+    Raises:
+        ValueError: If the numbers do not fit, or no noise reaches the target.
+    """
+    for name in ("noise_multiplier", "noise"):
+        if numbers.get(name) not in (None, "gaussian"):
+            raise ValueError(
+                f"{name} {numbers[name]!r} and target_epsilon {target_epsilon!r} "
+                "are two answers to one question; give one"
+            )
+        numbers.pop(name, None)
+    draft = cohort_plan(noise="gaussian", noise_multiplier=1.0, **numbers)
+    return draft.calibrated(target_epsilon)
+
+
+def sampler_of(
+    sampling: str, num_users: int, expected_cohort_size: float, cohort_cap: int | None = None
+) -> Sampler:
+    """Return the sampler of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the numbers do not describe a cohort.
+    """
+    if sampling == "poisson":
+        return PoissonSampler(
+            num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
+        )
+    # The event's checks know every way in which these can be wrong.
+    from fedpriv.privacy.event import cohort_event
+
+    cohort_event(
+        num_users=num_users,
+        expected_cohort_size=expected_cohort_size,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        cohort_cap=cohort_cap,
+    )
+    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
+
+
+def bound_of(name: str, l2_bound: float | None) -> Bound:
+    """Return the bound of a name, as far as a plan records it.
+
+    Raises:
+        ValueError: If the name is unknown, or the number does not fit it.
+    """
+    if name not in ("clip", "normalise", "none"):
+        raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
+    if name == "none":
+        if l2_bound is not None and l2_bound != math.inf:
+            raise ValueError(
+                f"l2_bound {l2_bound!r} is given but bound is 'none'; leave it "
+                "out, or bound by 'clip' or 'normalise'"
+            )
+        return Unbounded()
+    if l2_bound is None:
+        raise ValueError(f"bound {name!r} needs an l2_bound; give one such as 0.5")
+    norm = positive_float("l2_bound", l2_bound)
+    return Clip(l2_clip_norm=norm) if name == "clip" else Normalise(l2_clip_norm=norm)
+
+
+def privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
+    """Return the privatizer of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the number does not fit it.
+    """
+    if noise not in ("gaussian", "none"):
+        raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
+    if noise == "gaussian":
+        return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
+    sigma = finite_float("noise_multiplier", noise_multiplier)
+    if sigma != 0.0:
+        raise ValueError(
+            f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
+            "out, or ask for noise 'gaussian'"
+        )
+    return Unprotected()
+
+
+def delta_of(delta: float | None, num_users: int, event: Event) -> float:
+    """Return δ, checked; None gives n^-1.1, or 0 where every answer is pure.
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if delta is None:
+        return 0.0 if event.kind == "pure" else default_delta(num_users)
+    return checked_delta(delta, [event])
+
+
+def check_unit(unit: str) -> None:
+    """Refuse what no plan protects.
+
+    Raises:
+        ValueError: If it is neither a user nor an example.
+    """
+    if unit not in ("user", "example"):
+        raise ValueError(f"unit {unit!r} is unknown; a plan protects a 'user' or 'example'")
+
+
+def check_roster_sha256(digest: str | None) -> None:
+    """Refuse what is no hash of a roster.
+
+    Raises:
+        ValueError: If it is given, and not 64 hex digits.
+    """
+    if digest is not None and not (
+        isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+    ):
+        raise ValueError(
+            f"roster_sha256 {digest!r} is not 64 hex digits; give the hash of the corpus's roster"
+        )
 
 
 @functools.lru_cache(maxsize=64)

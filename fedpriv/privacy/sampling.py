@@ -1,37 +1,78 @@
 """Who takes part in a round: cohorts drawn on the server from a frozen roster.
 
 A sampler is a public rule; the key it is given and the ids it returns are secret. What a sampler
-earns in privacy is decided by its type alone, in `fedpriv.privacy.accounting`: independent coins
-earn Poisson amplification, a cohort of fixed size earns only what is proved for it.
+earns in privacy is decided by its type alone: independent coins earn Poisson amplification, a
+cohort of fixed size earns only what is proved for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.privacy.numbers import positive_float, positive_int
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.numbers import positive_int
 from fedpriv.rng import Key
+
+Memory = Mapping[str, np.ndarray]
+"""What a sampler remembers of earlier cohorts. Secret; empty for samplers without memory."""
 
 
 class Sampler(Protocol):
     """A rule that draws the cohort of one attempt of one round."""
 
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return the drawn user ids, in roster order; the empty cohort is a legal draw."""
+    @property
+    def num_users(self) -> int:
+        """Users on the roster, n."""
+        ...
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """Mean size of a cohort: the public denominator of every round, whoever replies."""
+        ...
+
+    def event(self, cost: Cost) -> Event:
+        """Return what an answer that costs so much for everybody costs under this sampling.
+
+        Raises:
+            ValueError: If no accountant has an answer for the pair.
+        """
+        ...
+
+    def init(self) -> Memory:
+        """Return what is remembered before the first cohort."""
+        ...
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return the drawn user ids, in roster order, and what is remembered of them.
+
+        The empty cohort is a legal draw.
+
+        Args:
+            memory: From `init` or the last `next`; written down before the cohort is used.
+            key: The key of this attempt's cohort, used for nothing else.
+            roster: The frozen list of n distinct user ids.
+
+        Raises:
+            ValueError: If the roster is empty, of another size, or names a user twice.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonSampler:
-    """Every user on the roster tosses a coin of its own.
+    """Every user on the roster is drawn by an independent coin.
 
     Attributes:
-        sampling_prob: Probability of heads, in (0, 1].
+        num_users: Users on the roster, n.
+        expected_cohort_size: Mean cohort, in (0, n]; a user is drawn with probability mean / n.
         cap: Largest cohort ever sent out, or None. When more users were drawn, a uniform subset
             of `cap` of them takes part. A plan wants the cap at twice the mean or above, where
             truncation is so rare that it costs nothing.
@@ -44,33 +85,43 @@ class PoissonSampler:
           truncated form, which the accountant prices through the roster's size.
     """
 
-    sampling_prob: float
+    num_users: int
+    expected_cohort_size: float
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        prob = positive_float("sampling_prob", self.sampling_prob)
-        if prob > 1.0:
-            raise ValueError(
-                f"sampling_prob {prob} is above 1; give expected_cohort_size / num_users"
-            )
-        object.__setattr__(self, "sampling_prob", prob)
-        if self.cap is not None:
-            object.__setattr__(self, "cap", positive_int("cap", self.cap))
+        event = self.event(Cost(kind="gaussian", value=1.0))  # every check on users, mean and cap
+        del event
+        object.__setattr__(self, "num_users", int(self.num_users))
+        object.__setattr__(self, "expected_cohort_size", float(self.expected_cohort_size))
+
+    @property
+    def sampling_prob(self) -> float:
+        """Probability that a given user is drawn in a given round, in (0, 1]."""
+        return self.expected_cohort_size / self.num_users
+
+    def event(self, cost: Cost) -> Event:
+        """Return the amplified event of a Gaussian; others only where everybody takes part."""
+        return _cohort_event(
+            cost,
+            num_users=self.num_users,
+            expected_cohort_size=self.expected_cohort_size,
+            cohort_cap=self.cap,
+        )
+
+    def init(self) -> Memory:
+        """Return nothing: coins have no memory."""
+        return {}
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return between 0 and n ids (at most `cap`), in roster order."""
+        return self.cohort(key, roster), memory
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Draw the cohort of one attempt.
-
-        Args:
-            key: The key of this attempt's cohort, used for nothing else.
-            roster: The frozen list of n distinct user ids.
-
-        Returns:
-            Between 0 and n ids (at most `cap`), in roster order.
-
-        Raises:
-            ValueError: If the roster is empty or names a user twice.
-        """
-        _check_roster(roster)
+        """Draw the cohort of one attempt; see `next`."""
+        _check_roster(roster, self.num_users)
         generator = key.generator()
         drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
         if self.cap is not None and drawn.size > self.cap:
@@ -83,7 +134,8 @@ class FixedSizeSampler:
     """A uniform subset of exactly `size` users, without replacement.
 
     Attributes:
-        size: Users a cohort, at least 1 and at most the roster.
+        num_users: Users on the roster, n.
+        size: Users a cohort, at least 1 and at most n.
 
     Guarantees:
         * Every user is included with probability size / n, but not independently of the others,
@@ -93,30 +145,119 @@ class FixedSizeSampler:
         * Neighbouring relation: one user's records replaced by another's (`replace-one`).
     """
 
+    num_users: int
     size: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "num_users", positive_int("num_users", self.num_users))
         object.__setattr__(self, "size", positive_int("size", self.size))
-
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Draw `size` distinct ids, in roster order.
-
-        Raises:
-            ValueError: If the roster is shorter than `size`, empty, or names a user twice.
-        """
-        _check_roster(roster)
-        if self.size > len(roster):
+        if self.size > self.num_users:
             raise ValueError(
-                f"a cohort of {self.size} cannot be drawn from {len(roster)} users; "
+                f"a cohort of {self.size} cannot be drawn from {self.num_users} users; "
                 "lower the cohort size"
             )
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """The size."""
+        return float(self.size)
+
+    def event(self, cost: Cost) -> Event:
+        """Return the event of a Gaussian over a cohort of fixed size."""
+        return _cohort_event(
+            cost,
+            num_users=self.num_users,
+            expected_cohort_size=self.expected_cohort_size,
+            sampling="fixed",
+        )
+
+    def init(self) -> Memory:
+        """Return nothing."""
+        return {}
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return `size` distinct ids, in roster order."""
+        return self.cohort(key, roster), memory
+
+    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
+        """Draw the cohort of one attempt; see `next`."""
+        _check_roster(roster, self.num_users)
         drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
         return tuple(roster[int(index)] for index in np.sort(drawn))
 
 
-def _check_roster(roster: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Everybody:
+    """The whole roster, every time: nothing is drawn, and nothing is amplified.
+
+    Attributes:
+        num_users: Users on the roster, n.
+    """
+
+    num_users: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_users", positive_int("num_users", self.num_users))
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """All of them."""
+        return float(self.num_users)
+
+    def event(self, cost: Cost) -> Event:
+        """Return the cost as it is."""
+        return _plain_event(cost)
+
+    def init(self) -> Memory:
+        """Return nothing."""
+        return {}
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return the roster."""
+        _check_roster(roster, self.num_users)
+        return tuple(roster), memory
+
+
+def _plain_event(cost: Cost) -> Event:
+    match cost.kind:
+        case "gaussian":
+            return Event(kind="gaussian", noise_multiplier=cost.value)
+        case "pure":
+            return Event(kind="pure", epsilon=cost.value)
+        case "zcdp":
+            return Event(kind="zcdp", rho=cost.value)
+    return NONPRIVATE
+
+
+def _cohort_event(cost: Cost, **cohort: Any) -> Event:
+    if cost.whole_run:
+        raise ValueError(
+            "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
+            "whose participation its sensitivity was computed for"
+        )
+    if cost.kind == "gaussian":
+        return cohort_event(noise_multiplier=cost.value, **cohort)
+    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
+    if cost.kind != "nonprivate" and cohort["expected_cohort_size"] != cohort["num_users"]:
+        raise ValueError(
+            f"a {cost.kind} answer over a drawn cohort has no accountant here; let everybody take "
+            "part (Everybody)"
+        )
+    return _plain_event(cost)
+
+
+def _check_roster(roster: Sequence[str], num_users: int) -> None:
     if isinstance(roster, str) or len(roster) == 0:
         raise ValueError(f"roster {roster!r} holds no users; give the list of the corpus's ids")
+    if len(roster) != num_users:
+        raise ValueError(
+            f"the roster has {len(roster)} users, the sampler was made for {num_users}: they would "
+            "be drawn with another probability than is accounted; make a new plan"
+        )
     if type(roster) is tuple:
         _check_distinct_once(_Itself(roster))
     else:

@@ -196,7 +196,7 @@ def _rounds(
             components.round.noise, state.params, _key(root, "noise", round_num, attempt)
         )
         context, state = components.round.begin(state, _key(root, "guide", round_num, attempt))
-        cohort = plan.sampler.cohort(
+        cohort = plan.mechanism.sampler.cohort(
             _key(root, "cohort", round_num, attempt), components.task.roster
         )
         total = backend.partial_sum(

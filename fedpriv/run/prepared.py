@@ -241,7 +241,7 @@ class PreparedRun:
             "unit": plan.unit,
             "accountant": spent.accountant,
             "mode": self.ledger.mode,
-            "noise_multiplier": plan.noise_multiplier,
+            "noise_multiplier": plan.mechanism.noise_multiplier,
             "rounds": state.round_num,
             "charges": self.ledger.charges,
             "users": plan.num_users,

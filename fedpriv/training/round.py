@@ -182,7 +182,7 @@ class Round:
             params: Names and shapes.
             key: Folded by round *and* attempt, and used here only.
         """
-        stddev = self.plan.stddev if self.nonprivate_stddev is None else self.nonprivate_stddev
+        stddev = self.plan.mechanism.stddev if self.nonprivate_stddev is None else self.nonprivate_stddev
         return gaussian(key, params, stddev)
 
     def next(
@@ -194,7 +194,7 @@ class Round:
     ) -> ServerState:
         """Release one round.
 
-        mean = (Σ bounded updates + N(0, stddev²)) / plan.denominator, and everything after is
+        mean = (Σ bounded updates + N(0, stddev²)) / plan.mechanism.denominator, and everything after is
         post-processing. The denominator is the plan's: neither dropouts nor an empty cohort change
         it, and an empty round still releases its noise. Where the sum lies on a grid the noise is
         rounded to it too.
@@ -207,7 +207,7 @@ class Round:
             context: From `begin`; its bound is the one that made the sum.
         """
         mean, squared = noise, 0.0
-        share = 1.0 / self.plan.denominator
+        share = 1.0 / self.plan.mechanism.denominator
         for name, tensor in total.total.items():
             squared += _release(tree.to_dense_tensor(tensor), mean[name], total.granularity, share)
         if context.inverse:

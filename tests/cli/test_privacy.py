@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -141,7 +141,7 @@ def test_what_is_no_number_at_all_is_code_2():
 
 @pytest.fixture
 def run(tmp_path):
-    plan = Plan(
+    plan = cohort_plan(
         num_users=400,
         expected_cohort_size=20,
         num_rounds=5,

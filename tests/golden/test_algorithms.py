@@ -9,7 +9,7 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, SideInformation
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training import round as round_module
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
@@ -77,7 +77,7 @@ class TestVectors:
             return {"w": np.float32(stddev) * np.array([-0.1, 0.2], np.float32)}
 
         monkeypatch.setattr(round_module, "gaussian", injected)
-        plan = Plan(
+        plan = cohort_plan(
             num_users=4,
             expected_cohort_size=2,
             num_rounds=1,
@@ -95,7 +95,7 @@ class TestVectors:
         close(state.update_norm, np.hypot(0.298607, 0.272214))
 
     def test_server_momentum_in_rounds(self):
-        plan = Plan(num_users=4, expected_cohort_size=1, num_rounds=4, delta=0.1)
+        plan = cohort_plan(num_users=4, expected_cohort_size=1, num_rounds=4, delta=0.1)
         server = Round(plan=plan, optimizer=momentum(1.0, 0.9, ema=True), aggregate=identity())
         state = server.init({"w": np.zeros(1, np.float32)})
         for mean, expected in ((1, 0.1), (1, 0.29), (-1, 0.361), (2, 0.6249)):
@@ -113,7 +113,7 @@ class TestVectors:
     )
     def test_adaptive_steps_on_the_noised_mean(self, monkeypatch, optimizer, first, second):
         """Noised gradients [.2, -.4] and [.1, .3]: updates are minus these, and are added."""
-        plan = Plan(
+        plan = cohort_plan(
             num_users=4,
             expected_cohort_size=2,
             num_rounds=2,
@@ -160,7 +160,7 @@ class TestVectors:
         total = summed(Normalise(l2_clip_norm=1.0, regulariser=0.1), vectors)
         noise = {"w": np.array([-0.1, 0.2], np.float32)}
         monkeypatch.setattr(round_module, "gaussian", lambda key, template, stddev: noise)
-        plan = Plan(
+        plan = cohort_plan(
             num_users=9,
             expected_cohort_size=3,
             num_rounds=1,

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros
@@ -30,7 +30,7 @@ def plan(num_examples, batch, steps, sigma, delta, **changes):
         "roster_sha256": ROSTER,
         "unit": "example",
     }
-    return Plan(**{**given, **changes})
+    return cohort_plan(**{**given, **changes})
 
 
 # q = 0.02, 5,000 steps, δ = 1e-5: σ, ε by RDP, ε by PLD.

@@ -18,7 +18,7 @@ from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training.round import PartialSum, Round, partial_sum
 from fedpriv.transform import identity
@@ -607,7 +607,7 @@ class TestPoisonedUsers:
 
 
 def make_plan(**changes):
-    return Plan(
+    return cohort_plan(
         **{
             "num_users": 100,
             "expected_cohort_size": 7,

@@ -21,7 +21,7 @@ from fedpriv.mechanisms.bound import scaled
 from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged
@@ -258,7 +258,7 @@ def make_plan(**changes):
         "num_users": 100, "expected_cohort_size": 7, "num_rounds": 5, "bound": "clip",
         "l2_bound": 0.37, "noise": "gaussian", "noise_multiplier": 1.3, "delta": 1e-3,
     }  # fmt: skip
-    return Plan(**{**arguments, **changes})
+    return cohort_plan(**{**arguments, **changes})
 
 
 def released(plan, total, key, inverse=None):

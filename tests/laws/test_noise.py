@@ -17,7 +17,7 @@ from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training.round import PartialSum, Round
 from fedpriv.transform import identity
@@ -96,7 +96,7 @@ class TestScale:
     def test_what_a_round_releases(self, bound, cohort):
         """n = 1e6, α = 1e-6: stddev is multiplier x bound on the sum, over the cohort, once."""
         c, sigma = 0.7, 1.3
-        plan = Plan(
+        plan = cohort_plan(
             num_users=400,
             expected_cohort_size=cohort,
             num_rounds=1,

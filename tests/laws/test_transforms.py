@@ -21,7 +21,7 @@ from fedpriv.optimizers import (
     stepwise,
     yogi,
 )
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.run.folder import RunFolder
 from fedpriv.training.round import ServerState
 from fedpriv.transform import Transform, chain, identity
@@ -83,7 +83,7 @@ class StubLedger:
     """A ledger that has everything that is asked for."""
 
     head = "0" * 64
-    plan = Plan(num_users=5, expected_cohort_size=1, num_rounds=9)
+    plan = cohort_plan(num_users=5, expected_cohort_size=1, num_rounds=9)
     state = SimpleNamespace(charges=[SimpleNamespace(round_num=r, attempt=1) for r in range(9)])
 
     def resume(self):

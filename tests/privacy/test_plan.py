@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 
 GOOD = {
@@ -24,7 +24,7 @@ GOOD = {
 
 
 def plan(**changes):
-    return Plan(**{**GOOD, **changes})
+    return cohort_plan(**{**GOOD, **changes})
 
 
 NAN, INF = float("nan"), float("inf")

@@ -14,7 +14,7 @@ import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")
 TAGS = ("legal", "funding", "hiring")
@@ -24,7 +24,7 @@ def make_plan(
     num_rounds: int, noise_multiplier: float | None, delta: float | None, unit: str = "user"
 ) -> Plan:
     """Return a plan of ordinary size; None is one without noise."""
-    return Plan(
+    return cohort_plan(
         num_users=7055,
         expected_cohort_size=350.0,
         num_rounds=num_rounds,

@@ -18,7 +18,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.privacy.ledger.ledger import Ledger, LedgerError
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.folder import read_lines
 from fedpriv.run.loop import rounds
@@ -262,7 +262,7 @@ def test_a_tampered_line_is_found(tmp_path):
 
 class TestLedger:
     def ledger(self, path, unit="example", rounds=20):
-        plan = Plan(
+        plan = cohort_plan(
             num_users=60,
             expected_cohort_size=6,
             num_rounds=rounds,

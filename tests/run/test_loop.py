@@ -21,7 +21,7 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder, read_lines
 from fedpriv.run.loop import accounted_rounds, rounds
@@ -142,7 +142,7 @@ class TestReproducible:
     @pytest.mark.parametrize("eval_every", [1, 2, 3, 7, 10, 2000])
     @pytest.mark.parametrize("num_rounds", [1, 6, 19, 100, 1000])
     def test_few_rounds_are_accounted_all_of_them_evaluated(self, num_rounds, eval_every):
-        plan = Plan(
+        plan = cohort_plan(
             num_users=100,
             expected_cohort_size=10,
             num_rounds=num_rounds,

@@ -81,18 +81,30 @@ def decode(data: bytes) -> Chain:
     for number, line in enumerate(data[:end].split(b"\n")[:-1], start=1):
         try:
             body = json.loads(line)
-            kind = [body.pop(name) for name in ("hash", "seq", "prev", "kind")][-1]
-            record, expected = encode(number - 1, previous, kind, body)
+            whole = _canonical(body)
+            stated, seq, prev, kind = (body.pop(name) for name in ("hash", "seq", "prev", "kind"))
+            # Of a canonical line the body's bytes are those of the line without its hash.
+            member = b'"hash":"' + stated.encode("ascii") + b'"'
+            digest = hashlib.sha256(_without(whole, member)).hexdigest()
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise ValueError(f"line {number} is not a line of a ledger") from None
-        if line + b"\n" != expected:
+        follows = type(seq) is int and (stated, seq, prev) == (digest, number - 1, previous)
+        if whole != line or not follows:
             raise ValueError(
                 f"line {number} does not follow from the lines before it: the ledger "
                 "was edited, or lines were removed, swapped or inserted"
             )
-        records.append(record)
-        previous = record.hash
+        records.append(Record(seq=seq, kind=kind, fields=body, hash=digest))
+        previous = digest
     return Chain(records=tuple(records), num_bytes=end, torn=len(data) - end)
+
+
+def _without(whole: bytes, member: bytes) -> bytes:
+    """Return a canonical object without one top-level member: "kind" and more come after it."""
+    before, found, after = whole.rpartition(member + b",")
+    if not found:
+        raise ValueError("the line has no hash")
+    return before + after
 
 
 def _canonical(value: Any) -> bytes:

@@ -21,8 +21,11 @@ from types import TracebackType
 from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import AnyPlan
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
-from fedpriv.privacy.ledger.state import Charge, LedgerState, Release, mode_name
+from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges
+from fedpriv.privacy.ledger.state import Entry, LedgerState, mode_name
 from fedpriv.privacy.plan import Plan
 
 
@@ -35,19 +38,19 @@ class BudgetSpentError(LedgerError):
 
 
 class Ledger:
-    """The one writer of a run's ledger.
+    """The one writer of a run's ledger, in a file or in memory.
 
     Guarantees:
-        * `charge` returns after the line was written and synced; if it raises, nothing may be
-          drawn, and after a failed write no later call succeeds.
-        * The charges never exceed the plan's rounds, nor its target ε.
-        * A (round, attempt) is charged at most once.
+        * `charge` and `row` return after the line was written and synced; if they raise, nothing
+          may be drawn, and after a failed write no later call succeeds.
+        * The charges never exceed what the plan pays for.
+        * An attempt of a query is charged at most once, and a row is used at most once.
     """
 
-    def __init__(self, path: Path, descriptor: int, chain: Chain) -> None:
-        """Take over a locked file; use `create` or `open`."""
+    def __init__(self, path: Path | None, descriptor: int, chain: Chain) -> None:
+        """Take over a locked file; use `create`, `open` or `in_memory`."""
         self._path, self._fd, self._size = path, descriptor, chain.num_bytes
-        self._records = list(chain.records)
+        self._num_lines, self._head = len(chain.records), chain.head
         self._hashes = {record.hash for record in chain.records}
         self._state = LedgerState.replay(chain.records) if chain.records else None
         self._broken = ""
@@ -56,7 +59,7 @@ class Ledger:
     def create(
         cls,
         path: str | os.PathLike[str],
-        plan: Plan,
+        plan: AnyPlan,
         *,
         mode: str,
         extra: Mapping[str, Any] | None = None,
@@ -77,14 +80,7 @@ class Ledger:
             LedgerError: If a ledger with charges, or something else, is there already, another
                 process holds it, or the disk refuses.
         """
-        fields = {
-            "format": "fedpriv-ledger",
-            "version": 1,
-            "run_id": secrets.token_hex(16),
-            "plan": plan.to_json(),
-            "mode": mode_name(mode),
-            "extra": dict(extra or {}),
-        }
+        fields = _first_line(plan, mode, extra)
         target = Path(path)
         descriptor = _lock(target, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
@@ -94,8 +90,8 @@ class Ledger:
                     "run, or choose another folder"
                 )
             os.ftruncate(descriptor, 0)
-            ledger = cls(target, descriptor, Chain(records=(), num_bytes=0, torn=0))
-            ledger._append("plan", fields)
+            ledger = cls(target, descriptor, _NO_LINES)
+            ledger._start(fields)
             _sync_folder(target.parent)
         except OSError as error:
             os.close(descriptor)
@@ -105,6 +101,18 @@ class Ledger:
         except BaseException:
             os.close(descriptor)
             raise
+        return ledger
+
+    @classmethod
+    def in_memory(cls, plan: AnyPlan, *, mode: str) -> Ledger:
+        """Return the ledger of a run that is not kept: the same rules, and gone with the process.
+
+        Args:
+            plan: The promise.
+            mode: "simulation" or "secure".
+        """
+        ledger = cls(None, -1, _NO_LINES)
+        ledger._start(_first_line(plan, mode, None))
         return ledger
 
     @classmethod
@@ -135,40 +143,64 @@ class Ledger:
             raise
         return ledger
 
-    def charge(self, round_num: int, attempt: int) -> Charge:
+    def charge(
+        self, round_num: int, attempt: int, event: Event | None = None, *, query: str = UPDATE
+    ) -> Charge:
         """Spend one charge of the plan; draw the cohort and the noise only after this returns.
 
         Args:
-            round_num: Round, from 1 to the plan's number of rounds.
-            attempt: Its next attempt, `attempts(round_num) + 1`.
+            round_num: Round, from 1; in a fixed plan to its number of rounds.
+            attempt: Its next attempt, `attempts(round_num, query) + 1`.
+            event: What it does; None takes a fixed plan's own.
+            query: What is asked, where a round asks several things.
 
         Raises:
-            BudgetSpentError: If the plan's rounds or its target ε are spent. Nothing is written.
+            BudgetSpentError: If the plan does not pay for it. Nothing is written.
             LedgerError: If the numbers repeat or fall back, or the disk refuses.
         """
         state = self._live()
-        plan = state.plan
-        if not plan.affords(len(state.charges)):
-            spent = len(state.charges)
-            why = (
-                f"all {plan.num_rounds} charges are spent"
-                if spent >= plan.num_rounds
-                else f"charge {spent + 1} would take ε to {plan.epsilon(spent + 1).value:.4f}, "
-                f"above the target {plan.target_epsilon:g}"
-            )
+        if event is None:
+            if not isinstance(state.plan, Plan):
+                raise LedgerError("a charge of an adaptive plan says what it does; give its event")
+            event = state.plan.event
+        refusal = state.plan.refusal(state.spent, event)
+        if refusal:
             raise BudgetSpentError(
-                f"round {round_num} is not started: {why}; a further round needs a new plan"
+                f"round {round_num} is not started: {refusal}; a further round needs a new plan"
             )
-        event = None if plan.event is None else plan.event.to_json()
-        self._append("charge", {"round_num": round_num, "attempt": attempt, "event": event})
-        return self._past().charges[-1]
+        charge = Charge(round_num=round_num, attempt=attempt, event=event, query=query)
+        self._append("charge", charge)
+        return charge
 
-    def release(self, round_num: int, attempt: int, digest: str) -> Release:
-        """Record that the result of the attempt charged last was released.
+    def row(self, round_num: int) -> Row:
+        """Use up the next row of noise with memory; draw it only after this returns.
 
         Args:
-            round_num: Round of the charge.
-            attempt: Attempt of the charge.
+            round_num: The round it is for.
+
+        Raises:
+            BudgetSpentError: If the plan's rows are used up. Nothing is written.
+            LedgerError: If the run was not charged, or the disk refuses.
+        """
+        state = self._live()
+        row = Row(row=len(state.rows) + 1, round_num=round_num)
+        if isinstance(state.plan, Plan) and row.row > state.plan.num_rounds:
+            raise BudgetSpentError(
+                f"round {round_num} is not started: all {state.plan.num_rounds} rows of noise are "
+                "used up; a further round needs a new plan"
+            )
+        self._append("row", row)
+        return row
+
+    def release(self, round_num: int, attempt: int, digest: str) -> Release:
+        """Record that a result was released, and of which charges it is made.
+
+        It is made of the charges since the release before, each query of each round in its last
+        attempt; earlier attempts are lost.
+
+        Args:
+            round_num: Round of the last charge.
+            attempt: Attempt of that charge.
             digest: SHA-256 of the round's checkpoint file, 64 hex digits; `fedpriv verify`
                 compares the checkpoints that still exist.
 
@@ -176,60 +208,87 @@ class Ledger:
             LedgerError: If it is not the attempt charged last, or was released before, or the disk
                 refuses.
         """
-        self._live()
-        fields = {"round_num": round_num, "attempt": attempt, "digest": digest}
-        self._append("release", fields)
-        return self._past().releases[-1]
+        state = self._live()
+        first = len(state.charges) - len(state.unreleased) + 1
+        last = {
+            (charge.query, charge.round_num): number
+            for number, charge in enumerate(state.unreleased, start=first)
+            if charge.round_num <= round_num
+        }
+        release = Release(
+            round_num=round_num,
+            attempt=attempt,
+            digest=digest,
+            charges=as_ranges(sorted(last.values())) or None,
+        )
+        self._append("release", release)
+        return release
 
     def resume(self) -> None:
         """Record that the run continues after an interruption; lost attempts stay spent."""
         self._live()
-        self._append("resume", {})
+        self._append("resume", None)
 
     @property
-    def path(self) -> Path:
-        """The file."""
+    def path(self) -> Path | None:
+        """The file; None in memory."""
         return self._path
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """The plan of the first line."""
-        return self._past().plan
+        return self.state.plan
 
     @property
     def mode(self) -> str:
         """The run's mode, "simulation" or "secure"."""
-        return self._past().mode
+        return self.state.mode
 
     @property
     def extra(self) -> Mapping[str, Any]:
         """The further facts of the first line."""
-        return self._past().extra
+        return self.state.extra
 
     @property
     def run_id(self) -> str:
         """The random id of the run, 32 hex digits."""
-        return self._past().run_id
+        return self.state.run_id
 
     @property
     def charges(self) -> int:
         """How many charges are spent."""
-        return len(self._past().charges)
+        return len(self.state.charges)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of noise with memory are used up."""
+        return len(self.state.rows)
 
     @property
     def state(self) -> LedgerState:
         """Every charge and every release, in order."""
-        return self._past()
+        assert self._state is not None
+        return self._state
 
     @property
     def lost(self) -> tuple[Charge, ...]:
         """Charges without a release: spent, whatever became of them."""
-        return self._past().lost
+        return self.state.lost
 
     @property
     def head(self) -> str:
         """Hash of the last line, for checkpoints."""
-        return self._records[-1].hash
+        return self._head
+
+    @property
+    def pays_for_more(self) -> bool:
+        """Whether a fixed plan pays for another round; of an adaptive one only a charge can say."""
+        plan = self.plan
+        if not isinstance(plan, Plan):
+            return True
+        if plan.charged_once:
+            return self.rows < plan.num_rounds
+        return plan.affords(self.charges)
 
     def knows(self, head: str) -> bool:
         """Return whether a hash is one of this ledger's lines.
@@ -239,31 +298,31 @@ class Ledger:
         """
         return head in self._hashes
 
-    def attempts(self, round_num: int) -> int:
+    def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a round were charged; the next one is one more."""
-        return self._past().attempts.get(round_num, 0)
+        return self.state.attempts(round_num, query)
 
-    def has_charge(self, round_num: int, attempt: int) -> bool:
+    def has_charge(self, round_num: int, attempt: int, query: str = UPDATE) -> bool:
         """Return whether an attempt was charged."""
-        return 1 <= attempt <= self.attempts(round_num)
+        return 1 <= attempt <= self.attempts(round_num, query)
 
     def has_release(self, round_num: int, attempt: int) -> bool:
         """Return whether an attempt was released."""
         return any(
             (release.round_num, release.attempt) == (round_num, attempt)
-            for release in self._past().releases
+            for release in self.state.releases
         )
 
     def epsilon(self) -> Epsilon:
         """Return ε of everything charged so far, lost attempts included, from the lines."""
-        return self._past().epsilon()
+        return self.state.epsilon()
 
     def close(self) -> None:
         """Release the file and its lock; the ledger takes no further line."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            self._broken = self._broken or "it was closed"
+        self._broken = self._broken or "it was closed"
 
     def __enter__(self) -> Ledger:
         return self
@@ -276,31 +335,38 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _past(self) -> LedgerState:
-        assert self._state is not None
-        return self._state
-
     def _live(self) -> LedgerState:
         if self._broken:
-            raise LedgerError(f"the ledger {self._path} takes no further line: {self._broken}")
-        return self._past()
+            where = "" if self._path is None else f" {self._path}"
+            raise LedgerError(f"the ledger{where} takes no further line: {self._broken}")
+        return self.state
 
-    def _append(self, kind: str, fields: Mapping[str, Any]) -> None:
-        previous = self._records[-1].hash if self._records else GENESIS
+    def _start(self, fields: Mapping[str, Any]) -> None:
         try:
-            record, line = encode(len(self._records), previous, kind, fields)
-            state = (
-                LedgerState.replay((record,)) if self._state is None else self._state.then(record)
-            )
+            record, line = encode(0, GENESIS, "plan", fields)
+            state = LedgerState(record)
         except (ValueError, TypeError) as error:
             raise LedgerError(str(error)) from error
-        self._write(line)
-        self._records.append(record)
-        self._hashes.add(record.hash)
+        self._write(record, line)
         self._state = state
 
-    def _write(self, line: bytes) -> None:
+    def _append(self, kind: str, entry: Entry) -> None:
+        try:
+            self.state.admit(entry)
+            if self._path is None:  # nobody will read its lines, nor ask for their hashes
+                self.state.add(entry)
+                return
+            fields = {} if entry is None else entry.to_json()
+            record, line = encode(self._num_lines, self._head, kind, fields)
+        except (ValueError, TypeError) as error:
+            raise LedgerError(str(error)) from error
+        self._write(record, line)
+        self.state.add(entry)
+
+    def _write(self, record: Record, line: bytes) -> None:
         """Append a line and sync it, or break this object for good."""
+        if self._path is None:
+            return
         written = 0
         try:
             while written < len(line):
@@ -319,6 +385,22 @@ class Ledger:
                 "make room or make the disk writable, then resume the run"
             ) from error
         self._size += len(line)
+        self._num_lines, self._head = self._num_lines + 1, record.hash
+        self._hashes.add(record.hash)
+
+
+_NO_LINES = Chain(records=(), num_bytes=0, torn=0)
+
+
+def _first_line(plan: AnyPlan, mode: str, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "format": "fedpriv-ledger",
+        "version": 1,
+        "run_id": secrets.token_hex(16),
+        "plan": plan.to_json(),
+        "mode": mode_name(mode),
+        "extra": dict(extra or {}),
+    }
 
 
 def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], LedgerState, int]:

@@ -1,101 +1,68 @@
 """What the lines of a ledger add up to, and which line may follow which.
 
-Writer and verifier replay through the same rules, so a ledger that could not have been written is
-refused when it is read.
+Writer and verifier go through the same rules, so a ledger that could not have been written is
+refused when it is read. A line is first checked, then taken in: one that is refused leaves no
+trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon, epsilon_of
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import Record
-from fedpriv.privacy.numbers import positive_int
+from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row
 from fedpriv.privacy.plan import Plan
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """One spent attempt.
-
-    Attributes:
-        round_num: Round, from 1.
-        attempt: Attempt of the round, from 1.
-        event: What it does; None for a plan without noise.
-    """
-
-    round_num: int
-    attempt: int
-    event: Event | None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "round_num", positive_int("round_num", self.round_num))
-        object.__setattr__(self, "attempt", positive_int("attempt", self.attempt))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the charge's line."""
-        return {
-            "round_num": self.round_num,
-            "attempt": self.attempt,
-            "event": None if self.event is None else self.event.to_json(),
-        }
+Entry = Charge | Row | Release | None
+"""What a line says; None for a resume."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """One released result.
-
-    Attributes:
-        round_num: Round, from 1.
-        attempt: The attempt that got through.
-        digest: SHA-256 of the round's checkpoint file, 64 hex digits.
-    """
-
-    round_num: int
-    attempt: int
-    digest: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "round_num", positive_int("round_num", self.round_num))
-        object.__setattr__(self, "attempt", positive_int("attempt", self.attempt))
-        hex_digest(self.digest)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the release's line."""
-        return {"round_num": self.round_num, "attempt": self.attempt, "digest": self.digest}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:
-    """The state of a ledger after its lines so far.
+    """The state of a ledger after its lines so far. Only `add` changes it.
 
     Attributes:
         plan: The promise.
         mode: "simulation" or "secure".
         run_id: Random id of the run.
         extra: Further public facts.
-        charges: Every charge in order.
-        releases: Every release in order.
-        attempts: Attempts charged so far, by round.
         num_resumes: How often the run was resumed.
     """
 
-    plan: Plan
-    mode: str
-    run_id: str
-    extra: Mapping[str, Any]
-    charges: tuple[Charge, ...] = ()
-    releases: tuple[Release, ...] = ()
-    attempts: Mapping[int, int] = field(default_factory=dict)
-    num_resumes: int = 0
+    def __init__(self, first: Record) -> None:
+        """Start from the first line.
+
+        Raises:
+            ValueError: If it is not that of a ledger of this version.
+        """
+        fields = first.fields
+        if first.kind != "plan" or fields.get("format") != "fedpriv-ledger":
+            raise ValueError("the first line is not the plan of a fedpriv ledger")
+        if fields.get("version") != 1:
+            raise ValueError(
+                f"ledger version {fields.get('version')!r} is not 1; use the fedpriv that wrote it"
+            )
+        self.plan: AnyPlan = read_plan(fields["plan"])
+        self.mode = mode_name(fields["mode"])
+        self.run_id = str(fields["run_id"])
+        self.extra: Mapping[str, Any] = dict(fields["extra"])
+        self.num_resumes = 0
+        self._charges: list[Charge] = []
+        self._rows: list[Row] = []
+        self._releases: list[Release] = []
+        self._attempts: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, int, int], int] = {}
+        self._spent: Counter[Event] = Counter()
+        self._last_round = 0
+        self._through = 0  # charges before it are in a release, or lost for good
 
     @classmethod
     def replay(cls, records: Iterable[Record]) -> LedgerState:
-        """Return what the lines add up to.
+        """Return what the lines add up to, in time linear in their number.
 
         Raises:
             ValueError: Naming the first line that could not have been written.
@@ -103,110 +70,180 @@ class LedgerState:
         state: LedgerState | None = None
         for record in records:
             try:
-                state = cls._start(record) if state is None else state.then(record)
+                if state is None:
+                    state = cls(record)
+                else:
+                    state.add(state.read(record))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"line {record.seq + 1}: {error}") from error
         if state is None:
             raise ValueError("the ledger holds no complete line, so nothing was ever charged")
         return state
 
-    @classmethod
-    def _start(cls, record: Record) -> LedgerState:
-        fields = record.fields
-        if record.kind != "plan" or fields.get("format") != "fedpriv-ledger":
-            raise ValueError("the first line is not the plan of a fedpriv ledger")
-        if fields.get("version") != 1:
-            raise ValueError(
-                f"ledger version {fields.get('version')!r} is not 1; use the fedpriv that wrote it"
-            )
-        return cls(
-            plan=Plan.from_json(fields["plan"]),
-            mode=mode_name(fields["mode"]),
-            run_id=str(fields["run_id"]),
-            extra=dict(fields["extra"]),
-        )
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """Every charge, in order."""
+        return self._charges
 
-    def then(self, record: Record) -> LedgerState:
-        """Return the state with one more line.
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Every row of noise with memory, in order."""
+        return self._rows
+
+    @property
+    def releases(self) -> Sequence[Release]:
+        """Every release, in order."""
+        return self._releases
+
+    @property
+    def spent(self) -> Counter[Event]:
+        """How often each event was charged."""
+        return self._spent
+
+    def read(self, record: Record) -> Entry:
+        """Return what a line says, if it may follow; nothing is changed.
 
         Raises:
-            ValueError: If that line may not follow.
+            ValueError: If it may not follow.
         """
-        fields = dict(record.fields)
-        if record.kind == "resume":
-            return replace(self, num_resumes=self.num_resumes + 1)
-        if record.kind == "charge":
-            event = fields.pop("event")
-            charge = Charge(**fields, event=None if event is None else Event.from_json(event))
-            return self._charged(charge)
-        if record.kind == "release":
-            return self._released(Release(**fields))
-        raise ValueError(f"a line of kind {record.kind!r} is unknown")
+        match record.kind:
+            case "charge":
+                entry = Charge.from_json(record.fields)
+            case "row":
+                entry = Row(**record.fields)
+            case "release":
+                entry = Release.from_json(record.fields)
+            case "resume":
+                entry = None
+            case _:
+                raise ValueError(f"a line of kind {record.kind!r} is unknown")
+        self.admit(entry)
+        return entry
 
-    def _charged(self, charge: Charge) -> LedgerState:
-        if charge.event != self.plan.event:
-            raise ValueError(
-                f"round {charge.round_num} was charged for {charge.event}, the plan "
-                f"says {self.plan.event}"
-            )
-        if len(self.charges) >= self.plan.num_rounds:
-            raise ValueError(
-                f"round {charge.round_num} goes beyond the {self.plan.num_rounds} "
-                "charges of the plan"
-            )
-        if charge.round_num > self.plan.num_rounds:
+    def admit(self, entry: Entry) -> None:
+        """Let an entry pass that may follow; nothing is changed.
+
+        Raises:
+            ValueError: If it may not follow.
+        """
+        match entry:
+            case Charge():
+                self._admit_charge(entry)
+            case Row():
+                self._admit_row(entry)
+            case Release():
+                self._admit_release(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Take in an entry that was admitted."""
+        match entry:
+            case None:
+                self.num_resumes += 1
+            case Charge():
+                self._charges.append(entry)
+                self._attempts[entry.query, entry.round_num] = entry.attempt
+                self._numbers[entry.query, entry.round_num, entry.attempt] = len(self._charges)
+                self._spent[entry.event] += 1
+                self._last_round = max(self._last_round, entry.round_num)
+            case Row():
+                self._rows.append(entry)
+            case Release():
+                self._releases.append(entry)
+                self._through = len(self._charges)
+
+    def _admit_charge(self, charge: Charge) -> None:
+        refusal = self.plan.refusal(self._spent, charge.event)
+        if refusal:
+            raise ValueError(f"round {charge.round_num} cannot be charged: {refusal}")
+        if isinstance(self.plan, Plan) and charge.round_num > self.plan.num_rounds:
             raise ValueError(
                 f"round {charge.round_num} is beyond the {self.plan.num_rounds} rounds of the plan"
             )
-        if self.plan.unit == "example" and charge.round_num > len(self.attempts) + 1:
+        if self.plan.unit == "example" and charge.round_num > self._last_round + 1:
             raise ValueError(
-                f"round {charge.round_num} is charged before round {len(self.attempts) + 1}"
+                f"round {charge.round_num} is charged before round {self._last_round + 1}"
             )
-        wanted = 1 + self.attempts.get(charge.round_num, 0)
+        wanted = 1 + self.attempts(charge.round_num, charge.query)
         if charge.attempt != wanted:
             raise ValueError(
                 f"attempt {charge.attempt} of round {charge.round_num} cannot be "
                 f"charged; its next attempt is {wanted}"
             )
-        return replace(
-            self,
-            charges=(*self.charges, charge),
-            attempts={**self.attempts, charge.round_num: charge.attempt},
-        )
 
-    def _released(self, release: Release) -> LedgerState:
-        pair = (release.round_num, release.attempt)
-        if not self.charges or pair != (self.charges[-1].round_num, self.charges[-1].attempt):
+    def _admit_row(self, row: Row) -> None:
+        if not (isinstance(self.plan, Plan) and self.plan.charged_once):
+            raise ValueError(f"row {row.row} is of a run that is charged round by round")
+        if not self._charges:
+            raise ValueError(f"row {row.row} is drawn before the run was charged")
+        if row.row != len(self._rows) + 1:
+            raise ValueError(f"row {row.row} cannot be used; the next row is {len(self._rows) + 1}")
+        if row.row > self.plan.num_rounds:
+            raise ValueError(f"row {row.row} is beyond the {self.plan.num_rounds} rows of the plan")
+
+    def _admit_release(self, release: Release) -> None:
+        named = release.charges
+        if named is not None and named[-1][1] > len(self._charges):
+            raise ValueError(f"round {release.round_num} is released of charges that are not there")
+        if self._rows:
+            if release.round_num != self._rows[-1].round_num:
+                raise ValueError(f"round {release.round_num} is released without a row of its own")
+            if self._releases and self._releases[-1].round_num == release.round_num:
+                raise ValueError(f"round {release.round_num} is released twice")
+            return
+        if not self._charges:
+            raise ValueError(f"round {release.round_num} is released before it was charged")
+        last = self._charges[-1]
+        if (release.round_num, release.attempt) != (last.round_num, last.attempt):
             raise ValueError(
                 f"round {release.round_num} attempt {release.attempt} is released but "
                 "is not what was charged last; charge it first"
             )
-        if self.releases and pair == (self.releases[-1].round_num, self.releases[-1].attempt):
+        if self._through == len(self._charges):
             raise ValueError(
                 f"round {release.round_num} attempt {release.attempt} is released twice"
             )
-        return replace(self, releases=(*self.releases, release))
+
+    def attempts(self, round_num: int, query: str = UPDATE) -> int:
+        """Return how many attempts of a query were charged in a round."""
+        return self._attempts.get((query, round_num), 0)
+
+    def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
+        """Return how manieth charge an attempt was, from 1; None if it was never charged."""
+        return self._numbers.get((query, round_num, attempt))
+
+    @property
+    def unreleased(self) -> Sequence[Charge]:
+        """Charges since the last release."""
+        return self._charges[self._through :]
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges without a release, and in centralised training without a part in one.
+        """Charges that no release is made of: spent, whatever became of them.
 
-        There a release stands for all steps since the one before: their last attempts.
+        Where a release does not name its charges, it stands for its own attempt; in centralised
+        training for all steps since the release before, each in its last attempt.
         """
-        released = {(release.round_num, release.attempt) for release in self.releases}
-        through = self._on_the_way(released) if self.plan.unit == "example" else released
-        return tuple(
-            charge for charge in self.charges if (charge.round_num, charge.attempt) not in through
-        )
+        kept: set[int] = set()
+        for release in self._releases:
+            if release.charges is not None:
+                kept.update(n for first, end in release.charges for n in range(first, end + 1))
+            elif self.plan.unit != "example":
+                number = self.number_of(release.round_num, release.attempt)
+                kept.update(() if number is None else (number,))
+        if self.plan.unit == "example" and any(r.charges is None for r in self._releases):
+            kept |= self._on_the_way()
+        numbered = enumerate(self._charges, start=1)
+        return tuple(charge for number, charge in numbered if number not in kept)
 
-    def _on_the_way(self, released: Set[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return the charges that a released model was made of."""
-        through: set[tuple[int, int]] = set()
+    def _on_the_way(self) -> set[int]:
+        """Return the numbers of charges that a released model was made of."""
+        released = {(release.round_num, release.attempt) for release in self._releases}
+        through: set[int] = set()
         since: dict[int, int] = {}
-        for charge in self.charges:
-            since[charge.round_num] = charge.attempt
+        for number, charge in enumerate(self._charges, start=1):
+            since[charge.round_num] = number
             if (charge.round_num, charge.attempt) in released:
-                through |= {pair for pair in since.items() if pair[0] <= charge.round_num}
+                through |= {n for round_num, n in since.items() if round_num <= charge.round_num}
                 since = {}
         return through
 
@@ -214,28 +251,12 @@ class LedgerState:
     def rounds_done(self) -> int:
         """How many rounds the released models have seen."""
         if self.plan.unit == "example":
-            return self.releases[-1].round_num if self.releases else 0
-        return len({release.round_num for release in self.releases})
+            return self._releases[-1].round_num if self._releases else 0
+        return len({release.round_num for release in self._releases})
 
     def epsilon(self) -> Epsilon:
-        """Return ε of every charge, accounted from run-length groups of the events written down."""
-        if not self.plan.is_private:
-            return self.plan.epsilon(len(self.charges))
-        assert self.plan.delta is not None
-        groups = [
-            (event, sum(1 for _ in same))
-            for event, same in groupby(charge.event for charge in self.charges)
-            if event is not None
-        ]
-        if not groups:
-            return self.plan.epsilon(0)
-        spent = epsilon_of(
-            groups,
-            delta=self.plan.delta,
-            relation=self.plan.relation,
-            num_rounds=self.plan.num_rounds,
-        )
-        return replace(spent, unit=self.plan.unit)
+        """Return ε of every charge, from the events that were written down."""
+        return self.plan.epsilon_of(self._spent)
 
 
 def mode_name(mode: Any) -> str:
@@ -247,14 +268,3 @@ def mode_name(mode: Any) -> str:
     if mode not in ("simulation", "secure"):
         raise ValueError(f"mode {mode!r} is unknown; give 'simulation' or 'secure'")
     return mode
-
-
-def hex_digest(digest: Any) -> str:
-    """Return a SHA-256 in hex, checked.
-
-    Raises:
-        ValueError: If it is not 64 lowercase hex digits.
-    """
-    if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"digest {digest!r} is not 64 hex digits; give a SHA-256")
-    return digest

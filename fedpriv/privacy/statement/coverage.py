@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 
 KEY = "epsilon_does_not_cover"
@@ -68,7 +70,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
         ValueError: If the document holds no plan.
     """
     return coverage(
-        Plan.from_json(document.get("plan")),
+        read_plan(document.get("plan")),
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),
         options=document.get("experiment"),
@@ -76,7 +78,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
 
 
 def coverage(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
@@ -134,13 +136,15 @@ def refuse_private_knowledge(
 
 
 def _no_promise(
-    plan: Plan, side: Mapping[str, Any] | None, options: Mapping[str, Any] | None
+    plan: AnyPlan, side: Mapping[str, Any] | None, options: Mapping[str, Any] | None
 ) -> str:
     options, side = as_object(options), as_object(side)
     if options.get("noise") in (None, "none"):
         return NO_NOISE
     # The plan of such a run has no noise, so that nobody can take it for a promise.
-    sigma, sensitivity = options.get("noise-multiplier"), plan.sensitivity
+    sigma = options.get("noise-multiplier")
+    mechanism = plan.mechanism if isinstance(plan, Plan) else None
+    sensitivity = mechanism.sensitivity if isinstance(mechanism, Mechanism) else 0.0
     size = (
         f" of standard deviation {sigma * sensitivity:.4g}"
         if isinstance(sigma, (int, float))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import as_object, private_knowledge
 from fedpriv.privacy.statement.wording import percent, protected
 
@@ -38,7 +38,7 @@ def whose_words(corpus: Mapping[str, Any]) -> list[str]:
 
 
 def taken_as_public(
-    plan: Plan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
+    plan: AnyPlan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
 ) -> list[str]:
     """Return what was taken to be public, as paragraphs; what is known to be private is not."""
     provenance = as_object(corpus.get("provenance"))
@@ -67,7 +67,7 @@ def taken_as_public(
 
 
 def known_of_protected(
-    plan: Plan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
+    plan: AnyPlan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
 ) -> list[str]:
     """Return what the run knows of those whom its plan protects, as paragraphs."""
     found = private_knowledge(plan.unit, corpus, side)

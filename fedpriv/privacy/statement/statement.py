@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import read_ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.counting import epsilon_after, how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
 from fedpriv.privacy.statement.wording import factor, one_of, protected, short, sure, turn_of
@@ -74,7 +75,7 @@ class Statement:
 
 
 def privacy_statement(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     num_charges: int,
     num_lost: int = 0,
@@ -99,7 +100,7 @@ def privacy_statement(
     """
     corpus = corpus or {}
     covers = coverage(plan, corpus=corpus, side_information=side_information, options=options)
-    spent = covers.explained(plan.epsilon(num_charges))
+    spent = covers.explained(epsilon_after(plan, num_charges))
     simulated = mode != "secure"
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
     label = (
@@ -111,7 +112,7 @@ def privacy_statement(
     parts = (
         ("The promise", _promise(plan, spent, label, covers)),
         ("Who is protected", _who(plan, corpus)),
-        ("How ε was counted", _counted(plan, spent, num_charges, num_lost)),
+        ("How ε was counted", how_counted(plan, spent, num_charges, num_lost)),
         ("Randomness", _randomness(plan, simulated)),
         ("Whose words are in an example", whose_words(corpus)),
         ("What was taken to be public", taken_as_public(plan, corpus, side_information)),
@@ -160,7 +161,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     )
 
 
-def _promise(plan: Plan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
+def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
     if not plan.is_private:
         reason = spent.reason
         done = "This run adds no noise." if reason == NO_NOISE else f"In this run {reason}."
@@ -202,7 +203,7 @@ def _promise(plan: Plan, spent: Epsilon, label: str, covers: Coverage) -> list[s
     return text + [f"Note that {warning}." for warning in plan.warnings]
 
 
-def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
+def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
     if not plan.is_private:
         return []
     provenance = as_object(corpus.get("provenance"))
@@ -233,69 +234,7 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
     return text
 
 
-def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
-    if not plan.is_private:
-        return []
-    turn = turn_of(plan)
-    if plan.sampling == "fixed":
-        drawn = (
-            f"Every {turn.one} draws {plan.expected_cohort_size:g} of {plan.num_users} "
-            f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
-            f"much less than independent coins, and are accounted as what they are, "
-            f"under replacement of one {plan.unit}."
-        )
-    else:
-        drawn = (
-            f"Every {turn.one} draws each {plan.unit} by a coin of its own with probability "
-            f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
-            f"average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
-            "stays secret."
-        )
-        if plan.cohort_cap is not None:
-            drawn += (
-                f" When more than {plan.cohort_cap} are drawn a uniform subset takes part; ε "
-                "includes that."
-            )
-    verb = "clipped to" if plan.bound == "clip" else "normalised to"
-    whose = (
-        f"Each {plan.unit}'s update is"
-        if plan.micro_batch == 1
-        else f"Means over about {plan.micro_batch} examples, each drawn into its own by chance, are"
-    )
-    divisor = "number of means" if plan.micro_batch > 1 else "cohort, whoever replied"
-    if plan.unit == "example" and plan.micro_batch == 1:
-        divisor = "number of examples, however many were drawn"
-    noised = (
-        f"{whose} {verb} an l2 norm of {plan.l2_bound:g}, the updates are "
-        f"summed unweighted, and Gaussian noise of standard deviation {plan.stddev:.4g} "
-        f"(noise multiplier {plan.noise_multiplier:.4g}) is added to the sum once. The sum "
-        f"is divided by the planned {divisor}."
-    )
-    if plan.micro_batch > 1:
-        noised += (
-            f" One example changes the mean it is in, and so moves the sum by up to twice the "
-            f"bound, {plan.sensitivity:g}: the noise multiplier is taken to that."
-        )
-    lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
-    beside = (
-        f" Rényi accounting (RDP) gives {short(spent.rdp)}."
-        if spent.rdp is not None and spent.accountant != "RDP"
-        else ""
-    )
-    how = {"PLD": "privacy loss distributions (PLD), rounded up", "RDP": "Rényi accounting (RDP)"}[
-        spent.accountant
-    ]
-    return [
-        drawn,
-        noised,
-        f"{num_charges} of {plan.num_rounds} planned {turn.one}s are charged{lost}. Every "
-        f"{turn.one} was charged on disk before its {plan.unit}s and its noise were drawn, and "
-        "everything computed from released values is free.",
-        f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}",
-    ]
-
-
-def _randomness(plan: Plan, simulated: bool) -> list[str]:
+def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
     turn = turn_of(plan)
@@ -315,7 +254,7 @@ def _randomness(plan: Plan, simulated: bool) -> list[str]:
     ]
 
 
-def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
+def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
     text = [
@@ -342,7 +281,7 @@ def _not_covered(plan: Plan, corpus: Mapping[str, Any], simulated: bool) -> list
     return text
 
 
-def _nodes(plan: Plan, engine: str) -> list[str]:
+def _nodes(plan: AnyPlan, engine: str) -> list[str]:
     if not plan.is_private or engine != "flower":
         return []
     return [

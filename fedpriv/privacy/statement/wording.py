@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.adaptive import AnyPlan
 
 
 def short(value: float) -> str:
@@ -54,12 +54,12 @@ def sure(value: float) -> str:
     return f"{certain:.2f} %" if certain < 99.99 else "all but fully"
 
 
-def protected(plan: Plan) -> str:
+def protected(plan: AnyPlan) -> str:
     """Return what a plan protects, all of them."""
     return "rostered users" if plan.unit == "user" else "private examples"
 
 
-def one_of(plan: Plan) -> str:
+def one_of(plan: AnyPlan) -> str:
     """Return what an add-remove relation adds or removes, as the beginning of a clause."""
     if plan.unit == "user":
         return "one rostered user's records were"
@@ -83,7 +83,7 @@ class Turn:
     who: str
 
 
-def turn_of(plan: Plan) -> Turn:
+def turn_of(plan: AnyPlan) -> Turn:
     """Return the words of a plan's unit: rounds of cohorts, or steps of batches."""
     if plan.unit == "example":
         return Turn(one="step", drawn="batch", draws="batches", who="trainer")

@@ -62,7 +62,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
         own = key.fold("look").fold(number)
         index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)
         total = task.train.bounded_sum(state.params, np.sort(index), components.bound)["weight"]
-        released = (total + plan.stddev * noise.standard_normal(total.shape)) / plan.denominator
+        released = (total + plan.mechanism.stddev * noise.standard_normal(total.shape)) / plan.mechanism.denominator
         found = (
             clean(state.params, own.fold("clean"))["weight"],
             released,

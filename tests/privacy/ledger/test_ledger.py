@@ -14,9 +14,9 @@ import pytest
 
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, LedgerError, read_ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 
-PLAN = Plan(
+PLAN = cohort_plan(
     num_users=400,
     expected_cohort_size=20,
     num_rounds=10,
@@ -115,7 +115,7 @@ def test_the_budget_stops_before_the_charge(path):
 
 
 def test_the_target_stops_before_the_charge(tmp_path):
-    made = Plan(**{**PLAN.to_json(), "target_epsilon": 0.15})
+    made = cohort_plan(**{**PLAN.to_json(), "target_epsilon": 0.15})
     path = tmp_path / "ledger.jsonl"
     with create(path, made) as ledger:
         for round_num in range(1, made.affordable_rounds + 1):
@@ -385,7 +385,7 @@ while True:
 def test_a_killed_writer_frees_the_lock_and_never_under_counts(tmp_path):
     """Three kills at arbitrary moments: every acknowledged charge is there, at most one more."""
     path = tmp_path / "ledger.jsonl"
-    create(path, Plan(**{**PLAN.to_json(), "num_rounds": 100_000})).close()
+    create(path, cohort_plan(**{**PLAN.to_json(), "num_rounds": 100_000})).close()
     rng, counted = random.Random(5), 0
     for _ in range(3):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
@@ -405,7 +405,7 @@ def test_a_killed_writer_frees_the_lock_and_never_under_counts(tmp_path):
 
 
 def test_plans_without_noise_are_kept_too(path):
-    made = Plan(num_users=4, expected_cohort_size=2, num_rounds=3)
+    made = cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=3)
     with create(path, made) as ledger:
         ledger.charge(1, 1)
         ledger.release(1, 1, DIGEST)

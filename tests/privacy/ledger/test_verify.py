@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest, verify_run
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 
-PLAN = Plan(
+PLAN = cohort_plan(
     num_users=400,
     expected_cohort_size=20,
     num_rounds=8,
@@ -106,7 +106,7 @@ def test_a_sound_run_passes_every_check(run):
 
 def test_a_run_without_noise_passes(tmp_path):
     found = verify_run(
-        write_run(tmp_path / "run", Plan(num_users=4, expected_cohort_size=2, num_rounds=8))
+        write_run(tmp_path / "run", cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=8))
     )
     assert found.ok and found.to_json()["epsilon"] is None
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.statement.coverage import (
     Coverage,
     coverage,
@@ -11,10 +11,10 @@ from fedpriv.privacy.statement.coverage import (
 )
 
 PARTS = {"num_users": 40, "expected_cohort_size": 4, "num_rounds": 2, "bound": "clip"}
-PLAN = Plan(**PARTS, l2_bound=0.5, noise="gaussian", noise_multiplier=2.0)
-EXAMPLES = Plan(**{**PLAN.to_json(), "unit": "example"})
+PLAN = cohort_plan(**PARTS, l2_bound=0.5, noise="gaussian", noise_multiplier=2.0)
+EXAMPLES = cohort_plan(**{**PLAN.to_json(), "unit": "example"})
 PRIVATE = {"source": "private", "description": "counts"}
-SILENT = Plan(**PARTS, l2_bound=0.5)
+SILENT = cohort_plan(**PARTS, l2_bound=0.5)
 
 
 def told(plan=PLAN, side=None, **provenance):

@@ -7,10 +7,10 @@ import pytest
 
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 
-PLAN = Plan(
+PLAN = cohort_plan(
     num_users=4000,
     expected_cohort_size=350,
     num_rounds=20,
@@ -102,21 +102,21 @@ def test_secure_mode_is_not_called_simulated():
 
 @pytest.mark.parametrize(("sigma", "label"), [(0.3, "no meaningful protection"), (2.0, "")])
 def test_the_label(sigma, label):
-    plan = Plan(**{**PLAN.to_json(), "noise_multiplier": sigma})
+    plan = cohort_plan(**{**PLAN.to_json(), "noise_multiplier": sigma})
     said = say(plan)
     assert said.no_meaningful_protection == bool(label)
     assert ("no meaningful protection" in said.headline + text(said)) == bool(label)
 
 
 def test_no_noise_promises_nothing():
-    said = say(Plan(num_users=4, expected_cohort_size=2, num_rounds=20))
+    said = say(cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=20))
     assert said.no_meaningful_protection
     assert "no privacy" in said.headline and "∞" in said.headline
     assert "promises nothing" in text(said) and "coin" not in text(said)
 
 
 def test_fixed_cohorts_caps_own_text_and_private_side_information():
-    fixed = Plan(
+    fixed = cohort_plan(
         num_users=400,
         expected_cohort_size=20,
         num_rounds=5,
@@ -152,12 +152,12 @@ def test_fixed_cohorts_caps_own_text_and_private_side_information():
     whole = text(say(corpus={**CORPUS, "provenance": private}))
     assert "include rostered ones" in whole and "looked at the records" in whole
     assert "text that users outside" in whole  # what they were is still described
-    capped = Plan(**{**PLAN.to_json(), "cohort_cap": 700})
+    capped = cohort_plan(**{**PLAN.to_json(), "cohort_cap": 700})
     assert "more than 700" in text(say(capped))
 
 
 def test_one_in_n_is_remarked():
-    plan = Plan(**{**PLAN.to_json(), "delta": 1 / 4000})
+    plan = cohort_plan(**{**PLAN.to_json(), "delta": 1 / 4000})
     assert "publishing one user outright" in text(say(plan))
 
 
@@ -200,7 +200,7 @@ class TestExamples:
     """Centralised training: what holds of examples is said of examples."""
 
     def say(self, *, data=TRAINING_SET, side=None, **changes):
-        plan = Plan(**{**PLAN.to_json(), "unit": "example", **changes})
+        plan = cohort_plan(**{**PLAN.to_json(), "unit": "example", **changes})
         return privacy_statement(
             plan, num_charges=20, mode="simulation", corpus=data, side_information=side
         )
@@ -228,7 +228,7 @@ class TestExamples:
         assert "user" not in said
 
     def test_nothing_is_promised_of_any_example(self):
-        plan = Plan(num_users=4, expected_cohort_size=2, num_rounds=20, unit="example")
+        plan = cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=20, unit="example")
         said = text(say(plan, corpus=TRAINING_SET, side=None))
         assert "anything about any example in it" in said and "user" not in said
 
@@ -297,7 +297,7 @@ class TestExamples:
 
     def test_steps_and_batches(self):
         for mode in ("simulation", "secure"):
-            plan = Plan(**{**PLAN.to_json(), "unit": "example"})
+            plan = cohort_plan(**{**PLAN.to_json(), "unit": "example"})
             whole = text(privacy_statement(plan, num_charges=20, mode=mode, corpus=TRAINING_SET))
             for part in ("Every step draws", "the trainer tosses", "the batch stays secret"):
                 assert part in whole, part

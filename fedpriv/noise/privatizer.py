@@ -1,0 +1,107 @@
+"""What makes an answer private: noise that is drawn beside the sum, and what may leave of the two.
+
+A privatizer is more than noise: a noisy minimum is private only if nothing but its index leaves.
+So it owns the last step, from the raw sum to the answer, and says what one answer costs when
+everybody takes part; sampling makes that cheaper in `fedpriv.privacy.mechanism`.
+
+Noise is drawn before the sum is known, possibly on another thread while users train. A memoryless
+privatizer draws from a key of the attempt. One with memory (noise that is correlated over rounds)
+draws its rows in order from one key of the run: it is regenerated from that key and the number of
+rows that the ledger has, never from buffers on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Tree
+
+AfterCrash = Literal["retry", "burn", "replay"]
+"""What becomes of an attempt that was charged, but whose answer was not released.
+
+* "retry": it is lost; the next one is charged anew, with a new cohort and new noise.
+* "burn": its row is lost; its users count as having taken part, and the stream goes on with the
+  next row. No row ever meets two sums.
+* "replay": it is done again from the same secret state and gives the identical answer, which is
+  therefore charged once.
+"""
+
+Memory = Mapping[str, np.ndarray]
+"""What a privatizer carries from one row to the next. Secret; empty for memoryless ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one answer costs when everybody takes part.
+
+    Attributes:
+        kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP) or
+            "nonprivate" (nothing is promised).
+        value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
+        whole_run: Whether it is the cost of all rows of a run together, charged with the first.
+    """
+
+    kind: Literal["gaussian", "pure", "zcdp", "nonprivate"]
+    value: float = 0.0
+    whole_run: bool = False
+
+
+class Privatizer(Protocol):
+    """Turns raw sums into answers that may be released.
+
+    Guarantees:
+        * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `cost`.
+    """
+
+    @property
+    def name(self) -> str:
+        """One word, which plans and statements call it by."""
+        ...
+
+    @property
+    def cost(self) -> Cost:
+        """What an answer costs; for rows of a run, what they all cost together."""
+        ...
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """What becomes of a charged attempt that a crash ended."""
+        ...
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return the memory before the first row.
+
+        Args:
+            template: Names and shapes of the sums.
+            key: Of the whole run, used for nothing else; memoryless privatizers leave it alone.
+        """
+        ...
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Any, Memory]:
+        """Return what is added to the coming sum, and the memory for the next row.
+
+        Args:
+            memory: From `init` or the last `draw`; the caller gives it up.
+            template: Names and shapes of the sum.
+            sensitivity: How far one neighbour moves it, in l2.
+            key: Of this attempt and used here only. Noise with memory draws from its memory's.
+        """
+        ...
+
+    def release(self, total: PartialSum, drawn: Any, share: float) -> Any:
+        """Return the answer; the sum and the noise are given up.
+
+        Args:
+            total: The raw sum. It must not be kept, returned or logged.
+            drawn: From `draw`; used up.
+            share: One over the fixed, public denominator.
+        """
+        ...

@@ -1,0 +1,190 @@
+"""A plan whose total is fixed beforehand, and whose prices are decided on the way.
+
+A method that looks at what was released before it decides how much noise to add next cannot name
+its charges in advance. It can name their sum: a privacy filter stops it before the sum would be
+passed. For zero-concentrated DP such a filter costs nothing: charges ρ₁ + ρ₂ + ... <= ρ, each
+chosen after the ones before, are ρ-zCDP together (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse
+et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of it.
+
+>>> plan = AdaptivePlan(num_users=400, rho=0.5, delta=1e-5)
+>>> gaussian = Event(kind="gaussian", noise_multiplier=2.0)
+>>> plan.refusal(Counter({gaussian: 3}), gaussian), plan.refusal(Counter({gaussian: 4}), gaussian)
+('', 'ρ = 0.125 more would take the total to 0.625, above the 0.5 of the plan')
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fedpriv.privacy.accounting import Epsilon, epsilon_of
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.numbers import positive_float, positive_int
+from fedpriv.privacy.plan import Plan, Unit, check_roster_sha256, check_unit, delta_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptivePlan:
+    """A zCDP filter: any charges, decided on the way, as long as their ρ adds up to the total.
+
+    Attributes:
+        num_users: Users on the frozen roster, n.
+        rho: The preset total, ρ.
+        relation: Neighbouring relation, by name or `Relation`.
+        delta: δ at which ρ is stated as an ε; None takes n^-1.1.
+        max_examples_per_user: Cap on the examples a user's contribution looks at, or None.
+        roster_sha256: As `Plan.roster_sha256`.
+        unit: As `Plan.unit`.
+
+    Guarantees:
+        * All charges together are ρ-zCDP, hence (`epsilon`, δ)-DP by the Rényi conversion, for
+          one user under `relation`, if each is an answer of a mechanism of its event.
+        * Charges whose cohort is drawn are refused: amplification by sampling has no ρ.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    num_users: int
+    rho: float
+    relation: Relation = Relation.ADD_REMOVE
+    delta: float | None = None
+    max_examples_per_user: int | None = None
+    roster_sha256: str | None = None
+    unit: Unit = "user"
+
+    def __post_init__(self) -> None:
+        self._put("num_users", positive_int("num_users", self.num_users))
+        self._put("rho", positive_float("rho", self.rho))
+        self._put("relation", Relation.of(self.relation))
+        self._put("delta", delta_of(self.delta, self.num_users, Event(kind="zcdp", rho=self.rho)))
+        if self.max_examples_per_user is not None:
+            capped = positive_int("max_examples_per_user", self.max_examples_per_user)
+            self._put("max_examples_per_user", capped)
+        check_unit(self.unit)
+        check_roster_sha256(self.roster_sha256)
+
+    def _put(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def is_private(self) -> bool:
+        """Always: a filter admits nothing unprotected."""
+        return True
+
+    @property
+    def target_epsilon(self) -> None:
+        """The total is the budget; there is no other."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Nothing beyond what is refused."""
+        return ()
+
+    def total(self) -> Epsilon:
+        """Return the ε that the filter promises, whatever is spent of it."""
+        assert self.delta is not None
+        whole = Event(kind="zcdp", rho=self.rho)
+        spent = epsilon_of([(whole, 1)], delta=self.delta, relation=self.relation)
+        return replace(spent, unit=self.unit)
+
+    def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
+        """Return the filter's ε: what was spent was decided by releases, and is no smaller claim.
+
+        Raises:
+            ValueError: If the events add up to more than the total, or the filter refuses one.
+        """
+        spent = self._sum(Counter(events))
+        if spent > self._limit:
+            raise ValueError(f"charges of ρ = {spent:g} are above the {self.rho:g} of the plan")
+        return self.total()
+
+    def refusal(self, spent: Counter[Event], event: Event) -> str:
+        """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
+        if event.is_sampled or not event.is_private:
+            return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
+        price = rho_of(event, self.relation)
+        total = self._sum(spent) + price
+        if total <= self._limit:
+            return ""
+        return (
+            f"ρ = {price:g} more would take the total to {total:g}, above the {self.rho:g} of "
+            "the plan"
+        )
+
+    @property
+    def _limit(self) -> float:
+        return self.rho * (1.0 + 1e-12)  # sums of floats: 10 charges of a tenth are the whole
+
+    def _sum(self, spent: Counter[Event]) -> float:
+        return math.fsum(count * rho_of(event, self.relation) for event, count in spent.items())
+
+    def left(self, spent: Counter[Event]) -> float:
+        """Return the ρ that is not spent yet."""
+        return max(0.0, self.rho - self._sum(spent))
+
+    def check_roster(self, roster: Sequence[str]) -> None:
+        """Refuse a roster of another size than the plan's.
+
+        Raises:
+            ValueError: If its length is not num_users.
+        """
+        if len(roster) != self.num_users:
+            raise ValueError(
+                f"the roster has {len(roster)} {self.unit}s, the plan was made for "
+                f"{self.num_users}; make a new plan for the new roster"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a dict of plain JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"kind": "adaptive", **values, "relation": self.relation.value}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> AdaptivePlan:
+        """Return the plan that `to_json` wrote.
+
+        Raises:
+            ValueError: If fields are missing or unknown, or the plan would be refused.
+        """
+        names = {"kind", *(field.name for field in fields(cls))}
+        if set(value) != names:
+            odd = ", ".join(sorted(map(str, set(value) ^ names)))
+            raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
+        return cls(**{name: value[name] for name in names - {"kind"}})
+
+
+AnyPlan = Plan | AdaptivePlan
+"""A promise of either kind."""
+
+
+def read_plan(value: Any) -> AnyPlan:
+    """Return the plan of a file, fixed or adaptive.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
+        return AdaptivePlan.from_json(value)
+    return Plan.from_json(value)
+
+
+def rho_of(event: Event, relation: Relation) -> float:
+    """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
+
+    Under replace-one a Gaussian's sensitivity is twice its bound, so its ρ is 2/σ².
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if event.rho is not None:
+        return event.rho
+    if event.epsilon is not None:
+        return 0.5 * event.epsilon**2
+    if event.kind != "gaussian":
+        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
+    moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
+    return 0.5 * (moved / event.sigma) ** 2

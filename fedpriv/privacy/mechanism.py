@@ -1,0 +1,123 @@
+"""A mechanism: who is drawn, how each is bounded, what is added; and everything that follows.
+
+The three are objects, and nothing about them is written down a second time: sensitivity, standard
+deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
+
+>>> from fedpriv.mechanisms import Clip
+>>> from fedpriv.noise.gaussian import Gaussian
+>>> from fedpriv.privacy.sampling import PoissonSampler
+>>> mechanism = Mechanism(
+...     sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
+...     bound=Clip(l2_clip_norm=0.5),
+...     privatizer=Gaussian(noise_multiplier=1.0),
+... )
+>>> mechanism.sensitivity, mechanism.denominator, mechanism.event.kind
+(0.5, 20.0, 'poisson-gaussian')
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.numbers import positive_float, positive_int
+from fedpriv.privacy.sampling import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """How one answer is made of private data. Public.
+
+    Attributes:
+        sampler: Who takes part.
+        bound: What bounds each contribution. A round may put a public preconditioner inside it
+            (`RoundContext.bound`), which leaves its l2_bound as it is.
+        privatizer: What is added, and what leaves.
+        micro_batch: Expected number of examples whose mean is bounded as one vector; 1 bounds
+            each alone. Above 1 an example moves its micro-batch's vector from one place within
+            the bound to another, so the sensitivity is twice the bound.
+
+    Guarantees:
+        * One answer costs `event`, if cohorts are drawn by `sampler`, every contribution went
+          through `bound`, their sum is unweighted, `privatizer` made the answer of it with this
+          `sensitivity`, and nothing else leaves.
+
+    Raises:
+        ValueError: If two parts do not fit: noise without a bound, a sampler under which nobody
+            can account for the privatizer, a standard deviation beyond floats.
+    """
+
+    sampler: Sampler
+    bound: Bound
+    privatizer: Privatizer
+    micro_batch: int = 1
+    _event: Event = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        size = positive_int("micro_batch", self.micro_batch)
+        object.__setattr__(self, "micro_batch", size)
+        if size > 1 and size > self.expected_cohort_size:
+            raise ValueError(
+                f"micro_batch {size} is above the expected batch of "
+                f"{self.expected_cohort_size:g}; lower it"
+            )
+        event = self.sampler.event(self.privatizer.cost)  # refuses what no accountant prices
+        object.__setattr__(self, "_event", event)
+        if event.is_private and math.isinf(self.bound.l2_bound):
+            raise ValueError(
+                f"noise {self.privatizer.name!r} without a bound protects no one: one user could "
+                "move the sum without limit; bound by 'clip' or 'normalise'"
+            )
+        if event.noise_multiplier is not None:
+            positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
+
+    @property
+    def num_users(self) -> int:
+        """Users on the roster (examples of the training set)."""
+        return self.sampler.num_users
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """Mean number of users who take part."""
+        return self.sampler.expected_cohort_size
+
+    @property
+    def l2_bound(self) -> float:
+        """The l2 norm that no contribution exceeds; infinite only where nothing is promised."""
+        return self.bound.l2_bound
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one neighbour with or without its records moves the sum, in l2; 0 unbounded."""
+        if math.isinf(self.l2_bound):
+            return 0.0
+        return self.l2_bound * (1.0 if self.micro_batch == 1 else 2.0)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the noise over the sensitivity; 0 for what is no Gaussian."""
+        cost = self.privatizer.cost
+        return float(cost.value) if cost.kind == "gaussian" else 0.0
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of Gaussian noise on the sum, in the units of an update; else 0."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def denominator(self) -> float:
+        """What the noised sum is divided by: the expected number of bounded vectors."""
+        return self.expected_cohort_size / self.micro_batch
+
+    @property
+    def event(self) -> Event:
+        """What one charge does; that of a whole run where the privatizer is charged once."""
+        return self._event
+
+    @property
+    def is_private(self) -> bool:
+        """Whether an answer promises anything."""
+        return self.event.is_private

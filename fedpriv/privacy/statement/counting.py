@@ -1,0 +1,124 @@
+"""What a statement says of how ε was counted: who was drawn, what was added, by whom accounted."""
+
+from __future__ import annotations
+
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.recorded import RecordedMechanism
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.statement.wording import short, turn_of
+
+
+def epsilon_after(plan: AnyPlan, num_charges: int) -> Epsilon:
+    """Return the ε of so many charges; of an adaptive plan its total, whatever was spent."""
+    return plan.total() if isinstance(plan, AdaptivePlan) else plan.epsilon(num_charges)
+
+
+def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
+    """Return the paragraphs on what each charge did and how they were added up.
+
+    Args:
+        plan: The promise.
+        spent: ε of the charges.
+        num_charges: Charges spent.
+        num_lost: Of these, attempts that released nothing.
+    """
+    if not plan.is_private:
+        return []
+    turn = turn_of(plan)
+    lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
+    beside = (
+        f" Rényi accounting (RDP) gives {short(spent.rdp)}."
+        if spent.rdp is not None and spent.accountant != "RDP"
+        else ""
+    )
+    how = {
+        "PLD": "privacy loss distributions (PLD), rounded up",
+        "RDP": "Rényi accounting (RDP)",
+        "composition": "adding up the ε of every answer, with no δ",
+    }[spent.accountant]
+    relation = f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}"
+    before = (
+        f"was charged on disk before its {plan.unit}s and its noise were drawn, and "
+        "everything computed from released values is free."
+    )
+    if isinstance(plan, AdaptivePlan):
+        return [
+            f"What each answer costs was decided on the way, as long as all together stayed within "
+            f"ρ = {plan.rho:g} of zero-concentrated DP. ε is that of the whole, whatever was spent "
+            f"of it. {num_charges} answers are charged{lost}; every one {before}",
+            relation,
+        ]
+    if plan.charged_once:
+        charged = (
+            f"One charge pays for all {plan.num_rounds} rows of noise together. It {before} Every "
+            "row is used once; one that an interruption left open is lost, and its users count as "
+            "having taken part."
+        )
+    else:
+        charged = (
+            f"{num_charges} of {plan.num_rounds} planned {turn.one}s are charged{lost}. Every "
+            f"{turn.one} {before}"
+        )
+    return [*_what_was_done(plan), charged, relation]
+
+
+def _what_was_done(plan: Plan) -> list[str]:
+    mechanism = plan.mechanism
+    if isinstance(mechanism, RecordedMechanism):
+        return [f"What was charged: {mechanism.description}."]
+    if mechanism.event.noise_multiplier is None:
+        return [f"What was charged: {RecordedMechanism.of(mechanism).description}."]
+    return [_drawn(plan, mechanism), _noised(plan, mechanism)]
+
+
+def _drawn(plan: Plan, mechanism: Mechanism) -> str:
+    sampler, turn = mechanism.sampler, turn_of(plan)
+    if isinstance(sampler, FixedSizeSampler):
+        drawn = (
+            f"Every {turn.one} draws {mechanism.expected_cohort_size:g} of {plan.num_users} "
+            f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
+            f"much less than independent coins, and are accounted as what they are, "
+            f"under replacement of one {plan.unit}."
+        )
+    elif isinstance(sampler, PoissonSampler):
+        drawn = (
+            f"Every {turn.one} draws each {plan.unit} by a coin of its own with probability "
+            f"{sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} on "
+            f"average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
+            "stays secret."
+        )
+        if sampler.cap is not None:
+            drawn += (
+                f" When more than {sampler.cap} are drawn a uniform subset takes part; ε "
+                "includes that."
+            )
+    else:
+        drawn = f"{RecordedMechanism.of(mechanism).description}."
+    return drawn
+
+
+def _noised(plan: Plan, mechanism: Mechanism) -> str:
+    verb = "clipped to" if mechanism.bound.name == "clip" else "normalised to"
+    whose = (
+        f"Each {plan.unit}'s update is"
+        if mechanism.micro_batch == 1
+        else f"Means over about {mechanism.micro_batch} examples, each drawn into its own by chance, are"
+    )
+    divisor = "number of means" if mechanism.micro_batch > 1 else "cohort, whoever replied"
+    if plan.unit == "example" and mechanism.micro_batch == 1:
+        divisor = "number of examples, however many were drawn"
+    noised = (
+        f"{whose} {verb} an l2 norm of {mechanism.l2_bound:g}, the updates are "
+        f"summed unweighted, and Gaussian noise of standard deviation {mechanism.stddev:.4g} "
+        f"(noise multiplier {mechanism.noise_multiplier:.4g}) is added to the sum once. The sum "
+        f"is divided by the planned {divisor}."
+    )
+    if mechanism.micro_batch > 1:
+        noised += (
+            f" One example changes the mean it is in, and so moves the sum by up to twice the "
+            f"bound, {mechanism.sensitivity:g}: the noise multiplier is taken to that."
+        )
+    return noised
