@@ -170,7 +170,7 @@ def main() -> None:
             started = time.perf_counter()
             next(running)
             seconds.append(time.perf_counter() - started)
-            cohort = components.plan.mechanism.sampler.cohort(
+            cohort = components.plan.live_mechanism.sampler.cohort(
                 root.fold("cohort").fold(number).fold(1), components.task.roster
             )
             started = time.perf_counter()

@@ -18,13 +18,14 @@ array([ 2,  1, -6], dtype=int32)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeGuard
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
 BITS = 24
@@ -80,6 +81,22 @@ def _smaller(tensor: Tensor) -> Tensor:
     return RowSparse(rows=rows, values=tensor[rows], num_rows=len(tensor))
 
 
+class Addend(Protocol):
+    """What bounded updates are added to."""
+
+    def add(self, update: Tree, factor: float, key: Key) -> None:
+        """Add `factor * update`; the key is the user's own, of this round and attempt."""
+        ...
+
+    def result(self) -> Mapping[str, np.ndarray]:
+        """Return the sum, dense; nothing may be added afterwards."""
+        ...
+
+
+Adder = Callable[[Params, float | None], Addend]
+"""From names and shapes, and a granularity or None, to an empty sum."""
+
+
 class RunningSum:
     """Adds bounded updates one by one, in place.
 
@@ -101,13 +118,14 @@ class RunningSum:
         self._carried: dict[str, np.ndarray] | None = None
         self._since_carry = self._num_added = 0
 
-    def add(self, update: Tree, factor: float) -> None:
+    def add(self, update: Tree, factor: float, key: Key | None = None) -> None:
         """Add `factor * update`, which a bound has already been applied to.
 
         Args:
             update: Finite float tensors of the template's names and shapes.
             factor: What the bound multiplies it by. With a granularity, no coordinate of the
                 product may exceed `2**BITS` of it.
+            key: Not looked at: nothing is added beside the update.
 
         Raises:
             ValueError: If the integers cannot hold one user more; nothing is added then.

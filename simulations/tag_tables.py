@@ -67,7 +67,7 @@ def measure(
         "relation": spent.relation.value,
         "unit": "user",
         "accountant": spent.accountant,
-        "noise_multiplier": components.plan.mechanism.noise_multiplier,
+        "noise_multiplier": components.plan.live_mechanism.noise_multiplier,
         "failed_in_last_round": record.diagnostics.num_failed,
         "seconds": round(time.perf_counter() - started, 1),
     }

@@ -24,15 +24,14 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
-from fedpriv.training.round import Round
 from fedpriv.transform import identity
 
 Sampling = Literal["window", "poisson"]
@@ -136,13 +135,12 @@ def train(
     preconditioner: Preconditioner = NoPreconditioner()
     if method.adaptive:
         preconditioner = Fixed(multiplier={"weight": side_information()})
-    server = Round(
-        plan=promised,
+    server = FederatedAveraging(
         optimizer=sgd(method.learning_rate),
         aggregate=identity(),
         preconditioner=preconditioner,
     )
-    bound = Clip(l2_clip_norm=CLIP_NORM) if method.private else Unbounded()
+    mechanism = promised.live_mechanism
     sums = CentralSum(
         gradients=LinearRegressionGradients(data.x.astype(np.float32), data.y),
         num_examples=NUM_EXAMPLES,
@@ -155,12 +153,12 @@ def train(
         context, state = server.begin(state, root.fold("guide").fold(step))
         total = sums.partial_sum(
             params=state.params,
-            bound=context.bound(bound),
-            cohort=draw(root.fold("cohort").fold(step)),
+            bound=context.bound(mechanism.bound),
+            user_ids=draw(root.fold("cohort").fold(step)),
             key=root.fold("users").fold(step),
         )
-        noise = server.noise(state.params, root.fold("noise").fold(step))
-        state = server.next(state, total, noise, context)
+        noise = mechanism.draw(state.params, root.fold("noise").fold(step))
+        state = server.next(state, mechanism.release(total, noise), context)
         if step % every == 0 or step == promised.num_rounds:
             losses.append((step, data.loss(state.params["weight"])))
     return losses
@@ -170,7 +168,8 @@ def _sampler(
     sampling: Sampling, promised: Plan, roster: tuple[str, ...]
 ) -> Callable[[Key], tuple[str, ...]]:
     if sampling == "poisson":
-        return lambda key: promised.sampler.cohort(key, roster)
+        sampler = promised.live_mechanism.sampler
+        return lambda key: sampler.next({}, key, roster)[0]
 
     def window(key: Key) -> tuple[str, ...]:
         first = int(key.generator().integers(NUM_EXAMPLES - BATCH + 1))

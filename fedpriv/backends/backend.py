@@ -9,6 +9,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
 
 #: From (params, public=, and optionally part=) to metrics; `Task.evaluate` is one.
@@ -18,6 +19,7 @@ Measure = Callable[..., Metrics | None]
 class Backend(Protocol):
     """Brings the private work to where the drawn users are, and the sum back.
 
+    What is done with a user goes by a name, which each place looks up in its own experiment.
     Every backend gives the same sum for the same arguments (to rounding), and a user that cannot
     be reached contributes zero.
     """
@@ -31,16 +33,20 @@ class Backend(Protocol):
         key: Key,
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of the cohort's bounded updates.
+        """Return the sum of the cohort's bounded contributions.
 
         Args:
-            params: The global params.
+            params: The global params, and whatever further tensors the work takes.
             bound: The public bound.
             cohort: The drawn user ids; may be empty.
             key: The users' key of this round and attempt, already folded by both.
             round_num: The round, from 1.
             attempt: The attempt at it, from 1.
+            work: What is done, by name.
+            template: Names and shapes of the sum; None for those of the params.
         """
         ...
 

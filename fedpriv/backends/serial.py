@@ -8,8 +8,9 @@ from typing import Any
 from fedpriv.backends.backend import Measure
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.round import PartialSum, Trainer, UserData, partial_sum
+from fedpriv.training.work import TRAIN, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -17,15 +18,16 @@ class SerialBackend:
     """Trains the cohort in this process, one user after another, or sums over a batch.
 
     Args:
-        trainer: What a user does; or the sum over examples of centralised training.
+        trainer: What a user does, or the sum over examples of centralised training; or works
+            by name.
         data: The users' examples; None where the trainer holds its examples itself.
         measure: How a model is measured, as `Task.evaluate`; None measures nothing.
     """
 
     def __init__(
-        self, *, trainer: Trainer, data: UserData | None = None, measure: Measure | None = None
+        self, *, trainer: Any, data: UserData | None = None, measure: Measure | None = None
     ) -> None:
-        self._trainer, self._data, self._measure = trainer, data, measure
+        self._works, self._data, self._measure = as_works(trainer), data, measure
 
     def partial_sum(
         self,
@@ -36,15 +38,12 @@ class SerialBackend:
         key: Key,
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
-        return partial_sum(
-            params=params,
-            bound=bound,
-            trainer=self._trainer,
-            data=self._data,
-            user_ids=cohort,
-            key=key,
+        return find_work(self._works, work).partial_sum(
+            params=params, bound=bound, data=self._data, user_ids=cohort, key=key
         )
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from fedpriv.training.round import UserData
+from fedpriv.training.work import UserData
 
 
 def work_of(data: UserData, user_id: str, max_examples: int) -> int:

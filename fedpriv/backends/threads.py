@@ -7,7 +7,7 @@ a generator of the whole process, go to worker processes (`--engine ray`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.local.trainer import LocalTrainer
-from fedpriv.training.round import UserData, partial_sum
+from fedpriv.training.work import TRAIN, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -43,7 +43,7 @@ class ThreadBackend:
           rounding otherwise.
 
     Args:
-        trainer: What a user does.
+        trainer: What a user does, or works by name.
         data: The users' examples.
         measure: How a model is measured, as `Task.evaluate`.
         num_workers: How many threads.
@@ -56,16 +56,17 @@ class ThreadBackend:
     def __init__(
         self,
         *,
-        trainer: LocalTrainer,
+        trainer: Any,
         data: UserData,
         measure: Measure,
         num_workers: int,
         max_examples: int,
     ) -> None:
-        check_shareable(trainer)
+        for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
+            check_shareable(one)
         if num_workers < 1:
             raise ValueError(f"--workers {num_workers} must be at least 1")
-        self._trainer, self._data, self._measure = trainer, data, measure
+        self._works, self._data, self._measure = as_works(trainer), data, measure
         self._num_workers, self._max_examples = num_workers, max_examples
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
 
@@ -78,24 +79,22 @@ class ThreadBackend:
         key: Key,
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
+        named = find_work(self._works, work)
 
-        def work(user_ids: Sequence[str]) -> PartialSum:
-            return partial_sum(
-                params=params,
-                bound=bound,
-                trainer=self._trainer,
-                data=self._data,
-                user_ids=user_ids,
-                key=key,
+        def summed(user_ids: Sequence[str]) -> PartialSum:
+            return named.partial_sum(
+                params=params, bound=bound, data=self._data, user_ids=user_ids, key=key
             )
 
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
         shards = shards_of(sizes, self._num_workers)
         # Without users a shard would only clear a sum of its own; the first always makes one.
         shares = [shard for number, shard in enumerate(shards) if shard or number == 0]
-        return merged(params, list(self._pool.map(work, shares)), reuse=True)
+        return merged(template or params, list(self._pool.map(summed, shares)), reuse=True)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the metrics of all threads' parts of the examples, combined."""

@@ -10,16 +10,17 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from fedpriv.backends.backend import Measure
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.evaluate import Metrics, Part
-from fedpriv.training.local.trainer import LocalTrainer
-from fedpriv.training.round import PartialSum, UserData, partial_sum
+from fedpriv.training.work import TRAIN, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -28,12 +29,12 @@ class WorkerContext:
     """What a worker works with.
 
     Attributes:
-        trainer: What a user does.
+        trainer: What a user does, or works by name.
         data: The users' examples.
         measure: From (params, public, part) to metrics, as `Task.evaluate`.
     """
 
-    trainer: LocalTrainer
+    trainer: Any
     data: UserData
     measure: Measure
 
@@ -50,11 +51,13 @@ class Order:
         params: The global params; a worker sees them read-only, in memory that all share.
         bound: The public bound.
         key: The users' key of the round and attempt.
+        work: What is done, by name.
     """
 
     params: Params = field(repr=False)
     bound: Bound
     key: Key
+    work: str = TRAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +108,17 @@ class Worker:
         return Opened(host=platform.node(), process=os.getpid(), device=said)
 
     def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
-        """Return one sum over these users; see `fedpriv.training.round.partial_sum`."""
+        """Return one sum over these users; see `fedpriv.training.work.Work`."""
         context = self._opened()
-        return partial_sum(
+        work = find_work(as_works(context.trainer), order.work)
+        done = work.partial_sum(
             params=order.params,
             bound=order.bound,
-            trainer=context.trainer,
             data=context.data,
             user_ids=user_ids,
             key=order.key,
-        ).compact()
+        )
+        return done.compact()
 
     def evaluate(self, params: Params, public: bool, part: Part) -> Metrics | None:
         """Return metrics on one part of the examples."""

@@ -12,7 +12,12 @@ from fedpriv.experiments.options import Option, Range, as_fields, check_ranges, 
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.preconditioner import Preconditioner
 from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
-from fedpriv.privacy.plan import Plan
+from fedpriv.noise.gaussian import Unprotected
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan, privatizer_of
+from fedpriv.privacy.sampling import Sampler
 from fedpriv.transform import Transform, identity
 
 _FIXED = frozenset({"name", "description", "task", "backends", "statistics"})
@@ -140,28 +145,40 @@ def plain_bound(experiment: BaseOptions) -> Bound:
     return Unbounded()
 
 
-def plan_with_noise(experiment: BaseOptions, arguments: Mapping[str, Any]) -> Plan:
-    """Return a plan with the experiment's noise, calibrated where it asks for that.
+def make_plan(
+    experiment: BaseOptions, *, sampler: Sampler, bound: Bound, micro_batch: int = 1, **rest: Any
+) -> Plan:
+    """Return the promise, with its noise calibrated where the experiment asks for that.
 
     Args:
         experiment: Says how much noise.
-        arguments: Every field of the plan but the noise's.
+        sampler: Who is drawn.
+        bound: What bounds each; the mechanism holds this very object.
+        micro_batch: As `Mechanism.micro_batch`.
+        **rest: Every other field of a plan but the mechanism, the relation and δ.
 
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
+    sigma, target = experiment.noise_multiplier, experiment.target_epsilon
     if experiment.noise == "none":
-        return Plan(**arguments, noise="none", noise_multiplier=0.0)
-    if experiment.noise_multiplier is None:
-        if experiment.target_epsilon is None:
-            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        return calibrated_plan(**arguments, target_epsilon=experiment.target_epsilon)
-    return Plan(
-        **arguments,
-        noise="gaussian",
-        noise_multiplier=experiment.noise_multiplier,
-        target_epsilon=experiment.target_epsilon,
+        privatizer: Privatizer = Unprotected()
+    elif sigma is None and target is None:
+        raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+    else:
+        privatizer = privatizer_of("gaussian", 1.0 if sigma is None else sigma)
+    mechanism = Mechanism(
+        sampler=sampler, bound=bound, privatizer=privatizer, micro_batch=micro_batch
     )
+    plan = Plan(
+        mechanism=mechanism,
+        relation=Relation.of(experiment.relation),
+        delta=experiment.delta,
+        **rest,
+    )
+    if experiment.noise == "none" or target is None:
+        return plan
+    return plan.calibrated(target) if sigma is None else replace(plan, target_epsilon=target)
 
 
 def release_preconditioner(experiment: BaseOptions, kind: str) -> Preconditioner:

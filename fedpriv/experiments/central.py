@@ -24,25 +24,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from fedpriv import optimizers
 from fedpriv.experiments.base_options import (
     BaseOptions,
     make_aggregate,
+    make_plan,
     plain_bound,
-    plan_with_noise,
     release_preconditioner,
 )
 from fedpriv.experiments.options import Range, check_ranges
-from fedpriv.mechanisms import Bound, SideInformation, moments
+from fedpriv.mechanisms import SideInformation, moments
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed, MirrorDescent, PublicMoments
-from fedpriv.privacy.plan import Plan
+from fedpriv.noise.gaussian import Unprotected
+from fedpriv.privacy.plan import Plan, sampler_of
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, public_gradient, warm_start
-from fedpriv.training.round import Round
 from fedpriv.transform import Transform, chain
 from fedpriv.tree import Params
 
@@ -153,17 +154,15 @@ class CentralComponents:
 
     Attributes:
         task: The training set, the model and its measures.
-        plan: The promise, of examples.
-        bound: What is applied to each update, before a round's preconditioner is put into it.
-        round: The server's half of a round, with the preconditioner.
+        plan: The promise, of examples, with the mechanism that runs.
+        algorithm: What is asked of examples, and what is made of the answers.
         trainer: Sums bounded updates over a batch.
         side_information: What is known besides, and where it came from; None for nothing.
     """
 
     task: CentralTask
     plan: Plan
-    bound: Bound
-    round: Round
+    algorithm: FederatedAveraging
     trainer: CentralSum
     side_information: SideInformation | None
 
@@ -185,7 +184,6 @@ def build_central(
     """
     task = _warmed(experiment, experiment.task(experiment) if task is None else task)
     num_steps = experiment.num_steps(task.num_train)
-    plan = _plan(experiment, task, num_steps)
     side = None
     if experiment.guide == "side-information":
         side = task.side_information(experiment.side_information)
@@ -193,24 +191,16 @@ def build_central(
         side = SideInformation(
             multiplier={}, source="private", description="clean gradients of private examples"
         )
-    shown = None
-    if experiment.guide == "ideal" and experiment.noise != "none":
-        assert experiment.noise_multiplier is not None
-        factor = 1.0 if experiment.micro_batch == 1 else 2.0
-        shown = experiment.noise_multiplier * experiment.l2_clip_norm * factor
     groups = None
     if experiment.micro_batch > 1:
         groups = max(1, round(experiment.batch_size / experiment.micro_batch))
     return CentralComponents(
         task=task,
-        plan=plan,
-        bound=plain_bound(experiment),
-        round=Round(
-            plan=plan,
+        plan=_plan(experiment, task, num_steps),
+        algorithm=FederatedAveraging(
             optimizer=_optimizer(experiment, num_steps),
             aggregate=make_aggregate(experiment),
             preconditioner=_preconditioner(experiment, task, side, num_steps),
-            nonprivate_stddev=shown,
         ),
         trainer=CentralSum(gradients=task.train, num_examples=task.num_train, num_groups=groups),
         side_information=side,
@@ -237,26 +227,24 @@ def _warmed(experiment: CentralExperiment, task: CentralTask) -> CentralTask:
 
 
 def _plan(experiment: CentralExperiment, task: CentralTask, num_steps: int) -> Plan:
-    bound = plain_bound(experiment)
-    arguments: dict[str, Any] = {
-        "num_users": task.num_train,
-        "expected_cohort_size": experiment.batch_size,
-        "num_rounds": num_steps,
-        "sampling": experiment.sampling,
-        "bound": experiment.bound,
-        "l2_bound": None if experiment.bound == "none" else bound.l2_bound,
-        "relation": experiment.relation,
-        "delta": experiment.delta,
-        "roster_sha256": task.roster_sha256,
-        "unit": "example",
-        "micro_batch": experiment.micro_batch,
-    }
-    if experiment.guide == "ideal":
-        # It sees clean gradients: nothing is promised, whatever noise is added.
-        if experiment.noise != "none" and experiment.noise_multiplier is None:
-            raise ValueError("guide 'ideal' has no ε to calibrate to; give noise-multiplier")
-        return Plan(**arguments, noise="none", noise_multiplier=0.0)
-    return plan_with_noise(experiment, arguments)
+    ideal = experiment.guide == "ideal"
+    if ideal and experiment.noise != "none" and experiment.noise_multiplier is None:
+        raise ValueError("guide 'ideal' has no ε to calibrate to; give noise-multiplier")
+    plan = make_plan(
+        replace(experiment, target_epsilon=None) if ideal else experiment,
+        sampler=sampler_of(experiment.sampling, task.num_train, experiment.batch_size),
+        bound=plain_bound(experiment),
+        micro_batch=experiment.micro_batch,
+        num_rounds=num_steps,
+        roster_sha256=task.roster_sha256,
+        unit="example",
+    )
+    if not ideal:
+        return plan
+    # It sees clean gradients: nothing is promised, whatever noise is added.
+    mechanism = plan.live_mechanism
+    unprotected = Unprotected(stddev=mechanism.stddev)
+    return replace(plan, mechanism=replace(mechanism, privatizer=unprotected))
 
 
 def _optimizer(experiment: CentralExperiment, num_steps: int) -> Transform:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,22 +26,21 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.base_options import (
     BaseOptions,
     make_aggregate,
+    make_plan,
     plain_bound,
-    plan_with_noise,
     release_preconditioner,
 )
 from fedpriv.mechanisms import (
     Bound,
-    Preconditioned,
     Rounded,
     SideInformation,
 )
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, sampler_of
 from fedpriv.tasks.tasks import TagPrediction, Task
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import LocalTrainer, Schedule
-from fedpriv.training.round import Round
 from fedpriv.transform import Transform
 
 TaskFactory = Callable[["Experiment", Corpus | None], Task]
@@ -130,9 +129,8 @@ class Components:
 
     Attributes:
         task: Roster, users, model and measures.
-        plan: The promise.
-        bound: What is applied to each update; public.
-        round: The server's half of a round.
+        plan: The promise, with the mechanism that runs.
+        algorithm: What is asked of users, and what the server makes of the answers.
         trainer: What a user does.
         side_information: 1/A and where it came from; None without preconditioning.
 
@@ -143,8 +141,7 @@ class Components:
 
     task: Task
     plan: Plan
-    bound: Bound
-    round: Round
+    algorithm: FederatedAveraging
     trainer: LocalTrainer
     side_information: SideInformation | None
 
@@ -160,14 +157,10 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
     """
     task = experiment.task(experiment, corpus)
     side = make_side_information(experiment, task)
-    bound = make_bound(experiment, side)
-    plan = make_plan(experiment, task, bound)
     return Components(
         task=task,
-        plan=plan,
-        bound=bound,
-        round=Round(
-            plan=plan,
+        plan=federated_plan(experiment, task),
+        algorithm=FederatedAveraging(
             optimizer=make_optimizer(experiment),
             aggregate=make_aggregate(experiment),
             preconditioner=make_preconditioner(experiment, side),
@@ -190,7 +183,7 @@ def make_side_information(experiment: Experiment, task: Task) -> SideInformation
 
 
 def make_preconditioner(experiment: Experiment, side: SideInformation | None) -> Preconditioner:
-    """Return what learns from past releases, or undoes a public preconditioner after the noise.
+    """Return what preconditions updates: what is known beforehand, or learnt from past releases.
 
     Raises:
         ValueError: If the updates would be preconditioned twice.
@@ -202,9 +195,10 @@ def make_preconditioner(experiment: Experiment, side: SideInformation | None) ->
                 f"{experiment.precondition!r}; choose one, or precondition 'local'"
             )
         return release_preconditioner(experiment, experiment.guide)
-    if side is None or experiment.precondition != "scale-then-privatise":
+    if side is None or experiment.precondition in ("none", "local"):
         return NoPreconditioner()
-    return Fixed(inverse=side.inverse())
+    undone = experiment.precondition == "scale-then-privatise"
+    return Fixed(multiplier=side.multiplier, inverse=side.inverse() if undone else {})
 
 
 def make_schedule(experiment: Experiment) -> Schedule:
@@ -240,17 +234,15 @@ def make_trainer(
     return task.trainer(schedule, multiplier, device=device)
 
 
-def make_bound(experiment: Experiment, side: SideInformation | None) -> Bound:
-    """Return the public bound, preconditioned and rounded where the experiment says so."""
+def make_bound(experiment: Experiment) -> Bound:
+    """Return the public bound, rounded to a grid where the experiment says so."""
     inner = plain_bound(experiment)
-    if side is not None and experiment.precondition in ("update", "both", "scale-then-privatise"):
-        inner = Preconditioned(multiplier=side.multiplier, bound=inner)
     # Without noise a bound may be set so high that it never binds, and its grid would be coarse.
     exact = experiment.exact_sum and experiment.noise != "none"
     return Rounded(bound=inner) if exact else inner
 
 
-def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
+def federated_plan(experiment: Experiment, task: Task) -> Plan:
     """Return the promise, with its noise calibrated if the experiment asks for that.
 
     Raises:
@@ -258,20 +250,14 @@ def make_plan(experiment: Experiment, task: Task, bound: Bound) -> Plan:
     """
     num_users = len(task.roster)
     cohort = experiment.cohort if experiment.cohort is not None else max(1.0, num_users / 20)
-    arguments: dict[str, Any] = {
-        "num_users": num_users,
-        "expected_cohort_size": cohort,
-        "num_rounds": experiment.rounds,
-        "sampling": experiment.sampling,
-        "cohort_cap": experiment.cohort_cap,
-        "bound": experiment.bound,
-        "l2_bound": None if experiment.bound == "none" else bound.l2_bound,
-        "relation": experiment.relation,
-        "delta": experiment.delta,
-        "max_examples_per_user": experiment.max_examples_per_user,
-        "roster_sha256": task.roster_sha256,
-    }
-    return plan_with_noise(experiment, arguments)
+    return make_plan(
+        experiment,
+        sampler=sampler_of(experiment.sampling, num_users, cohort, experiment.cohort_cap),
+        bound=make_bound(experiment),
+        num_rounds=experiment.rounds,
+        max_examples_per_user=experiment.max_examples_per_user,
+        roster_sha256=task.roster_sha256,
+    )
 
 
 def make_optimizer(experiment: Experiment) -> Transform:

@@ -97,19 +97,31 @@ class Bound(Protocol):
         """
         ...
 
+    def scaled(self, update: Tree) -> tuple[Tree, float]:
+        """Return a tree and a number whose product is the bounded update, before any rounding.
+
+        A running sum takes the two as they are, so that scaling, rounding and adding are one pass.
+
+        Raises:
+            ValueError: If the update is not finite.
+        """
+        ...
+
+    def sum_limit(self, num_users: int) -> float:
+        """Return the l2 norm that a sum over so many users cannot exceed.
+
+        A server holds to it what a node answers. It is more than `num_users * l2_bound` only where
+        something else than bounded updates is in the sum, such as shares of noise.
+        """
+        ...
+
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update; raise `ValueError` if it is not finite."""
         ...
 
 
 def scaled(bound: Bound, update: Tree) -> tuple[Tree, float]:
-    """Return a tree and a number whose product is the bounded update, before any rounding.
-
-    A running sum takes the two as they are, so that scaling, rounding and adding are one pass.
-
-    Raises:
-        ValueError: If the update is not finite.
-    """
+    """Return what `Bound.scaled` does, for a bound that shortens the update as a whole."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
         if bound.mixture is not None:
             update = bound.mixture.of(update)
@@ -118,30 +130,38 @@ def scaled(bound: Bound, update: Tree) -> tuple[Tree, float]:
     norm = tree.l2_norm(update)
     if norm == 0.0:
         return update, 1.0
-    length = allowed_length(bound, norm, tree.num_elements(update))
-    if length == norm or 1e-30 < length / norm < 1e30:
-        return update, length / norm
+    factor = scaling_factor(bound, norm, tree.num_elements(update))
+    if factor == 1.0 or 1e-30 < factor < 1e30:
+        return update, factor
     # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
     # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
     exponent = math.frexp(norm)[1]
     for half in (exponent // 2, exponent - exponent // 2):
         update = tree.scale(update, math.ldexp(1.0, -half))
-    return update, length / tree.l2_norm(update)
+    return update, bound.length(norm, tree.num_elements(update)) / tree.l2_norm(update)
 
 
-def allowed_length(bound: Bound, norm: float, num_elements: int) -> float:
-    """Return `bound.length` of a norm that nobody has looked at yet.
+def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
+    """Return what a bound multiplies an update of some norm by, 1 for the zero update.
+
+    The one place where a norm becomes a factor: for updates, for users side by side on a device,
+    and for per-example gradients of which nothing but the norm is ever formed.
+
+    Args:
+        bound: Its multiplier and mixture are in the norm already.
+        norm: l2 norm over all tensors, that nobody has looked at yet.
+        num_elements: Coordinates of the params.
 
     Raises:
         ValueError: If the norm is not finite.
     """
     if not math.isfinite(norm):
         raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
-    return bound.length(norm, num_elements)
+    return 1.0 if norm == 0.0 else bound.length(norm, num_elements) / norm
 
 
 def _applied(bound: Bound, update: Tree) -> Tree:
-    update, factor = scaled(bound, update)
+    update, factor = bound.scaled(update)
     return update if factor == 1.0 else tree.scale(update, factor)
 
 
@@ -153,7 +173,21 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
-class _Plain:
+class _Whole:
+    """A bound that shortens the update as a whole."""
+
+    __slots__ = ()
+
+    def scaled(self: Bound, update: Tree) -> tuple[Tree, float]:
+        """Return the update and what it is multiplied by."""
+        return scaled(self, update)
+
+    def sum_limit(self: Bound, num_users: int) -> float:
+        """Return `num_users * l2_bound`."""
+        return num_users * self.l2_bound
+
+
+class _Plain(_Whole):
     """A bound that neither preconditions nor rounds."""
 
     __slots__ = ()
@@ -274,7 +308,7 @@ class Unbounded(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preconditioned:
+class Preconditioned(_Whole):
     """Multiply the update by a public multiplier (1/A), *then* bound it.
 
     Guarantees:

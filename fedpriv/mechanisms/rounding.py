@@ -84,6 +84,14 @@ class Rounded:
             )
         return min(self.bound.length(norm, num_elements), self.l2_bound * share)
 
+    def scaled(self, update: Tree) -> tuple[Tree, float]:
+        """Return the update and what it is multiplied by; rounding is the running sum's."""
+        return scaled(self, update)
+
+    def sum_limit(self, num_users: int) -> float:
+        """Return `num_users * l2_bound`."""
+        return self.bound.sum_limit(num_users)
+
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update on the grid, float64."""
         update, factor = scaled(self, update)

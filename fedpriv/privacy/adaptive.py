@@ -91,6 +91,15 @@ class AdaptivePlan:
         spent = epsilon_of([(whole, 1)], delta=self.delta, relation=self.relation)
         return replace(spent, unit=self.unit)
 
+    @property
+    def budget(self) -> str:
+        """What is paid for, in words."""
+        return f"ρ = {self.rho:g}"
+
+    def epsilon(self, num_charges: int) -> Epsilon:
+        """Return the total: what was spent was decided by releases, and is no smaller claim."""
+        return self.total()
+
     def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
         """Return the filter's ε: what was spent was decided by releases, and is no smaller claim.
 

@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.numbers import positive_float, positive_int
 from fedpriv.privacy.sampling import Sampler
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +125,36 @@ class Mechanism:
     def is_private(self) -> bool:
         """Whether an answer promises anything."""
         return self.event.is_private
+
+    def draw(self, template: Params, key: Key) -> Any:
+        """Return what a memoryless privatizer adds to one sum; draw it once the attempt is charged.
+
+        Args:
+            template: Names and shapes of the sum.
+            key: Folded by round *and* attempt, and used here only.
+
+        Raises:
+            ValueError: If its noise has a memory: rows of that are drawn by a run.
+        """
+        memory = self.privatizer.init(template, key)
+        if memory:
+            raise ValueError(
+                f"{self.privatizer.name} noise has a memory, which a run keeps; a single attempt "
+                "cannot draw it"
+            )
+        drawn, _ = self.privatizer.draw(
+            memory, template=template, sensitivity=self.sensitivity, key=key
+        )
+        return drawn
+
+    def release(self, total: PartialSum, drawn: Any) -> Any:
+        """Return the answer of a raw sum; the sum and what was drawn are given up.
+
+        A sum is divided by the public denominator: neither dropouts nor an empty cohort change
+        it, and the sum over an empty cohort is noised like any other.
+
+        Args:
+            total: The raw sum over the cohort.
+            drawn: From `draw`, with a key of this round and attempt.
+        """
+        return self.privatizer.release(total, drawn, 1.0 / self.denominator)

@@ -124,6 +124,20 @@ class Plan:
             )
 
     @property
+    def live_mechanism(self) -> Mechanism:
+        """The mechanism as objects that can be run.
+
+        Raises:
+            ValueError: If the plan was read from a file that only records what it does.
+        """
+        if isinstance(self.mechanism, RecordedMechanism):
+            raise ValueError(
+                f"the plan only records its mechanism ({self.mechanism.description}); build it "
+                "again to run it"
+            )
+        return self.mechanism
+
+    @property
     def num_users(self) -> int:
         """Users on the roster, n."""
         return self.mechanism.num_users
@@ -155,6 +169,15 @@ class Plan:
                 f"publishing one {self.unit} outright",
             )
         return ()
+
+    @property
+    def budget(self) -> str:
+        """What is paid for, in words."""
+        return f"{self.num_rounds} {'rows' if self.charged_once else 'charges'}"
+
+    def total(self) -> Epsilon:
+        """Return ε after everything that is paid for."""
+        return self.epsilon(self.num_rounds)
 
     def epsilon(self, num_charges: int) -> Epsilon:
         """Return ε after a number of charges, 0 to num_rounds; infinite, with a reason, unnoised.

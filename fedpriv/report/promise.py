@@ -38,7 +38,7 @@ def promised(run: RunRecord) -> Epsilon:
         ValueError: As `state_of`.
     """
     plan = state_of(run).plan
-    return run.coverage.explained(_epsilon(plan, plan.num_rounds))
+    return run.coverage.explained(plan.total())
 
 
 def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:

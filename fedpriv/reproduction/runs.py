@@ -16,7 +16,7 @@ from fedpriv.experiments.options import kebab
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
-from fedpriv.run.loop import released_params, rounds
+from fedpriv.run.loop import rounds
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -88,7 +88,7 @@ def perform(run: Run) -> dict[str, Any]:
     for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
-            seen = backend.evaluate(released_params(state), public=True)
+            seen = backend.evaluate(components.algorithm.result(state), public=True)
             curve.append([step, seen and seen.accuracy, seen and seen.loss])
     spent = components.plan.epsilon(steps)
     side = components.side_information

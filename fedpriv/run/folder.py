@@ -29,12 +29,9 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedpriv import __version__
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
@@ -42,12 +39,12 @@ from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.central import CentralComponents, CentralExperiment
 from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.privacy.adaptive import read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
-from fedpriv.privacy.plan import Plan
 from fedpriv.tasks.data_digest import check_same_data, data_digests
 from fedpriv.tasks.example_task import CentralTask
-from fedpriv.training.round import ServerState
+from fedpriv.training.algorithm import Saved
 
 FORMAT, VERSION = "fedpriv-run", 1
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
@@ -152,7 +149,7 @@ class RunFolder:
         ledger = Ledger.open(path / "ledger.jsonl")
         # The ledger's first line seals the document: mode, seed and every option are in it.
         sealed = ledger.extra.get("experiment_sha256")
-        if sealed != document_digest(document) or ledger.plan != Plan.from_json(document["plan"]):
+        if sealed != document_digest(document) or ledger.plan != read_plan(document["plan"]):
             ledger.close()
             raise ValueError(
                 f"{path}/experiment.json is not the one the run was started with (another plan, "
@@ -175,7 +172,7 @@ class RunFolder:
         secret = read_secret(self.path / "data.key") if secure else None
         check_same_data(task, sealed, secret, str(self.path))
 
-    def resume(self, first: ServerState) -> ServerState:
+    def resume(self, first: Any) -> Any:
         """Return where the run stands, repairing what a kill left between two writes.
 
         Args:
@@ -194,24 +191,27 @@ class RunFolder:
                 )
             self.ledger.resume()
             return first
-        rest, metadata = load_state(file, template=_rest(first))
+        form = first.save()
+        rest, metadata = load_state(file, template=form.rest)
         round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
         head = metadata["ledger_head"]
-        if not (self.ledger.has_charge(round_num, attempt) and self.ledger.knows(head)):
+        if not (self.ledger.reached(round_num, attempt) and self.ledger.knows(head)):
             raise ValueError(
                 f"{file} is of round {round_num}, which the ledger never charged: the ledger "
                 "is older than the state, or another run's; restore the one that belongs to it"
             )
-        released, _ = self.store.load(round_num, template=_released(first))
+        released, _ = self.store.load(round_num, template=form.released)
         self.ledger.resume()
-        state = _join(first, released, rest, metadata)
+        numbers = {name: float(metadata[name]) for name in form.numbers}
+        state = first.load(round_num, Saved(released=released, rest=rest, numbers=numbers))
         if not self.ledger.has_release(round_num, attempt):
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
-            _append(self.path / "rounds.jsonl", _bare_record(state, attempt, self.ledger))
+            record = _bare_record(round_num, attempt, numbers.get("update_norm"), self.ledger)
+            _append(self.path / "rounds.jsonl", record)
         return state
 
-    def keep(self, state: ServerState, attempt: int) -> None:
+    def keep(self, state: Any) -> None:
         """Put a released state in place, then say so in the ledger; a round not due is not kept.
 
         The checkpoint holds what is released; the state refers to it and adds what only the next
@@ -219,15 +219,15 @@ class RunFolder:
         and the checkpoint it refers to.
 
         Args:
-            state: After the round.
-            attempt: The attempt that succeeded.
+            state: After the round, made of the answers charged last.
         """
         if not self._due(state.round_num):
             return
+        saved, attempt = state.save(), self.ledger.last_attempt
         metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
-        self.store.save(state.round_num, _released(state), metadata, prune=False)
-        more = {"attempt": str(attempt), "update_norm": repr(state.update_norm)}
-        save_state(self.path / "state.safetensors", _rest(state), metadata | more, durable=True)
+        self.store.save(state.round_num, saved.released, metadata, prune=False)
+        more = {"attempt": str(attempt)} | {n: repr(value) for n, value in saved.numbers.items()}
+        save_state(self.path / "state.safetensors", saved.rest, metadata | more, durable=True)
         self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
         self.store.prune()
 
@@ -243,7 +243,7 @@ class RunFolder:
         """Return whether the round charged last is kept: each `every`-th, and the run's last."""
         if round_num % self._every == 0:
             return True
-        return not self.ledger.plan.affords(self.ledger.charges)
+        return not self.ledger.pays_for_more
 
     def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
         """Append which backend runs from a round on: a resumed run may go on with another."""
@@ -298,62 +298,22 @@ def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
 
 
-def _bare_record(state: ServerState, attempt: int, ledger: Ledger) -> dict[str, Any]:
+def _bare_record(
+    round_num: int, attempt: int, update_norm: float | None, ledger: Ledger
+) -> dict[str, Any]:
     """Return the record of a round that was kept but killed before it was written down."""
     plan = ledger.plan
-    charges = [(charge.round_num, charge.attempt) for charge in ledger.state.charges]
-    spent = plan.epsilon(charges.index((state.round_num, attempt)) + 1) if plan.is_private else None
+    number = ledger.state.number_of(round_num, attempt) or ledger.charges
+    spent = ledger.plan.epsilon(number) if plan.is_private else None
     return {
-        "round_num": state.round_num,
+        "round_num": round_num,
         "attempt": attempt,
         "epsilon": spent and spent.value,
         "delta": spent and spent.delta,
         "accuracy_public": None,
         "recall_at_5_public": None,
-        "update_norm": state.update_norm,
+        "update_norm": update_norm,
     }
-
-
-def _released(state: ServerState) -> dict[str, np.ndarray]:
-    """Return what a checkpoint holds: params, and the aggregate where there is one."""
-    average = state.aggregate.get("average", {})
-    return {**state.params, **{f"ema/{name}": array for name, array in average.items()}}
-
-
-def _rest(state: ServerState) -> dict[str, np.ndarray]:
-    """Return what the resume state holds besides: moments and counters."""
-    groups = {("optimizer", name): tree for name, tree in state.optimizer.items()}
-    groups |= {("aggregate", n): tree for n, tree in state.aggregate.items() if n != "average"}
-    groups |= {("guide", name): tree for name, tree in state.preconditioner.items()}
-    return {
-        f"{kind}/{group}/{name}": array
-        for (kind, group), tree in groups.items()
-        for name, array in tree.items()
-    }
-
-
-def _join(
-    first: ServerState,
-    released: Mapping[str, np.ndarray],
-    rest: Mapping[str, np.ndarray],
-    metadata: Mapping[str, str],
-) -> ServerState:
-    """Return the state that `_released` and `_rest` took apart; `first` gives its form."""
-
-    def group(kind: str, name: str, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if (kind, name) == ("aggregate", "average"):
-            return {key: released[f"ema/{key}"] for key in like}
-        return {key: rest[f"{kind}/{name}/{key}"] for key in like}
-
-    return replace(
-        first,
-        round_num=int(metadata["round_num"]),
-        params={name: released[name] for name in first.params},
-        optimizer={n: group("optimizer", n, like) for n, like in first.optimizer.items()},
-        aggregate={n: group("aggregate", n, like) for n, like in first.aggregate.items()},
-        preconditioner={n: group("guide", n, like) for n, like in first.preconditioner.items()},
-        update_norm=float(metadata["update_norm"]),
-    )
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:

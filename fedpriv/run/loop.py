@@ -8,20 +8,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
-from fedpriv.mechanisms import Bound
-from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.adaptive import AnyPlan
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
+from fedpriv.run.door import RunDoor
 from fedpriv.run.folder import RunFolder
+from fedpriv.run.vault import Vault
+from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.round import Round, ServerState
+from fedpriv.training.work import as_works
 from fedpriv.tree import Params
 
 
@@ -37,7 +39,7 @@ class Released:
         delta: That goes with every ε of the run; None without privacy.
         accuracy_public: On users outside the roster; None when not evaluated.
         recall_at_5_public: Likewise.
-        update_norm: l2 norm of the released mean update.
+        update_norm: l2 norm of the released mean update; None where no update is released.
     """
 
     round_num: int
@@ -46,7 +48,7 @@ class Released:
     delta: float | None
     accuracy_public: float | None
     recall_at_5_public: float | None
-    update_norm: float
+    update_norm: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,18 +97,18 @@ class Runnable(Protocol):
         ...
 
     @property
-    def plan(self) -> Plan:
-        """The promise."""
+    def plan(self) -> AnyPlan:
+        """The promise, with the mechanism that keeps it."""
         ...
 
     @property
-    def bound(self) -> Bound:
-        """What bounds each contribution, before a round's preconditioner is put into it."""
+    def algorithm(self) -> Algorithm:
+        """What is asked of private data, and what is made of the answers."""
         ...
 
     @property
-    def round(self) -> Round:
-        """The server's half of a round."""
+    def trainer(self) -> Any:
+        """What a user does, or works by name."""
         ...
 
 
@@ -123,110 +125,98 @@ class Learnable(Protocol):
         ...
 
 
-class _Unrecorded:
-    """Counts charges where no run folder is kept, as in studies that only want the figures."""
-
-    def __init__(self, components: Runnable) -> None:
-        self._plan, self.charges = components.plan, 0
-
-    def attempts(self, round_num: int) -> int:
-        return 0
-
-    def charge(self, round_num: int, attempt: int) -> None:
-        self.charges += 1
-
-
 def rounds(
     components: Runnable,
     backend: Backend,
     root: Key,
     *,
     folder: RunFolder | None = None,
-    state: ServerState | None = None,
+    state: Any = None,
     eval_every: int = 10,
-) -> Iterator[tuple[RoundRecord, ServerState]]:
+) -> Iterator[tuple[RoundRecord, Any]]:
     """Run a plan to its end and yield every released round.
 
     Args:
         components: Of the experiment.
         backend: Brings the private work to the users.
         root: The root key; cohort, noise, users and initial params fold their own from it.
-        folder: Where the run is kept; None keeps nothing (and survives nothing).
+        folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
 
     Guarantees:
-        * A round is charged, and the charge synced when there is a folder, before its cohort and
+        * An answer is charged, and the charge synced when there is a folder, before its cohort and
           its noise are drawn.
-        * A lost attempt has used up one of the plan's `num_rounds` charges; the next attempt has
-          a new cohort and new noise. ε never exceeds the plan's.
+        * A lost attempt stays spent; the next attempt has a new cohort and new noise. ε never
+          exceeds the plan's.
     """
-    ledger = folder.ledger if folder is not None else _Unrecorded(components)
+    plan = components.plan
+    ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
     with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
-        yield from _rounds(components, backend, root, ledger, folder, state, eval_every, beside)
+        door = RunDoor(
+            plan=plan,
+            ledger=ledger,
+            backend=backend,
+            works=as_works(components.trainer),
+            roster=components.task.roster,
+            root=root,
+            vault=Vault(None if folder is None else folder.path / "secret", root),
+            beside=beside,
+        )
+        yield from _rounds(components, backend, door, ledger, folder, state, eval_every)
 
 
 def _rounds(
     components: Runnable,
     backend: Backend,
-    root: Key,
-    ledger: Ledger | _Unrecorded,
+    door: RunDoor,
+    ledger: Ledger,
     folder: RunFolder | None,
-    state: ServerState,
+    state: Any,
     eval_every: int,
-    beside: Executor,
-) -> Iterator[tuple[RoundRecord, ServerState]]:
-    plan, simulated = components.plan, root.mode == "simulation"
+) -> Iterator[tuple[RoundRecord, Any]]:
+    plan, algorithm = components.plan, components.algorithm
+    simulated = ledger.mode == "simulation"
     accounted = accounted_rounds(plan, eval_every)
-    for count in sorted(accounted):
-        if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
-            plan.epsilon(count)
+    if isinstance(plan, Plan):
+        for count in sorted(accounted):
+            if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
+                plan.epsilon(count)
     free_memory()
-    while plan.affords(ledger.charges):
+    while ledger.pays_for_more:
         started = time.perf_counter()
         round_num = state.round_num + 1
-        attempt = ledger.attempts(round_num) + 1
-        ledger.charge(round_num, attempt)
-        last = not plan.affords(ledger.charges)
+        door.begin(round_num)
+        try:
+            following = algorithm.step(state, door)
+        except BudgetSpentError:
+            if isinstance(plan, Plan):
+                raise
+            break  # what an adaptive plan has left does not pay for the next answer
+        if following is None:
+            break
+        state = following
+        last = not ledger.pays_for_more
         due = round_num % eval_every == 0 or last
-        # The attempt is paid for: its noise may be drawn while users train.
-        drawing = beside.submit(
-            components.round.noise, state.params, _key(root, "noise", round_num, attempt)
-        )
-        context, state = components.round.begin(state, _key(root, "guide", round_num, attempt))
-        cohort = plan.mechanism.sampler.cohort(
-            _key(root, "cohort", round_num, attempt), components.task.roster
-        )
-        total = backend.partial_sum(
-            params=state.params,
-            bound=context.bound(components.bound),
-            cohort=cohort,
-            key=_key(root, "users", round_num, attempt),
-            round_num=round_num,
-            attempt=attempt,
-        )
-        num_failed = total.num_failed
-        state = components.round.next(state, total, drawing.result(), context)
-        del total, drawing
         if folder is not None:
-            folder.keep(state, attempt)
+            folder.keep(state)
         seconds = time.perf_counter() - started
         public = roster = None
         if due:
-            public = backend.evaluate(released_params(state), public=True)
+            released = algorithm.result(state)
+            public = backend.evaluate(released, public=True)
             if simulated:
-                roster = backend.evaluate(released_params(state), public=False)
+                roster = backend.evaluate(released, public=False)
         wanted = plan.is_private and (round_num in accounted or last)
-        spent = plan.epsilon(ledger.charges) if wanted else None
         record = RoundRecord(
-            released=_released(state, attempt, plan, spent, public),
+            released=_released(state, plan, ledger, wanted, public),
             diagnostics=Diagnostics(
                 round_num=round_num,
-                attempt=attempt,
-                cohort_size=len(cohort),
-                num_failed=num_failed,
+                attempt=ledger.last_attempt,
+                cohort_size=door.seen.cohort_size,
+                num_failed=door.seen.num_failed,
                 accuracy=roster and roster.accuracy,
                 recall_at_5=roster and roster.recall_at_5,
                 loss=roster and roster.loss,
@@ -241,13 +231,13 @@ def _rounds(
         yield record, state
 
 
-def accounted_rounds(plan: Plan, eval_every: int) -> frozenset[int]:
+def accounted_rounds(plan: AnyPlan, eval_every: int) -> frozenset[int]:
     """Return the rounds that state an ε: those evaluated, thinned to about twenty, and the last.
 
     They are accounted before the first round. Each price is a Fourier transform of a length of its
     own, whose tables stay in memory; accounted on the way, a long run would grow by them.
     """
-    if not plan.is_private:
+    if not plan.is_private or not isinstance(plan, Plan):
         return frozenset()
     evaluated = range(eval_every, plan.affordable_rounds + 1, eval_every)
     thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_ACCOUNTED))]
@@ -255,35 +245,32 @@ def accounted_rounds(plan: Plan, eval_every: int) -> frozenset[int]:
 
 
 def _released(
-    state: ServerState,
-    attempt: int,
-    plan: Plan,
-    spent: Epsilon | None,
+    state: Any,
+    plan: AnyPlan,
+    ledger: Ledger,
+    wanted: bool,
     public: Metrics | None,
 ) -> Released:
+    spent = ledger.plan.epsilon(ledger.charges) if wanted else None
     return Released(
         round_num=state.round_num,
-        attempt=attempt,
+        attempt=ledger.last_attempt,
         epsilon=spent and spent.value,
         delta=plan.delta if plan.is_private else None,
         accuracy_public=public and public.accuracy,
         recall_at_5_public=public and public.recall_at_5,
-        update_norm=state.update_norm,
+        update_norm=update_norm(state),
     )
 
 
-def _key(root: Key, stream: str, round_num: int, attempt: int) -> Key:
-    return root.fold(stream).fold(round_num).fold(attempt)
+def update_norm(state: Any) -> float | None:
+    """Return the l2 norm of the last released update, of algorithms that release updates."""
+    return getattr(state, "update_norm", None)
 
 
-def first_state(components: Runnable, root: Key) -> ServerState:
+def first_state(components: Runnable, root: Key) -> Any:
     """Return the state before round 1."""
-    return components.round.init(components.task.init_params(root.fold("init")))
-
-
-def released_params(state: ServerState) -> Params:
-    """Return the params that a run stands for: the checkpoint aggregate where there is one."""
-    return state.aggregate.get("average", state.params)
+    return components.algorithm.init(components.task.init_params(root.fold("init")))
 
 
 def as_json(record: Released | Diagnostics) -> dict[str, Any]:

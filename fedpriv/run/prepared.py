@@ -30,9 +30,8 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder, read_document, read_lines
-from fedpriv.run.loop import RoundRecord, first_state, released_params, rounds
+from fedpriv.run.loop import RoundRecord, first_state, rounds
 from fedpriv.tasks.tasks import TagPrediction
-from fedpriv.training.round import ServerState
 from fedpriv.tree import Params
 
 AnyComponents = Components | CentralComponents
@@ -188,7 +187,7 @@ class PreparedRun:
     experiment: AnyExperiment
     components: AnyComponents
     folder: RunFolder
-    state: ServerState
+    state: Any
     root: Key
     make_backend: BackendFactory
     synthetic: bool
@@ -224,9 +223,9 @@ class PreparedRun:
         self.folder.summarise(summary)
         return summary
 
-    def _summary(self, state: ServerState, record: RoundRecord | None) -> dict[str, Any]:
+    def _summary(self, state: Any, record: RoundRecord | None) -> dict[str, Any]:
         plan, path = self.components.plan, self.folder.path
-        spent = plan.epsilon(self.ledger.charges)
+        spent = self.ledger.plan.epsilon(self.ledger.charges)
         seconds = [line["seconds"] for line in read_lines(path, "diagnostics")]
         corpus = self.folder.document["corpus"]
         return {
@@ -241,7 +240,7 @@ class PreparedRun:
             "unit": plan.unit,
             "accountant": spent.accountant,
             "mode": self.ledger.mode,
-            "noise_multiplier": plan.mechanism.noise_multiplier,
+            "noise_multiplier": plan.live_mechanism.noise_multiplier,
             "rounds": state.round_num,
             "charges": self.ledger.charges,
             "users": plan.num_users,
@@ -252,10 +251,11 @@ class PreparedRun:
             "run_dir": str(path),
         }
 
-    def _figures(self, state: ServerState, record: RoundRecord | None) -> dict[str, float | None]:
+    def _figures(self, state: Any, record: RoundRecord | None) -> dict[str, float | None]:
         """Return what the last round measured; measured anew if nothing was left to run."""
         if record is None:
-            measure, params = self.components.task.evaluate, released_params(state)
+            measure = self.components.task.evaluate
+            params = self.components.algorithm.result(state)
             public = measure(params, public=True)
             seen = measure(params, public=False) if self.ledger.mode == "simulation" else None
             shown = public and public.accuracy, public and public.recall_at_5
@@ -358,7 +358,7 @@ def resume_run(
     components = build_components(experiment, _open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)
     folder = RunFolder.open(path, keep_last=keep_last)
-    if components.plan != folder.ledger.plan:
+    if components.plan.to_json() != folder.ledger.plan.to_json():
         folder.close()
         raise ValueError(
             f"the corpus or the experiment changed since {path} was started: its plan is no "

@@ -46,7 +46,7 @@ from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.trainer import LocalTrainer, Schedule, SparseSoftmaxTrainer
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.round import UserData
+from fedpriv.training.work import UserData
 from fedpriv.tree import Params
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from fedpriv.training.round import Round, partial_sum
 
 from fedpriv import tree
 from fedpriv.data.corpus.examples import TagExamples
@@ -9,11 +10,10 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, SideInformation
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training import round as round_module
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
-from fedpriv.training.round import Round, partial_sum
 from fedpriv.transform import identity
 
 

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from fedpriv.training.round import PartialSum, Round, partial_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +19,8 @@ from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.training.round import PartialSum, Round, partial_sum
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
 

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import pytest
+from fedpriv.training.round import Round, partial_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,11 +22,10 @@ from fedpriv.mechanisms.bound import scaled
 from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged
-from fedpriv.training.round import Round, partial_sum
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
 

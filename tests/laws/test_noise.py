@@ -11,15 +11,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from fedpriv.training.round import PartialSum, Round
 from scipy import stats
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise
 from fedpriv.noise import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.training.round import PartialSum, Round
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
 

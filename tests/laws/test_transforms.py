@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fedpriv.training.round import ServerState
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,9 +22,8 @@ from fedpriv.optimizers import (
     stepwise,
     yogi,
 )
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.run.folder import RunFolder
-from fedpriv.training.round import ServerState
 from fedpriv.transform import Transform, chain, identity
 
 EVERY = {

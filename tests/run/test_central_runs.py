@@ -18,7 +18,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.privacy.ledger.ledger import Ledger, LedgerError
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.folder import read_lines
 from fedpriv.run.loop import rounds

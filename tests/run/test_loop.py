@@ -21,7 +21,7 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder, read_lines
 from fedpriv.run.loop import accounted_rounds, rounds

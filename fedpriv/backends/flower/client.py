@@ -10,7 +10,7 @@ from flwr.app import Message
 from fedpriv.backends.flower.messages import answer, read_request
 from fedpriv.backends.flower.registry import registration
 from fedpriv.tasks.tasks import Task
-from fedpriv.training.round import partial_sum
+from fedpriv.training.work import as_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +50,10 @@ class Host:
         """
         request = read_request(message.content)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        done = partial_sum(
+        work = as_work(self.task.trainer(request.schedule, request.multiplier))
+        done = work.partial_sum(
             params=request.params,
             bound=request.bound,
-            trainer=self.task.trainer(request.schedule, request.multiplier),
             data=self.task.data,
             user_ids=hosted,
             key=request.key,

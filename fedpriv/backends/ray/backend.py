@@ -23,7 +23,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.round import UserData
+from fedpriv.training.work import TRAIN, UserData
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -73,10 +73,13 @@ class RayBackend:
         key: Key,
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
         stop_if_asked()
-        order = ray.put(Order(params=params, bound=bound, key=key))
+        shapes = params if template is None else template
+        order = ray.put(Order(params=params, bound=bound, key=key, work=work))
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
         shards = [shard for shard in shards_of(sizes, self._share.num_workers) if shard]
         sums = self._sums(order, shards, _TRIES_OF_A_SHARE)
@@ -87,10 +90,10 @@ class RayBackend:
             sums = self._sums(order, [(user,) for user in few], _TRIES_OF_A_USER)
             num_lost += sum(done is LOST for done in sums)
             if done := [done for done in sums if done is not LOST]:
-                found = [merged(params, [*found, *done])]  # no more than a few are ever held
+                found = [merged(shapes, [*found, *done])]  # no more than a few are ever held
         if num_lost:
             _LOG.warning("%d drawn users contribute zero: each kills its worker", num_lost)
-        total = merged(params, found or [_nothing(params, bound)])
+        total = merged(shapes, found or [_nothing(shapes, bound)])
         return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
 
     def _sums(self, order: Any, shards: Sequence[Sequence[str]], tries: int) -> list[PartialSum]:
@@ -132,9 +135,9 @@ class _Actor(Worker):
         return super().open(make_context, device_ids=ray.get_gpu_ids(), logical=logical)
 
 
-def _nothing(params: Params, bound: Bound) -> PartialSum:
+def _nothing(shapes: Params, bound: Bound) -> PartialSum:
     """Return the sum over nobody, on the bound's grid."""
-    zeros = RunningSum(params, bound.granularity).result()
+    zeros = RunningSum(shapes, bound.granularity).result()
     return PartialSum(total=zeros, num_users=0, granularity=bound.granularity)
 
 

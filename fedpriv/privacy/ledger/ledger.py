@@ -281,6 +281,14 @@ class Ledger:
         return self._head
 
     @property
+    def last_attempt(self) -> int:
+        """The attempt that a result made now is of: that of the last charge, or its row."""
+        if self.rows:
+            return self.rows
+        charges = self.state.charges
+        return charges[-1].attempt if charges else 1
+
+    @property
     def pays_for_more(self) -> bool:
         """Whether a fixed plan pays for another round; of an adaptive one only a charge can say."""
         plan = self.plan
@@ -305,6 +313,15 @@ class Ledger:
     def has_charge(self, round_num: int, attempt: int, query: str = UPDATE) -> bool:
         """Return whether an attempt was charged."""
         return 1 <= attempt <= self.attempts(round_num, query)
+
+    def reached(self, round_num: int, attempt: int) -> bool:
+        """Return whether a result of this round and attempt can have been made."""
+        if self.state.rows:
+            return any((row.round_num, row.row) == (round_num, attempt) for row in self.state.rows)
+        return any(
+            (charge.round_num, charge.attempt) == (round_num, attempt)
+            for charge in self.state.charges
+        )
 
     def has_release(self, round_num: int, attempt: int) -> bool:
         """Return whether an attempt was released."""

@@ -54,6 +54,7 @@ class LedgerState:
         self._charges: list[Charge] = []
         self._rows: list[Row] = []
         self._releases: list[Release] = []
+        self._charged_before: list[int] = []
         self._attempts: dict[tuple[str, int], int] = {}
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._spent: Counter[Event] = Counter()
@@ -94,6 +95,11 @@ class LedgerState:
     def releases(self) -> Sequence[Release]:
         """Every release, in order."""
         return self._releases
+
+    @property
+    def charged_before(self) -> Sequence[int]:
+        """Of every release, how many charges there were by then: what covers its model."""
+        return self._charged_before
 
     @property
     def spent(self) -> Counter[Event]:
@@ -149,6 +155,7 @@ class LedgerState:
                 self._rows.append(entry)
             case Release():
                 self._releases.append(entry)
+                self._charged_before.append(len(self._charges))
                 self._through = len(self._charges)
 
     def _admit_charge(self, charge: Charge) -> None:

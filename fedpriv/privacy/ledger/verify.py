@@ -21,6 +21,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import read_plan
 from fedpriv.privacy.ledger.ledger import LedgerError, read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import Plan
@@ -128,7 +129,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         Check(
             name="charges",
             ok=True,
-            text=f"{spent} of {state.plan.num_rounds} charges spent, {len(state.releases)} "
+            text=f"{spent} of {state.plan.budget} spent, {len(state.releases)} "
             f"released, {len(state.lost)} lost",
         ),
     ]
@@ -176,7 +177,7 @@ def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage
         return [], unknown
     try:
         stated = _object(path)
-        plan = Plan.from_json(stated["plan"])
+        plan = read_plan(stated["plan"])
         mode = stated.get("mode", state.mode)
     except (OSError, ValueError, KeyError) as error:
         return wrong(f"experiment.json cannot be read: {error}")
@@ -197,11 +198,13 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
     path = folder / "rounds.jsonl"
     if not path.exists():
         return []
-    position = {
-        (charge.round_num, charge.attempt): number
-        for number, charge in enumerate(state.charges, start=1)
+    charged = {(charge.round_num, charge.attempt) for charge in state.charges}
+    charged |= {(row.round_num, row.row) for row in state.rows}
+    released = {
+        (release.round_num, release.attempt): number
+        for release, number in zip(state.releases, state.charged_before, strict=True)
     }
-    released = {(release.round_num, release.attempt) for release in state.releases}
+    plan = state.plan
     problems: list[str] = []
     seen: set[tuple[Any, Any]] = set()
     try:
@@ -212,24 +215,24 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
             pair = (row["round_num"], row["attempt"])
             if pair in seen:
                 problems.append(f"round {pair[0]} is stated twice")
-            elif pair not in position:
+            elif pair not in charged:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated, never charged")
             elif pair not in released:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
             else:
                 # A round need not be accounted, but says so, as null; the plan's last must be.
-                ended = position[pair] == state.plan.affordable_rounds
+                ended = isinstance(plan, Plan) and released[pair] == plan.affordable_rounds
                 unaccounted = "epsilon" in row and row["epsilon"] is None and not ended
-                value = 0.0 if unaccounted else state.plan.epsilon(position[pair]).value
-                silent = state.plan.is_private and row.get("epsilon") is None
+                value = 0.0 if unaccounted else plan.epsilon(released[pair]).value
+                silent = plan.is_private and row.get("epsilon") is None
                 if not unaccounted and (silent or not _same(row.get("epsilon"), value)):
                     problems.append(
                         f"round {pair[0]} states ε {row.get('epsilon')}, the charges "
                         f"give {value:.6f}"
                     )
-                if not _same(row.get("delta", state.plan.delta), state.plan.delta):
+                if not _same(row.get("delta", plan.delta), plan.delta):
                     problems.append(
-                        f"round {pair[0]} states δ {row['delta']}, the plan has {state.plan.delta}"
+                        f"round {pair[0]} states δ {row['delta']}, the plan has {plan.delta}"
                     )
             seen.add(pair)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -283,7 +286,7 @@ def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) ->
     paths = sorted((folder / "checkpoints").glob("*.safetensors"))
     saved = folder / "state.safetensors"
     paths += [saved] if saved.exists() else []
-    rounds = {charge.round_num for charge in state.charges}
+    rounds = {entry.round_num for entry in (*state.charges, *state.rows)}
     problems, carried = [], 0
     for path in paths:
         try:

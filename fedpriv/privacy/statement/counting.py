@@ -11,11 +11,6 @@ from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.wording import short, turn_of
 
 
-def epsilon_after(plan: AnyPlan, num_charges: int) -> Epsilon:
-    """Return the ε of so many charges; of an adaptive plan its total, whatever was spent."""
-    return plan.total() if isinstance(plan, AdaptivePlan) else plan.epsilon(num_charges)
-
-
 def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
     """Return the paragraphs on what each charge did and how they were added up.
 
@@ -85,9 +80,9 @@ def _drawn(plan: Plan, mechanism: Mechanism) -> str:
         )
     elif isinstance(sampler, PoissonSampler):
         drawn = (
-            f"Every {turn.one} draws each {plan.unit} by a coin of its own with probability "
-            f"{sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} on "
-            f"average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
+            f"Every {turn.one} draws each {plan.unit} independently with probability "
+            f"{sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} "
+            f"on average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
             "stays secret."
         )
         if sampler.cap is not None:
@@ -105,7 +100,8 @@ def _noised(plan: Plan, mechanism: Mechanism) -> str:
     whose = (
         f"Each {plan.unit}'s update is"
         if mechanism.micro_batch == 1
-        else f"Means over about {mechanism.micro_batch} examples, each drawn into its own by chance, are"
+        else f"Means over about {mechanism.micro_batch} examples, each drawn into its own by "
+        "chance, are"
     )
     divisor = "number of means" if mechanism.micro_batch > 1 else "cohort, whoever replied"
     if plan.unit == "example" and mechanism.micro_batch == 1:

@@ -19,7 +19,7 @@ from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import read_ledger
-from fedpriv.privacy.statement.counting import epsilon_after, how_counted
+from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
 from fedpriv.privacy.statement.wording import factor, one_of, protected, short, sure, turn_of
@@ -100,7 +100,7 @@ def privacy_statement(
     """
     corpus = corpus or {}
     covers = coverage(plan, corpus=corpus, side_information=side_information, options=options)
-    spent = covers.explained(epsilon_after(plan, num_charges))
+    spent = covers.explained(plan.epsilon(num_charges))
     simulated = mode != "secure"
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
     label = (

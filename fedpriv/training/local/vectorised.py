@@ -22,12 +22,16 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad, vmap
 
+from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ModuleTrainer, one_thread
 from fedpriv.training.local.padded_users import Kind, PaddedUsers, Work
 from fedpriv.training.local.users_at_once import random_layer
+from fedpriv.training.local.vectorised_sum import Users, vectorised_partial_sum
+from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,6 +87,26 @@ class VectorisedTrainer:
     def train(self, params: Any, examples: Any, key: Key) -> Any:
         """Return one user's update, as `ModuleTrainer.train`."""
         return self.alone.train(params, examples, key)
+
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: Users | None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the sum of the users' bounded updates; see `fedpriv.training.work.Work`."""
+        if data is None:
+            raise ValueError("data None: a trainer of users needs their examples")
+        return vectorised_partial_sum(
+            params=params, bound=bound, trainer=self, data=data, user_ids=user_ids, key=key
+        )
 
     def train_many(
         self,

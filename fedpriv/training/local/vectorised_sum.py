@@ -3,41 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound, allowed_length
+from fedpriv.mechanisms.bound import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
+from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.padded_users import batch_width
-from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.tree import Params
 
 
-class _Users(Protocol):
-    def examples(self, user_id: str) -> Any: ...
+class Users(Protocol):
+    """Examples by user, as `fedpriv.training.work.UserData`."""
 
-    def num_examples(self, user_id: str) -> int: ...
+    def examples(self, user_id: str) -> Any:
+        """Return the user's training examples."""
+        ...
+
+    def num_examples(self, user_id: str) -> int:
+        """Return how many there are."""
+        ...
+
+
+class Together(Protocol):
+    """A trainer of many users at once, as `VectorisedTrainer`."""
+
+    @property
+    def alone(self) -> ModuleTrainer:
+        """What trains a single user."""
+        ...
+
+    @property
+    def users_at_once(self) -> int:
+        """How many are trained together."""
+        ...
+
+    def train_many(
+        self,
+        start: Mapping[str, torch.Tensor],
+        examples: Sequence[Any],
+        keys: Sequence[Key],
+        *,
+        batch_invariant: bool = True,
+    ) -> Any:
+        """Return every user's update."""
+        ...
 
 
 def vectorised_partial_sum(
     *,
     params: Params,
     bound: Bound,
-    trainer: VectorisedTrainer,
-    data: _Users,
+    trainer: Together,
+    data: Users,
     user_ids: Sequence[str],
     key: Key,
 ) -> PartialSum:
     """Train users in chunks, bound each update, and return one unweighted sum.
 
-    Arguments and guarantees are those of `fedpriv.training.round.partial_sum`: each user moves the
+    Arguments and guarantees are those of `fedpriv.training.work.Work`: each user moves the
     sum by at most `bound.l2_bound`, and one that fails contributes zero, alone. The params are
     copied to the device once, the examples chunk by chunk, and an update never leaves it.
 
@@ -76,7 +107,7 @@ def vectorised_partial_sum(
                 failed += 1
             else:
                 try:
-                    factor = _factor(bound, norm, num_elements)
+                    factor = scaling_factor(bound, norm, num_elements)
                 except ValueError as error:
                     contributes_zero(error)
                     failed += 1
@@ -90,14 +121,7 @@ def vectorised_partial_sum(
     )
 
 
-def _factor(bound: Bound, norm: float, num_elements: int) -> float:
-    """Return what an update of this norm is multiplied by, as `mechanisms.bound.scaled`."""
-    if norm == 0.0:
-        return 0.0
-    return allowed_length(bound, norm, num_elements) / norm
-
-
-def _float32(trainer: VectorisedTrainer, multiplier: np.ndarray) -> torch.Tensor:
+def _float32(trainer: Together, multiplier: np.ndarray) -> torch.Tensor:
     """Return a multiplier on the device, in the dtype in which `tree.multiply` multiplies."""
     return trainer.alone.on_device(np.asarray(multiplier, np.float32))
 
@@ -107,7 +131,7 @@ def _chunks(user_ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
         yield user_ids[start : start + size]
 
 
-def _by_size(data: _Users, user_ids: Sequence[str], trainer: VectorisedTrainer) -> list[str]:
+def _by_size(data: Users, user_ids: Sequence[str], trainer: Together) -> list[str]:
     """Return users with like ones next to each other, so that chunks are full."""
 
     def size(user_id: str) -> tuple[int, int]:

@@ -45,15 +45,26 @@ class CentralSum:
     num_examples: int
     num_groups: int | None = None
 
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
     def partial_sum(
-        self, *, params: Params, bound: Bound, cohort: Sequence[str], key: Key
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
     ) -> PartialSum:
         """Return the sum over the drawn examples.
 
         Args:
             params: The released params.
             bound: This round's public bound, on no grid.
-            cohort: Ids of `example_ids`.
+            data: Not looked at: the gradients hold the training set.
+            user_ids: Ids of `example_ids`.
             key: Of this round and attempt.
 
         Returns:
@@ -65,7 +76,7 @@ class CentralSum:
         """
         if bound.granularity is not None:
             raise ValueError("single examples are summed as floats; run with exact-sum false")
-        index = np.fromiter(map(int, cohort), np.int64, len(cohort))
+        index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
         with counted_failures() as failures:
             if self.num_groups is None:
                 total = self.gradients.bounded_sum(params, index, bound, key)
@@ -73,7 +84,7 @@ class CentralSum:
                 groups = self._groups(self.num_groups, index, key)
                 total = self.gradients.grouped_sum(params, groups, bound, key)
         return PartialSum(
-            total=total, granularity=None, num_users=len(cohort), num_failed=failures.count
+            total=total, granularity=None, num_users=len(user_ids), num_failed=failures.count
         )
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bound import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import contributes_zero
@@ -291,7 +291,7 @@ class ModuleGradients:
             elif norm < _SMALLEST:
                 weights.append(0.0)
             else:
-                weights.append(bound.length(norm, self._size) / norm)
+                weights.append(scaling_factor(bound, norm, self._size))
         return torch.tensor(weights, dtype=torch.float64, device=self._device)
 
     def _after(self, total: Tensor | None, before: Before, weight: float, name: str) -> np.ndarray:

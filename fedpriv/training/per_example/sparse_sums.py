@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 from scipy import sparse
 
-from fedpriv.mechanisms.bound import Bound, allowed_length
+from fedpriv.mechanisms.bound import Bound, scaling_factor
 from fedpriv.training.failures import contributes_zero
 
 # Squares of anything shorter lose digits in float64; it counts as the zero vector.
@@ -137,7 +137,7 @@ def factors_of(bound: Bound, norms: np.ndarray, num_elements: int) -> np.ndarray
         if norm <= _TINY:  # and not NaN
             continue
         try:
-            factors[i] = allowed_length(bound, norm, num_elements) / norm
+            factors[i] = scaling_factor(bound, norm, num_elements)
         except ValueError as error:
             contributes_zero(error)
     return factors

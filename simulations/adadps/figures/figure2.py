@@ -52,6 +52,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     made = made.with_options({"l2-clip-norm": 0.5, "learning-rate": 3.0})
     components = build_central(made)
     task, plan, key = components.task, components.plan, Key.simulation(0)
+    mechanism = plan.live_mechanism
     clean = public_gradient(task.train, task.num_train, imdb.BATCH)
     public = public_gradient(task.public_examples(), task.num_public, 20)
     noise = key.fold("figure").generator()
@@ -61,8 +62,9 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     for number, (_, state) in enumerate(islice(played, warm_up, warm_up + steps)):
         own = key.fold("look").fold(number)
         index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)
-        total = task.train.bounded_sum(state.params, np.sort(index), components.bound)["weight"]
-        released = (total + plan.mechanism.stddev * noise.standard_normal(total.shape)) / plan.mechanism.denominator
+        total = task.train.bounded_sum(state.params, np.sort(index), mechanism.bound)["weight"]
+        noised = total + mechanism.stddev * noise.standard_normal(total.shape)
+        released = noised / mechanism.denominator
         found = (
             clean(state.params, own.fold("clean"))["weight"],
             released,

@@ -14,7 +14,7 @@ import pytest
 
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, LedgerError, read_ledger
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 
 PLAN = cohort_plan(
     num_users=400,

@@ -1,0 +1,332 @@
+"""The door: everything that touches private data goes through here, whatever the method.
+
+Each answer is made in the same steps: the plan admits it, the ledger is charged and synced, the
+cohort and the noise are drawn, the backend returns one raw sum, the privatizer makes the answer of
+the two. The raw sum lives in one local variable, or within a `with`, and dies there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedpriv.backends.backend import Backend
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan
+from fedpriv.privacy.ledger.entries import UPDATE
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.rng import Key
+from fedpriv.run.vault import Vault
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Program, Query
+from fedpriv.training.work import TRAIN, Work, find_work
+from fedpriv.tree import Params
+
+_PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
+_STREAM = "stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What only a simulation may see of a round.
+
+    Attributes:
+        cohort_size: Users drawn for its last answer.
+        num_failed: Of these, users that contributed zero because they failed.
+    """
+
+    cohort_size: int = 0
+    num_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draw:
+    """One attempt, charged: nothing else may be drawn under its numbers."""
+
+    round_num: int
+    attempt: int
+    row: int | None
+    keys: Key
+
+    def key(self, stream: str, name: str) -> Key:
+        key = self.keys.fold(stream)
+        if name != UPDATE:
+            key = key.fold(name)
+        return key.fold(self.round_num).fold(self.attempt)
+
+
+class RunDoor:
+    """The door of one run. A `fedpriv.training.algorithm.Door`.
+
+    Guarantees:
+        * Nothing is drawn, and no raw sum is made, before its charge is on the ledger.
+        * A row of noise with memory meets one sum: one that a crash left open is never drawn
+          again, and its users stay counted as having taken part.
+        * A release that is done again after a crash ("replay") is the identical one.
+        * The answer is all that leaves; sizes of cohorts and failures are seen by `seen` alone.
+
+    Args:
+        plan: What is paid for.
+        ledger: Where it is charged.
+        backend: Brings work to the users.
+        works: Works by name, for the shapes of their sums.
+        roster: The frozen ids.
+        root: The run's root key.
+        vault: The run's secret state.
+        beside: Draws noise while users train.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: AnyPlan,
+        ledger: Ledger,
+        backend: Backend,
+        works: Mapping[str, Work],
+        roster: Sequence[str],
+        root: Key,
+        vault: Vault,
+        beside: Executor,
+    ) -> None:
+        self._plan, self._ledger, self._backend = plan, ledger, backend
+        self._works, self._roster, self._root = works, roster, root
+        self._vault, self._beside = vault, beside
+        self._round_num = 0
+        self._rows_drawn = 0
+        self._memory: Any = None
+        self.seen = Seen()
+
+    @property
+    def round_num(self) -> int:
+        """The round under way, from 1."""
+        return self._round_num
+
+    def begin(self, round_num: int) -> None:
+        """Open a round: what is asked from now on belongs to it."""
+        self._round_num, self.seen = round_num, Seen()
+
+    @property
+    def rho_left(self) -> float:
+        """What an adaptive plan has not spent yet; infinite for a fixed plan."""
+        if isinstance(self._plan, AdaptivePlan):
+            return self._plan.left(self._ledger.state.spent)
+        return math.inf
+
+    def key(self, stream: str) -> Key:
+        """Return a key of this round's coming attempt for public choices."""
+        if stream in _PRIVATE_STREAMS:
+            raise ValueError(f"stream {stream!r} is secret; private data are drawn by it")
+        attempt = self._ledger.attempts(self._round_num) + 1
+        return self._root.fold(stream).fold(self._round_num).fold(attempt)
+
+    def ask(self, query: Query) -> Any:
+        """Return the answer to a query; see `fedpriv.training.algorithm.Door`."""
+        mechanism = self._mechanism(query)
+        draw = self._charge(query.name, mechanism)
+        drawing = self._drawing(query, mechanism, draw)
+        total = self._sum(query, mechanism, draw)
+        return mechanism.release(total, drawing.result())
+
+    @contextmanager
+    def hold(self, query: Query) -> Iterator[HeldSum]:
+        """Ask, and keep the raw sum within the `with`, to be answered again.
+
+        Raises:
+            ValueError: If the answer is a row of noise with memory: no two rows meet one sum.
+        """
+        mechanism = self._mechanism(query)
+        if mechanism.privatizer.after_crash != "retry":
+            raise ValueError(
+                f"{mechanism.privatizer.name} noise cannot answer one sum twice; ask for it"
+            )
+        draw = self._charge(query.name, mechanism)
+        drawing = self._drawing(query, mechanism, draw)
+        total = self._sum(query, mechanism, draw)
+        answer = mechanism.release(_copied(total), drawing.result())
+        held = HeldSum(self, query, mechanism, total, answer)
+        try:
+            yield held
+        finally:
+            held._close()
+
+    def run(self, query: Query, program: Program) -> Any:
+        """Return the one answer of a program of many passes, each over the query's users."""
+        mechanism = self._mechanism(query)
+        draw = self._charge(query.name, mechanism)
+        drawing = self._drawing(query, mechanism, draw)
+        raw = _Passes(self, query, mechanism, draw)
+        try:
+            total = program(raw)
+        finally:
+            raw._close()
+        return mechanism.release(total, drawing.result())
+
+    def _mechanism(self, query: Query) -> Mechanism:
+        if query.mechanism is not None:
+            return query.mechanism
+        if isinstance(self._plan, AdaptivePlan):
+            raise ValueError(f"query {query.name!r} of an adaptive plan needs its mechanism")
+        return self._plan.live_mechanism
+
+    def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
+        """Spend what an answer costs, and return the numbers under which it is drawn."""
+        ledger, round_num = self._ledger, self._round_num
+        after, cost = mechanism.privatizer.after_crash, mechanism.privatizer.cost
+        if cost.whole_run:
+            if ledger.charges == 0:
+                ledger.charge(round_num, 1, mechanism.event, query=name)
+            row = ledger.row(round_num).row
+            return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
+        attempt = ledger.attempts(round_num, name)
+        if after == "replay":
+            open_ = attempt and any(
+                (charge.round_num, charge.query) == (round_num, name)
+                for charge in ledger.state.unreleased
+            )
+            if not open_:
+                attempt += 1
+                ledger.charge(round_num, attempt, mechanism.event, query=name)
+            # The same secret keys as before the crash: what is released again is the same.
+            keys = self._vault.key("replay")
+            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=keys)
+        ledger.charge(round_num, attempt + 1, mechanism.event, query=name)
+        return _Draw(round_num=round_num, attempt=attempt + 1, row=None, keys=self._root)
+
+    def _drawing(self, query: Query, mechanism: Mechanism, draw: _Draw) -> Future[Any]:
+        """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
+        template = find_work(self._works, query.work).template(query.params)
+        if draw.row is not None:
+            return self._beside.submit(self._row, mechanism, template, draw.row)
+        key = draw.key("noise", query.name)
+        return self._beside.submit(mechanism.draw, template, key)
+
+    def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
+        privatizer, sensitivity = mechanism.privatizer, mechanism.sensitivity
+        key = self._vault.key(_STREAM)
+        if self._memory is None:
+            self._memory = privatizer.init(template, key)
+        drawn = None
+        while self._rows_drawn < row:  # after a restart: rows that were used up are passed over
+            drawn, self._memory = privatizer.draw(
+                self._memory, template=template, sensitivity=sensitivity, key=key
+            )
+            self._rows_drawn += 1
+        return drawn
+
+    def _sum(
+        self,
+        query: Query,
+        mechanism: Mechanism,
+        draw: _Draw,
+        *,
+        bound: Bound | None = None,
+    ) -> PartialSum:
+        """Return the raw sum over a cohort that is drawn here. It must not leave this file."""
+        cohort = self._cohort(query, mechanism, draw)
+        total = self._backend.partial_sum(
+            params=query.params,
+            bound=query.context.bound(mechanism.bound) if bound is None else bound,
+            cohort=cohort,
+            key=draw.key("users", query.name),
+            round_num=draw.round_num,
+            attempt=draw.attempt,
+            work=query.work,
+            template=find_work(self._works, query.work).template(query.params),
+        )
+        self.seen = Seen(cohort_size=len(cohort), num_failed=total.num_failed)
+        return total
+
+    def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
+        sampler, name = mechanism.sampler, f"cohorts-{query.name}"
+        memory = self._vault.recall(name)
+        if memory is None:
+            memory = sampler.init()
+        cohort, memory = sampler.next(memory, draw.key("cohort", query.name), self._roster)
+        # Whoever was drawn has taken part, whatever becomes of the attempt.
+        self._vault.remember(name, memory)
+        return cohort
+
+
+class _Opaque:
+    """Private: it prints as nothing, and neither copies nor travels."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
+
+
+class HeldSum(_Opaque):
+    """A raw sum within its `with`; made by `RunDoor.hold`. A `fedpriv.training.algorithm.Held`."""
+
+    __slots__ = ("_answer", "_door", "_mechanism", "_num", "_query", "_total")
+
+    def __init__(
+        self, door: RunDoor, query: Query, mechanism: Mechanism, total: PartialSum, answer: Any
+    ) -> None:
+        self._door, self._query, self._mechanism = door, query, mechanism
+        self._total: PartialSum | None = total
+        self._answer, self._num = answer, 1
+
+    @property
+    def answer(self) -> Any:
+        """The first answer."""
+        return self._answer
+
+    def release(self, privatizer: Privatizer) -> Any:
+        """Return another answer of the same sum, charged for itself."""
+        if self._total is None:
+            raise ValueError("the sum is not held any more; ask again within a new `with`")
+        self._num += 1
+        query = replace(self._query, name=f"{self._query.name} again {self._num}")
+        mechanism = replace(self._mechanism, privatizer=privatizer)
+        draw = self._door._charge(query.name, mechanism)
+        drawing = self._door._drawing(query, mechanism, draw)
+        return mechanism.release(_copied(self._total), drawing.result())
+
+    def _close(self) -> None:
+        self._total = None
+
+
+class _Passes(_Opaque):
+    """Raw sums within a program; made by `RunDoor.run`."""
+
+    __slots__ = ("_door", "_draw", "_mechanism", "_query")
+
+    def __init__(self, door: RunDoor, query: Query, mechanism: Mechanism, draw: _Draw) -> None:
+        self._door: RunDoor | None = door
+        self._query, self._mechanism, self._draw = query, mechanism, draw
+
+    def sum(self, params: Params, *, work: str = TRAIN, bound: Bound | None = None) -> PartialSum:
+        """Return one raw sum over the users of the query."""
+        if self._door is None:
+            raise ValueError("the program has ended; its raw sums are gone")
+        query = replace(self._query, params=params, work=work)
+        return self._door._sum(query, self._mechanism, self._draw, bound=bound)
+
+    def key(self, stream: str) -> Key:
+        """Return a secret key for the program's own choices."""
+        return self._draw.key("program", self._query.name).fold(stream)
+
+    def _close(self) -> None:
+        self._door = None
+
+
+def _copied(total: PartialSum) -> PartialSum:
+    """Return a sum that a privatizer may use up while the raw one is still held."""
+    return replace(total, total={name: _copy(tensor) for name, tensor in total.total.items()})
+
+
+def _copy(tensor: Any) -> Any:
+    return tensor.copy() if isinstance(tensor, np.ndarray) else tensor

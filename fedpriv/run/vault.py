@@ -1,0 +1,94 @@
+"""Secret state of a run: kept apart from everything that is released, and only where it is needed.
+
+A memoryless release keeps nothing here. A stream of correlated noise keeps one key, a sampler with
+a memory whom it drew. Files are readable by their owner alone, and synced before they are used:
+what is drawn from them must be drawn again after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from fedpriv.rng import Key
+
+
+class Vault:
+    """The secret files of a run folder, or the same in memory.
+
+    Guarantees:
+        * In secure mode a key is 32 bytes from the operating system, written once with mode 0600;
+          in simulation it comes from the run's seed and is written nowhere.
+        * No two runs share one.
+
+    Args:
+        folder: Where files go; made when the first is written. None keeps everything in memory.
+        root: The run's root key.
+    """
+
+    def __init__(self, folder: Path | None, root: Key) -> None:
+        self._folder, self._root = folder, root
+        self._keys: dict[str, Key] = {}
+        self._memories: dict[str, dict[str, np.ndarray]] = {}
+
+    def key(self, name: str) -> Key:
+        """Return the run's secret key of a name, the same after a restart.
+
+        Raises:
+            ValueError: If its file is not a key.
+        """
+        if name not in self._keys:
+            self._keys[name] = self._found(name)
+        return self._keys[name]
+
+    def _found(self, name: str) -> Key:
+        if self._root.mode == "simulation":
+            return self._root.fold("vault").fold(name)
+        if self._folder is None:
+            return Key.secure()
+        path = self._folder / f"{name}.key"
+        if not path.exists():
+            self._write(path, secrets.token_bytes(32))
+        value = path.read_bytes()
+        if len(value) != 32:
+            raise ValueError(
+                f"{path} is not a key of 32 bytes; restore it, or start a new run (without it the "
+                "noise that was drawn cannot be continued)"
+            )
+        return Key.from_bytes(value, "secure")
+
+    def remember(self, name: str, memory: Mapping[str, np.ndarray]) -> None:
+        """Keep arrays of a name in the place of those before; synced when this returns."""
+        if not memory and name not in self._memories:
+            return
+        self._memories[name] = dict(memory)
+        if self._folder is not None:
+            self._write(self._folder / f"{name}.safetensors", save(dict(memory)))
+
+    def recall(self, name: str) -> dict[str, np.ndarray] | None:
+        """Return the arrays that were remembered last, or None."""
+        path = None if self._folder is None else self._folder / f"{name}.safetensors"
+        if name not in self._memories and path is not None and path.exists():
+            self._memories[name] = load(path.read_bytes())
+        return self._memories.get(name)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

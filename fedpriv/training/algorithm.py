@@ -1,0 +1,215 @@
+"""An algorithm: what it asks of private data, and what it makes of the answers.
+
+An algorithm never sees a user. It holds a *door*, asks queries through it, and gets answers that
+may be released; everything it does with them is post-processing. Its state is a value: what a step
+returns is all that the next step, or a resumed run, starts from.
+
+    state = algorithm.init(params)
+    while (following := algorithm.step(state, door)) is not None:
+        state = following
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.preconditioner import RoundContext
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.privacy.ledger.entries import UPDATE
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.work import TRAIN
+from fedpriv.tree import Params
+
+_NO_CONTEXT = RoundContext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One question to private data. All of it is public.
+
+    Attributes:
+        params: What the work is done with: the released params, and further public tensors.
+        work: Name of the work, which workers and nodes look up in their own experiment.
+        mechanism: Who is drawn, how each is bounded, what is added; None takes a fixed plan's.
+        context: What is public about the round: a preconditioner inside the bound.
+        name: What the ledger calls it; a round may ask each name once.
+    """
+
+    params: Params = field(repr=False)
+    work: str = TRAIN
+    mechanism: Mechanism | None = None
+    context: RoundContext = _NO_CONTEXT
+    name: str = UPDATE
+
+
+class Held(Protocol):
+    """A raw sum that was answered once and may be answered again, at a price, while it is held."""
+
+    @property
+    def answer(self) -> Any:
+        """The first answer."""
+        ...
+
+    def release(self, privatizer: Privatizer) -> Any:
+        """Return another answer of the same sum, charged for itself.
+
+        Raises:
+            BudgetSpentError: If the plan does not pay for it.
+            ValueError: If the sum is not held any more.
+        """
+        ...
+
+
+class RawSums(Protocol):
+    """What a program sees that releases once, at its end."""
+
+    def sum(self, params: Params, *, work: str = TRAIN, bound: Bound | None = None) -> PartialSum:
+        """Return one raw sum over the users of the query; it must not leave the program."""
+        ...
+
+    def key(self, stream: str) -> Key:
+        """Return a secret key for the program's own choices, the same when it is replayed."""
+        ...
+
+
+Program = Callable[[RawSums], PartialSum]
+"""Many passes over private data, of which only the last sum is answered."""
+
+
+class Door(Protocol):
+    """The only way to private data: every answer is admitted and charged before it is made."""
+
+    @property
+    def round_num(self) -> int:
+        """The round under way, from 1."""
+        ...
+
+    @property
+    def rho_left(self) -> float:
+        """What an adaptive plan has not spent yet; infinite for a fixed plan."""
+        ...
+
+    def key(self, stream: str) -> Key:
+        """Return a key of this round for public choices, such as which public examples to read.
+
+        Raises:
+            ValueError: If the stream is one of those that private data hang on.
+        """
+        ...
+
+    def ask(self, query: Query) -> Any:
+        """Return the answer to a query.
+
+        Raises:
+            BudgetSpentError: If the plan does not pay for it; nothing was drawn.
+        """
+        ...
+
+    def hold(self, query: Query) -> AbstractContextManager[Held]:
+        """Ask, and keep the raw sum within the `with`, to be answered again."""
+        ...
+
+    def run(self, query: Query, program: Program) -> Any:
+        """Return the one answer of a program of many passes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A state taken apart into what files hold.
+
+    Attributes:
+        released: Goes into the checkpoint, by which others take it up.
+        rest: What only the next step needs; goes into the resume state. Computed from releases.
+        numbers: Scalars, likewise.
+    """
+
+    released: Params = field(repr=False)
+    rest: Params = field(default_factory=dict, repr=False)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+class State(Protocol):
+    """What one step hands to the next. All of it is released, or made of what is."""
+
+    @property
+    def round_num(self) -> int:
+        """Steps done so far."""
+        ...
+
+    @property
+    def params(self) -> Params:
+        """The params that the next step starts from, float32."""
+        ...
+
+    def save(self) -> Saved:
+        """Return the state taken apart."""
+        ...
+
+    def load(self, round_num: int, saved: Saved) -> Self:
+        """Return the state that `save` took apart; this one gives its form."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What asks queries, and steps by their answers."""
+
+    def init(self, params: Params) -> Any:
+        """Return the state before the first step."""
+        ...
+
+    def step(self, state: Any, door: Door) -> Any | None:
+        """Return the state after one more step, or None if there is nothing left to do.
+
+        Args:
+            state: The state before; the caller gives it up.
+            door: The way to private data, open for round `state.round_num + 1`.
+        """
+        ...
+
+    def result(self, state: Any) -> Params:
+        """Return the params that the run stands for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayState:
+    """The state of an algorithm that needs no form of its own.
+
+    Attributes:
+        round_num: Steps done so far.
+        params: float32 tensors.
+        memory: Whatever else the next step needs, arrays by name.
+        numbers: Scalars by name.
+    """
+
+    round_num: int = 0
+    params: Params = field(repr=False)
+    memory: Params = field(default_factory=dict, repr=False)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def after(self, params: Params, **changes: Any) -> ArrayState:
+        """Return the state one step later."""
+        return replace(self, round_num=self.round_num + 1, params=params, **changes)
+
+    def save(self) -> Saved:
+        """Return the state taken apart."""
+        rest = {f"memory/{name}": np.asarray(array) for name, array in self.memory.items()}
+        return Saved(released=dict(self.params), rest=rest, numbers=self.numbers)
+
+    def load(self, round_num: int, saved: Saved) -> ArrayState:
+        """Return the state that `save` took apart."""
+        return ArrayState(
+            round_num=round_num,
+            params=dict(saved.released),
+            memory={n.removeprefix("memory/"): a for n, a in saved.rest.items()},
+            numbers=saved.numbers,
+        )

@@ -1,0 +1,150 @@
+"""The private work: train users, bound each, and return one unweighted sum and nothing else.
+
+Backends bring a `Work` to where the users are, under a name: a node, a worker process and this
+process each find what the name means in their own experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.rng import Key
+from fedpriv.sums import Adder, PartialSum, RunningSum
+from fedpriv.training.failures import contributes_zero
+from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.tree import Params
+
+TRAIN = "train"
+"""The name of an experiment's ordinary work."""
+
+
+class UserData(Protocol):
+    """Examples by user. Whatever holds users, holds them behind this."""
+
+    def examples(self, user_id: str) -> Any:
+        """Return the user's training examples; raise `ValueError` for an unknown user."""
+        ...
+
+    def num_examples(self, user_id: str) -> int:
+        """Return how many there are, without touching them; raise `ValueError` as above."""
+        ...
+
+
+@runtime_checkable
+class Work(Protocol):
+    """What is done with the drawn users on the way to one sum."""
+
+    def template(self, params: Params) -> Params:
+        """Return names and shapes of the sum, which need not be the params'."""
+        ...
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: UserData | None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the sum of the users' bounded contributions.
+
+        Args:
+            params: What the work is done with: the global params, float32, and whatever further
+                tensors a query names. Not changed.
+            bound: The public bound.
+            data: Where the users' examples are; None only if the work holds them itself.
+            user_ids: The drawn users that live here.
+            key: The key of this round and attempt; each user folds its own id into it.
+
+        Guarantees:
+            * Each user moves the sum by at most `bound.l2_bound` (l2), however many examples it
+              has.
+            * A user whose work raises, or whose contribution is not finite or not of the
+              template's shapes, contributes zero, alone: no user can stop a round or change
+              another's contribution.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserByUser:
+    """One user after another, each behind its own guard.
+
+    Attributes:
+        trainer: What a user does.
+        shapes: Of its contributions; None for those of the params.
+        adder: Makes the running sum; what is added beside bounded updates is its affair.
+    """
+
+    trainer: LocalTrainer
+    shapes: Params | None = None
+    adder: Adder = RunningSum
+
+    def template(self, params: Params) -> Params:
+        """Return the shapes that were given, or the params'."""
+        return params if self.shapes is None else self.shapes
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: UserData | None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the sum of the users' bounded contributions."""
+        if data is None:
+            raise ValueError("data None: a trainer of users needs their examples")
+        template = self.template(params)
+        running = self.adder(template, bound.granularity)
+        failed = 0
+        for user_id in user_ids:
+            own = key.fold(user_id)
+            try:
+                raw = self.trainer.train(params, data.examples(user_id), own)
+                update, factor = bound.scaled(tree.check_like(template, raw))
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # a user is not trusted: whatever it raises is its own zero
+                contributes_zero(error)
+                failed += 1
+                continue
+            running.add(update, factor, own)
+        return PartialSum(
+            total=running.result(),
+            num_users=len(user_ids),
+            num_failed=failed,
+            granularity=bound.granularity,
+        )
+
+
+def as_work(trainer: LocalTrainer | Work) -> Work:
+    """Return a trainer as work: one that knows how to sum many users is that already."""
+    return trainer if isinstance(trainer, Work) else UserByUser(trainer=trainer)
+
+
+def as_works(trainer: Any) -> Mapping[str, Work]:
+    """Return works by name; a single trainer is the ordinary one."""
+    if isinstance(trainer, Mapping):
+        return {name: as_work(one) for name, one in trainer.items()}
+    return {TRAIN: as_work(trainer)}
+
+
+def find_work(works: Mapping[str, Work], name: str) -> Work:
+    """Return the work of a name.
+
+    Raises:
+        ValueError: If this experiment has none.
+    """
+    if name not in works:
+        raise ValueError(
+            f"work {name!r} is not known here; this experiment has {', '.join(sorted(works))}"
+        )
+    return works[name]
