@@ -24,7 +24,8 @@ from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.training.evaluate import combined, evaluate_tags, majority_share
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from fedpriv.training.round import PartialSum, partial_sum
+from fedpriv.sums import PartialSum
+from fedpriv.training.work import as_work
 
 
 def experiment(**options):

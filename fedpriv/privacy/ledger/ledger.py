@@ -15,10 +15,10 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.adaptive import AnyPlan
@@ -27,6 +27,8 @@ from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges
 from fedpriv.privacy.ledger.state import Entry, LedgerState, mode_name
 from fedpriv.privacy.plan import Plan
+
+_Line = TypeVar("_Line", Charge, Row, Release)
 
 
 class LedgerError(ValueError):
@@ -168,7 +170,9 @@ class Ledger:
             raise BudgetSpentError(
                 f"round {round_num} is not started: {refusal}; a further round needs a new plan"
             )
-        charge = Charge(round_num=round_num, attempt=attempt, event=event, query=query)
+        charge = _made(
+            Charge, round_num=round_num, attempt=attempt, event=event, query=query
+        )
         self._append("charge", charge)
         return charge
 
@@ -183,7 +187,7 @@ class Ledger:
             LedgerError: If the run was not charged, or the disk refuses.
         """
         state = self._live()
-        row = Row(row=len(state.rows) + 1, round_num=round_num)
+        row = _made(Row, row=len(state.rows) + 1, round_num=round_num)
         if isinstance(state.plan, Plan) and row.row > state.plan.num_rounds:
             raise BudgetSpentError(
                 f"round {round_num} is not started: all {state.plan.num_rounds} rows of noise are "
@@ -215,7 +219,8 @@ class Ledger:
             for number, charge in enumerate(state.unreleased, start=first)
             if charge.round_num <= round_num
         }
-        release = Release(
+        release = _made(
+            Release,
             round_num=round_num,
             attempt=attempt,
             digest=digest,
@@ -407,6 +412,14 @@ class Ledger:
 
 
 _NO_LINES = Chain(records=(), num_bytes=0, torn=0)
+
+
+def _made(kind: Callable[..., _Line], **fields: Any) -> _Line:
+    """Return a line's value; what is wrong with it is the ledger's refusal."""
+    try:
+        return kind(**fields)
+    except ValueError as error:
+        raise LedgerError(str(error)) from error
 
 
 def _first_line(plan: AnyPlan, mode: str, extra: Mapping[str, Any] | None) -> dict[str, Any]:

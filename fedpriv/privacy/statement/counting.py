@@ -82,8 +82,8 @@ def _drawn(plan: Plan, mechanism: Mechanism) -> str:
         drawn = (
             f"Every {turn.one} draws each {plan.unit} independently with probability "
             f"{sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} "
-            f"on average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
-            "stays secret."
+            f"on average); the {turn.who} tosses the coins, and ε holds as long as the "
+            f"{turn.drawn} stays secret."
         )
         if sampler.cap is not None:
             drawn += (
