@@ -10,15 +10,15 @@ import numpy as np
 from scipy import sparse
 from torch import nn
 
-from fedpriv.central_experiment import CentralExperiment
-from fedpriv.data.dataset import Dataset
-from fedpriv.experiment import Experiment
+from fedpriv.data.features.dataset import Dataset
+from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
-from fedpriv.training.dataset_tasks import linear_task, module_task
-from fedpriv.training.linear_gradients import LogisticGradients
-from fedpriv.training.module import ArrayExamples
-from fedpriv.training.tasks import ModuleTask
+from fedpriv.tasks.datasets import linear_task, module_task
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.per_example.linear import LogisticGradients
 
 NUM_FEATURES = 8
 
