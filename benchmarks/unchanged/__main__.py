@@ -1,0 +1,163 @@
+"""Proof that a change of the code changes nothing that comes out.
+
+    python benchmarks/unchanged record --out OLD.json        # with the code as it was
+    python benchmarks/unchanged record --out NEW.json        # with the code as it is
+    python benchmarks/unchanged compare OLD.json NEW.json    # exits 1 where anything differs
+
+Some seventy small runs, through the command line and the files of the run folder: every experiment
+by name, users and single examples, every engine, Flower's apps, runs killed right after their k-th
+charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of each the
+SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its JSON
+files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About three minutes of
+one core; `--only 'examples*'` records or compares a part.
+
+The code is that of PYTHONPATH, otherwise of this checkout. Compare recordings of one machine and
+one set of packages only: torch and NumPy compute differently on others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import platform
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import FigureCase, all_cases
+from comparing import Outcome, compare
+from recorder import Recorder
+
+FORMAT = "fedpriv-unchanged"
+_PACKAGES = ("numpy", "scipy", "torch", "numba", "ray", "flwr", "dp-accounting")
+
+
+def record(out: Path, only: str) -> int:
+    """Write a recording; return how many runs failed."""
+    began = time.monotonic()
+    runs: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    # A short name: Ray puts sockets below it, whose paths may have 107 letters.
+    with tempfile.TemporaryDirectory(prefix="same-", ignore_cleanup_errors=True) as scratch:
+        recorder = Recorder(Path(scratch).resolve())
+        try:
+            tree = recorder.tree()
+            print(f"recording {tree}", file=sys.stderr)
+            for number, case in enumerate(all_cases(recorder.experiments())):
+                if not fnmatch.fnmatch(case.name, only):
+                    continue
+                since = time.monotonic()
+                try:
+                    if isinstance(case, FigureCase):
+                        found = recorder.figures(case)
+                    else:
+                        found, kept = recorder.run(case, number)
+                        arrays |= kept
+                except (RuntimeError, OSError, KeyError, json.JSONDecodeError) as error:
+                    found = {"failed": str(error) or repr(error)}
+                runs[case.name] = {"compared": case.compared, **found}
+                told = f"FAILED: {found['failed']}" if "failed" in found else ""
+                print(f"{time.monotonic() - since:6.1f} s  {case.name}  {told}", file=sys.stderr)
+        finally:
+            recorder.close()
+    document = {
+        "format": FORMAT,
+        "tree": tree,
+        "machine": {
+            "processor": processor(),
+            "python": platform.python_version(),
+            **{name: version(name) for name in _PACKAGES},
+        },
+        "runs": runs,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    np.savez_compressed(out.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
+    failed = sum("failed" in run for run in runs.values())
+    took = time.monotonic() - began
+    print(f"{len(runs)} runs, {failed} failed, {took:.0f} s: {out}", file=sys.stderr)
+    return failed
+
+
+def processor() -> str:
+    """Return the processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return a recording and its arrays.
+
+    Raises:
+        ValueError: If the file is something else.
+    """
+    document = json.loads(file.read_text("utf-8"))
+    if document.get("format") != FORMAT:
+        raise ValueError(f"{file} is no recording; give what `record --out` wrote")
+    with np.load(file.with_suffix(".npz")) as arrays:
+        return document, {name: arrays[name] for name in arrays.files}
+
+
+def tell(outcomes: list[Outcome], new_only: list[str], most: int) -> None:
+    """Print a table, run by run, with so many differences of each."""
+    wide = max(len(outcome.name) for outcome in outcomes)
+    for outcome in outcomes:
+        shown = list(outcome.differences[:most]) or ["same"]
+        if len(outcome.differences) > most:
+            shown.append(f"and {len(outcome.differences) - most} more")
+        print(f"{outcome.name:{wide}}  {outcome.compared:8} {shown[0]}")
+        for text in shown[1:]:
+            print(f"{'':{wide}}  {'':8} {text}")
+    for name in new_only:
+        print(f"{name:{wide}}  {'':8} only in the second")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="unchanged", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record", help="run everything and write what comes out")
+    recording.add_argument("--out", type=Path, required=True, help="a JSON file")
+    recording.add_argument("--only", default="*", help="pattern of names, for a part of the runs")
+    comparing = commands.add_parser("compare", help="say what differs between two recordings")
+    comparing.add_argument("old", type=Path)
+    comparing.add_argument("new", type=Path)
+    comparing.add_argument("--only", default="*", help="pattern of names")
+    comparing.add_argument("--most", type=int, default=4, help="differences to show of a run")
+    arguments = parser.parse_args()
+    if arguments.command == "record":
+        sys.exit(min(1, record(arguments.out, arguments.only)))
+    try:
+        (old, old_arrays), (new, new_arrays) = read(arguments.old), read(arguments.new)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    if old["machine"] != new["machine"]:
+        print(f"WARNING: other packages: {old['machine']} and {new['machine']}")
+    chosen = {
+        name: run for name, run in old["runs"].items() if fnmatch.fnmatch(name, arguments.only)
+    }
+    if not chosen:
+        sys.exit(f"error: no run is called like {arguments.only!r}")
+    outcomes = compare(chosen, new["runs"], old_arrays, new_arrays)
+    tell(
+        outcomes,
+        [name for name in new["runs"] if name not in old["runs"]],
+        arguments.most,
+    )
+    unlike = sum(bool(outcome.differences) for outcome in outcomes)
+    print(f"{len(outcomes)} runs compared, {unlike} differ")
+    sys.exit(min(1, unlike))
+
+
+if __name__ == "__main__":
+    main()
