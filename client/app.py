@@ -15,8 +15,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.settings import open_task, read_host
-from fedpriv.tasks.tasks import Task
+from fedpriv.backends.flower.settings import Node, open_node, read_host
 
 app = ClientApp()
 
@@ -35,11 +34,11 @@ def train(message: Message, context: Context) -> Message:
 
 def _host(context: Context) -> Host:
     corpus = {key: value for key, value in context.node_config.items() if key == "corpus"}
-    task = _task(json.dumps(context.run_config), json.dumps(corpus))
-    return read_host(task, context.run_config, context.node_config)
+    node = _node(json.dumps(context.run_config), json.dumps(corpus))
+    return read_host(node, context.run_config, context.node_config)
 
 
 @lru_cache(maxsize=2)
-def _task(run_config: str, node_config: str) -> Task:
-    """Open a corpus once for each process; it is memory-mapped, so processes share it."""
-    return open_task(json.loads(run_config), json.loads(node_config))
+def _node(run_config: str, node_config: str) -> Node:
+    """Open a corpus and make a trainer once for each process and run; files are shared."""
+    return open_node(json.loads(run_config), json.loads(node_config))

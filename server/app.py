@@ -25,7 +25,6 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
-from fedpriv.experiments.experiment import local_multiplier, make_schedule
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.run.loop import RoundRecord
@@ -43,11 +42,9 @@ def main(grid: Grid, context: Context) -> None:
     mark = coverage_of(prepared.folder.document).mark
     if mark:
         _LOG.warning("the epsilon of every round %s", mark)
-    experiment, components = federated(prepared.experiment, prepared.components)
+    _, components = federated(prepared.experiment, prepared.components)
     strategy = UserLevelStrategy(
         roster=components.task.roster,
-        schedule=make_schedule(experiment),
-        multiplier=local_multiplier(experiment, components.side_information),
         settings=read_grid_settings(context.run_config),
     )
 

@@ -22,9 +22,9 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
+from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import combined, evaluate_tags, majority_share
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from fedpriv.sums import PartialSum
 from fedpriv.training.work import as_work
 
 
@@ -59,7 +59,7 @@ def states(made, corpus, backend=None, seed=0):
 
 def test_1_matrices_are_clipped_by_their_frobenius_norm(tiny_corpus):
     """Spectral clipping leaves M = 0.9 I₄ alone at C = 1; its norm as a vector is 1.8."""
-    bound = build(experiment(l2_clip_norm=1.0), tiny_corpus).bound
+    bound = build(experiment(l2_clip_norm=1.0), tiny_corpus).plan.live_mechanism.bound
     clipped = bound.apply({"kernel": np.eye(4, dtype=np.float32) * np.float32(0.9)})
     np.testing.assert_allclose(clipped["kernel"], 0.5 * np.eye(4), rtol=1e-6)
     # Rank 500 is where the spectral norm is wrong by the most, a factor of 22.4.
@@ -110,7 +110,7 @@ class TestNoise2:
         np.testing.assert_array_equal(first, second)  # a simulation: the seed decides alone
         _, other = self.pure_noise(tiny_corpus, SeedsLikeTheReference(100), seed=1)
         assert len(np.intersect1d(first, other)) < 20
-        assert first.std() == pytest.approx(components.plan.stddev / 6, rel=0.1)
+        assert first.std() == pytest.approx(components.plan.live_mechanism.stddev / 6, rel=0.1)
 
     def test_2_cohorts_are_not_drawn_by_the_number_of_the_round(self, tiny_corpus):
         def cohorts(seed):
@@ -154,10 +154,9 @@ def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
         experiment(local_batch_size=1, local_epochs=5, l2_clip_norm=0.01), tiny_corpus
     )
     params = components.task.init_params(Key.simulation(0))
-    total = partial_sum(
+    total = as_work(components.trainer).partial_sum(
         params=params,
-        bound=components.bound,
-        trainer=components.trainer,
+        bound=components.plan.live_mechanism.bound,
         data=components.task.data,
         user_ids=["u00"],
         key=Key.simulation(0),
@@ -334,7 +333,7 @@ class TestMomentum8:
         )
         velocity = (
             build(made, tiny_corpus)
-            .round.init(
+            .algorithm.init(
                 {"kernel": np.zeros((72, 10), np.float32), "bias": np.zeros(10, np.float32)}
             )
             .optimizer["velocity"]
@@ -436,10 +435,9 @@ class TestBatches10:
         )
         params = components.task.init_params(Key.simulation(0))
         for user in components.task.roster[:10]:
-            total = partial_sum(
+            total = as_work(components.trainer).partial_sum(
                 params=params,
-                bound=components.bound,
-                trainer=components.trainer,
+                bound=components.plan.live_mechanism.bound,
                 data=components.task.data,
                 user_ids=[user],
                 key=Key.simulation(0),

@@ -266,7 +266,12 @@ class Plan:
     @property
     def affordable_rounds(self) -> int:
         """Charges the budget pays for: num_rounds, or fewer where the target stops earlier."""
-        return _affordable_rounds(self)
+        if self.target_epsilon is None or self.charged_once:
+            return self.num_rounds
+        assert self.delta is not None
+        return _affordable_rounds(
+            self.event, self.num_rounds, self.target_epsilon, self.delta, self.relation
+        )
 
     def check_roster(self, roster: Sequence[str]) -> None:
         """Refuse a roster of another size than the plan's.
@@ -379,6 +384,9 @@ _FLAT = (
 )
 
 
+_BOUNDS = ("clip", "normalise", "none")
+
+
 def _flat(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
     """Return the numbers of a mechanism of the ordinary kind, or None of any other."""
     if isinstance(mechanism, RecordedMechanism):
@@ -386,7 +394,7 @@ def _flat(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
     sampler, privatizer = mechanism.sampler, mechanism.privatizer
     if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
         return None
-    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name is None:
+    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name not in _BOUNDS:
         return None
     bounded = not math.isinf(mechanism.l2_bound)
     return {
@@ -497,7 +505,7 @@ def bound_of(name: str, l2_bound: float | None) -> Bound:
     Raises:
         ValueError: If the name is unknown, or the number does not fit it.
     """
-    if name not in ("clip", "normalise", "none"):
+    if name not in _BOUNDS:
         raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
     if name == "none":
         if l2_bound is not None and l2_bound != math.inf:
@@ -567,13 +575,18 @@ def check_roster_sha256(digest: str | None) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _affordable_rounds(plan: Plan) -> int:
+def _affordable_rounds(
+    event: Event, num_rounds: int, target: float, delta: float, relation: Relation
+) -> int:
     """Search for the last affordable charge once: every ε on the way costs more than a round."""
-    target = plan.target_epsilon
-    if target is None or plan.epsilon(plan.num_rounds).value <= target:
-        return plan.num_rounds
-    low, high = 0, plan.num_rounds - 1
+
+    def spent(charges: int) -> float:
+        return epsilon(event, charges, delta=delta, relation=relation, num_rounds=num_rounds).value
+
+    if spent(num_rounds) <= target:
+        return num_rounds
+    low, high = 0, num_rounds - 1
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if plan.epsilon(middle).value <= target else (low, middle - 1)
+        low, high = (middle, high) if spent(middle) <= target else (low, middle - 1)
     return low

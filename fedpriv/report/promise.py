@@ -55,11 +55,11 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
     state, covers = state_of(run), run.coverage
     if round_num is None:
         return covers.explained(_epsilon(state.plan, len(state.charges)))
-    attempts = [r.attempt for r in state.releases if r.round_num == round_num]
-    if not attempts:
+    made = zip(state.releases, state.charged_before, strict=True)
+    counts = [count for release, count in made if release.round_num == round_num]
+    if not counts:
         raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
-    charges = [(charge.round_num, charge.attempt) for charge in state.charges]
-    return covers.explained(_epsilon(state.plan, charges.index((round_num, attempts[-1])) + 1))
+    return covers.explained(_epsilon(state.plan, counts[-1]))
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

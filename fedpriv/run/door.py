@@ -120,6 +120,14 @@ class RunDoor:
             return self._plan.left(self._ledger.state.spent)
         return math.inf
 
+    @property
+    def must_replay(self) -> bool:
+        """Whether a charged release of a fixed plan was cut off, and is to be made again."""
+        if isinstance(self._plan, AdaptivePlan):
+            return False
+        replayed = self._plan.live_mechanism.privatizer.after_crash == "replay"
+        return replayed and bool(self._ledger.state.unreleased)
+
     def key(self, stream: str) -> Key:
         """Return a key of this round's coming attempt for public choices."""
         if stream in _PRIVATE_STREAMS:

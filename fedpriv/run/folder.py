@@ -39,7 +39,7 @@ from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.central import CentralComponents, CentralExperiment
 from fedpriv.experiments.experiment import Components, Experiment
-from fedpriv.privacy.adaptive import read_plan
+from fedpriv.privacy.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.tasks.data_digest import check_same_data, data_digests
@@ -137,6 +137,35 @@ class RunFolder:
         _write_json(path / "experiment.json", document)
         every = _every(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
+
+    @classmethod
+    def of_plan(cls, path: Path, plan: AnyPlan, *, mode: str) -> RunFolder:
+        """Start or continue the folder of a training of one's own, which no experiment describes.
+
+        It has the ledger, the checkpoints and the resume state of any other run; `fedpriv verify`
+        checks it as far as it goes.
+
+        Args:
+            path: The folder; made if missing. One that holds a ledger is continued.
+            plan: The promise.
+            mode: "simulation" or "secure".
+
+        Raises:
+            ValueError: If the ledger that is there does not verify, or is of another plan.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        file = path / "ledger.jsonl"
+        if not file.exists():
+            return cls(path, Ledger.create(file, plan, mode=mode), _store(path, None, 1), {})
+        ledger = Ledger.open(file)
+        if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
+            ledger.close()
+            raise ValueError(
+                f"{file} is the ledger of another plan or mode; give the one it was started with, "
+                "or another folder"
+            )
+        _cut_torn_line(path / "rounds.jsonl")
+        return cls(path, ledger, _store(path, None, 1), {})
 
     @classmethod
     def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:

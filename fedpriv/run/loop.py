@@ -185,7 +185,9 @@ def _rounds(
             if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
                 plan.epsilon(count)
     free_memory()
-    while ledger.pays_for_more:
+    open_ = door.must_replay
+    while ledger.pays_for_more or open_:
+        open_ = False
         started = time.perf_counter()
         round_num = state.round_num + 1
         door.begin(round_num)

@@ -1,20 +1,25 @@
 """Test vectors of the design notes, and the four places a preconditioner can act, told apart."""
 
+import importlib
+
 import numpy as np
 import pytest
-from fedpriv.training.round import Round, partial_sum
 
 from fedpriv import tree
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, SideInformation
-from fedpriv.noise import gaussian
+from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.training import round as round_module
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.work import as_work
 from fedpriv.transform import identity
+
+# The package has a function of the module's name.
+noise_module = importlib.import_module("fedpriv.noise.gaussian")
 
 
 class Written:
@@ -32,16 +37,21 @@ class Written:
 
 def summed(bound, vectors):
     users = Written(vectors)
-    result = partial_sum(
+    result = as_work(users).partial_sum(
         params={"w": np.zeros(len(vectors[0]), np.float32)},
         bound=bound,
-        trainer=users,
         data=users,
         user_ids=[str(i) for i in range(len(vectors))],
         key=Key.simulation(0),
     )
     assert result.num_failed == 0
     return result
+
+
+def stepped(server, plan, state, total):
+    """The state after the release of a sum."""
+    drawn = plan.live_mechanism.draw(state.params, Key.simulation(0))
+    return server.next(state, plan.live_mechanism.release(total, drawn))
 
 
 def close(found, expected, rtol=2e-6, atol=6e-7):
@@ -76,7 +86,7 @@ class TestVectors:
             drawn.append(stddev)
             return {"w": np.float32(stddev) * np.array([-0.1, 0.2], np.float32)}
 
-        monkeypatch.setattr(round_module, "gaussian", injected)
+        monkeypatch.setattr(noise_module, "gaussian", injected)
         plan = cohort_plan(
             num_users=4,
             expected_cohort_size=2,
@@ -87,20 +97,20 @@ class TestVectors:
             noise_multiplier=0.5,
             delta=0.1,
         )
-        server = Round(plan=plan, optimizer=sgd(0.5), aggregate=identity())
+        server = FederatedAveraging(optimizer=sgd(0.5), aggregate=identity())
         state = server.init({"w": np.zeros(2, np.float32)})
-        state = server.next(state, total, server.noise(state.params, Key.simulation(0)))
+        state = stepped(server, plan, state, total)
         assert drawn == [0.5]
         close(state.params["w"], [-0.149303, -0.136107])
         close(state.update_norm, np.hypot(0.298607, 0.272214))
 
     def test_server_momentum_in_rounds(self):
         plan = cohort_plan(num_users=4, expected_cohort_size=1, num_rounds=4, delta=0.1)
-        server = Round(plan=plan, optimizer=momentum(1.0, 0.9, ema=True), aggregate=identity())
+        server = FederatedAveraging(optimizer=momentum(1.0, 0.9, ema=True), aggregate=identity())
         state = server.init({"w": np.zeros(1, np.float32)})
         for mean, expected in ((1, 0.1), (1, 0.29), (-1, 0.361), (2, 0.6249)):
             total = summed(Clip(l2_clip_norm=9.0), [[mean]])
-            state = server.next(state, total, server.noise(state.params, Key.simulation(0)))
+            state = stepped(server, plan, state, total)
             close(state.params["w"], [expected])
 
     @pytest.mark.parametrize(
@@ -123,16 +133,15 @@ class TestVectors:
             noise_multiplier=0.5,
             delta=0.1,
         )
-        server = Round(plan=plan, optimizer=optimizer, aggregate=identity())
+        server = FederatedAveraging(optimizer=optimizer, aggregate=identity())
         state = server.init({"w": np.zeros(2, np.float32)})
         noise = np.array([0.3, -0.1], np.float32)
-        monkeypatch.setattr(round_module, "gaussian", lambda key, like, stddev: {"w": noise.copy()})
+        monkeypatch.setattr(noise_module, "gaussian", lambda key, like, stddev: {"w": noise.copy()})
         for gradient, expected in (([0.2, -0.4], first), ([0.1, 0.3], second)):
             # What two users send, so that with the noise the mean is minus the gradient.
             sent = [[0.5, 0.5], list(-2 * np.array(gradient) - noise - 0.5)]
             total = summed(Clip(l2_clip_norm=9.0), sent)
-            drawn = server.noise(state.params, Key.simulation(0))
-            state = server.next(state, total, drawn)
+            state = stepped(server, plan, state, total)
             np.testing.assert_allclose(state.params["w"], expected, rtol=1e-3)
 
     @pytest.mark.parametrize(
@@ -159,7 +168,7 @@ class TestVectors:
         vectors = -np.array([[3, 4], [0.03, 0.04], [0, 0]])
         total = summed(Normalise(l2_clip_norm=1.0, regulariser=0.1), vectors)
         noise = {"w": np.array([-0.1, 0.2], np.float32)}
-        monkeypatch.setattr(round_module, "gaussian", lambda key, template, stddev: noise)
+        monkeypatch.setattr(noise_module, "gaussian", lambda key, template, stddev: noise)
         plan = cohort_plan(
             num_users=9,
             expected_cohort_size=3,
@@ -170,9 +179,9 @@ class TestVectors:
             noise_multiplier=1.0,
             delta=0.1,
         )
-        server = Round(plan=plan, optimizer=sgd(0.5), aggregate=identity())
+        server = FederatedAveraging(optimizer=sgd(0.5), aggregate=identity())
         state = server.init({"w": np.zeros(2, np.float32)})
-        state = server.next(state, total, server.noise(state.params, Key.simulation(0)))
+        state = stepped(server, plan, state, total)
         close(state.params["w"], [-0.148039, -0.141830])
 
     @pytest.mark.parametrize(
@@ -321,24 +330,30 @@ def experiment(placement, epochs, **options):
     return made.with_options(options)
 
 
+def public_bound(components, params):
+    """The bound of a round, with what is public about it inside."""
+    algorithm, key = components.algorithm, Key.simulation(3)
+    context, _ = algorithm.begin(algorithm.init(tree.to_dense(params)), key)
+    return context.bound(components.plan.live_mechanism.bound)
+
+
 def one_round(placement, epochs):
     components = build(experiment(placement, epochs), None)
     params = components.task.init_params(Key.simulation(0))
     key = Key.simulation(3).fold("noise")
     noise = gaussian(key, params, SIGMA * CLIP)
-    context, state = components.round.begin(components.round.init(tree.to_dense(params)), key)
-    total = partial_sum(
+    algorithm, mechanism = components.algorithm, components.plan.live_mechanism
+    context, state = algorithm.begin(algorithm.init(tree.to_dense(params)), key)
+    total = as_work(components.trainer).partial_sum(
         params=params,
-        bound=context.bound(components.bound),
-        trainer=components.trainer,
+        bound=context.bound(mechanism.bound),
         data=components.task.data,
         user_ids=components.task.roster,
         key=Key.simulation(4),
     )
-    assert total.num_failed == 0 and components.bound.l2_bound == CLIP
-    released = components.round.next(
-        state, total, components.round.noise(params, key), context
-    ).params
+    assert total.num_failed == 0 and mechanism.l2_bound == CLIP
+    answer = mechanism.release(total, mechanism.draw(params, key))
+    released = algorithm.next(state, answer, context).params
     return params, noise, released
 
 
@@ -371,10 +386,9 @@ class TestPlacements:
             params = TinyTask().init_params(Key.simulation(0))
             totals = {
                 p: tree.to_dense(
-                    partial_sum(
+                    as_work(part.trainer).partial_sum(
                         params=params,
-                        bound=part.bound,
-                        trainer=part.trainer,
+                        bound=public_bound(part, params),
                         data=part.task.data,
                         user_ids=part.task.roster,
                         key=Key.simulation(4),
@@ -391,10 +405,9 @@ class TestPlacements:
         params = TinyTask().init_params(Key.simulation(0))
         biases = [
             tree.to_dense(
-                partial_sum(
+                as_work(part.trainer).partial_sum(
                     params=params,
-                    bound=part.bound,
-                    trainer=part.trainer,
+                    bound=public_bound(part, params),
                     data=part.task.data,
                     user_ids=part.task.roster,
                     key=Key.simulation(4),

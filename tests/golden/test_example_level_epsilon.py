@@ -118,4 +118,4 @@ def test_a_run_of_the_papers_own_kind():
     promised = components.plan.epsilon(4)
     assert (promised.relation.value, promised.accountant) == ("replace-one", "RDP")
     assert last.epsilon == promised.value
-    assert components.plan.stddev == pytest.approx(2.0 * 1.0)
+    assert components.plan.live_mechanism.stddev == pytest.approx(2.0 * 1.0)

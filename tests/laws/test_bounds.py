@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from fedpriv.training.round import PartialSum, Round, partial_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.noise import gaussian
+from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import as_work
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
 
@@ -362,10 +364,9 @@ class Users:
 
 def summed(bound, updates, user_ids=None, sizes=None):
     users = Users(updates, sizes)
-    result = partial_sum(
+    result = as_work(users).partial_sum(
         params=PARAMS,
         bound=bound,
-        trainer=users,
         data=users,
         user_ids=list(updates) if user_ids is None else user_ids,
         key=Key.simulation(0),
@@ -575,10 +576,9 @@ class TestPoisonedUsers:
                 return super().examples(user_id)
 
         users = Some(self.honest)
-        result = partial_sum(
+        result = as_work(users).partial_sum(
             params=PARAMS,
             bound=Clip(l2_clip_norm=1.0),
-            trainer=users,
             data=users,
             user_ids=["h0", "stranger", "h1"],
             key=Key.simulation(0),
@@ -623,9 +623,11 @@ def make_plan(**changes):
 
 
 def release(plan, total, key):
-    server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity())
+    server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
     state = server.init({n: t.copy() for n, t in PARAMS.items()})
-    return server.next(state, total, server.noise(state.params, key)).params
+    mechanism = plan.live_mechanism
+    answer = mechanism.release(total, mechanism.draw(state.params, key))
+    return server.next(state, answer).params
 
 
 class TestDenominator:
@@ -643,10 +645,10 @@ class TestDenominator:
         plan = make_plan()
         total, dense = summed(Clip(l2_clip_norm=0.5), self.users, list(self.users)[:replies])
         found = release(plan, total, self.key)
-        noise = gaussian(self.key, PARAMS, plan.stddev)
+        noise = gaussian(self.key, PARAMS, plan.live_mechanism.stddev)
         for name in PARAMS:
             # Bit for bit: sum and noise in float64, the public share, and one rounding.
-            expected = (dense[name] + noise[name]) * (1.0 / plan.expected_cohort_size)
+            expected = (dense[name] + noise[name]) * (1.0 / plan.live_mechanism.expected_cohort_size)
             np.testing.assert_array_equal(found[name], expected.astype(np.float32))
             np.testing.assert_allclose(
                 found[name], (dense[name] + noise[name]) / 7, rtol=2e-6, atol=2e-7
@@ -683,4 +685,4 @@ class TestDenominator:
         for bound in (0.1, 1.0, 30.0):
             for sigma in (0.3, 1.0, 8.0):
                 plan = make_plan(l2_bound=bound, noise_multiplier=sigma)
-                assert plan.stddev == pytest.approx(sigma * bound)
+                assert plan.live_mechanism.stddev == pytest.approx(sigma * bound)

@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 import pytest
-from fedpriv.training.round import Round, partial_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +19,14 @@ from fedpriv.experiments.experiment import build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bound import scaled
 from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise import gaussian
+from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import as_work
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
 
@@ -73,8 +74,8 @@ class Written:
 
 def summed(bound, updates, user_ids=None):
     users = Written(updates)
-    return partial_sum(
-        params=PARAMS, bound=bound, trainer=users, data=users,
+    return as_work(users).partial_sum(
+        params=PARAMS, bound=bound, data=users,
         user_ids=list(updates) if user_ids is None else user_ids, key=Key.simulation(0),
     )  # fmt: skip
 
@@ -262,10 +263,11 @@ def make_plan(**changes):
 
 
 def released(plan, total, key, inverse=None):
-    server = Round(plan=plan, optimizer=sgd(1.0), aggregate=identity())
+    server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
     state = server.init({n: t.copy() for n, t in PARAMS.items()})
-    noise = server.noise(state.params, key)
-    return server.next(state, total, noise, RoundContext(inverse=inverse or {}))
+    mechanism = plan.live_mechanism
+    answer = mechanism.release(total, mechanism.draw(state.params, key))
+    return server.next(state, answer, RoundContext(inverse=inverse or {}))
 
 
 class TestRelease:
@@ -283,7 +285,7 @@ class TestRelease:
         plan = make_plan(expected_cohort_size=share)
         total = self.total(num_users)
         found = released(plan, total, self.KEY).params
-        noise = gaussian(self.KEY, PARAMS, plan.stddev)
+        noise = gaussian(self.KEY, PARAMS, plan.live_mechanism.stddev)
         for name, tensor in tree.to_dense(total.total).items():
             whole = tensor.astype(np.int64) + np.rint(noise[name].astype(np.float64) / self.UNIT)
             expected = (whole * self.UNIT * (1.0 / share)).astype(np.float32)
@@ -336,7 +338,7 @@ class TestRelease:
         found = released(
             plan, PartialSum(total=zeros, num_users=0, granularity=self.UNIT), self.KEY
         )
-        noise = gaussian(self.KEY, PARAMS, plan.stddev)
+        noise = gaussian(self.KEY, PARAMS, plan.live_mechanism.stddev)
         for name in PARAMS:
             gap = np.abs(found.params[name].astype(np.float64) * 7 - noise[name])
             assert gap.max() <= self.UNIT / 2 + 2.0**-22 * np.abs(noise[name]).max()
@@ -351,7 +353,7 @@ class TestWholeRuns:
         made = load_experiment("adadps-tags").with_options({**self.OPTIONS, **changes})
         components = build(made, corpus)
         backend = SerialBackend(trainer=components.trainer, data=components.task.data)
-        assert (components.bound.granularity is not None) == made.exact_sum
+        assert (components.plan.live_mechanism.bound.granularity is not None) == made.exact_sum
         *_, (_, state) = rounds(components, backend, Key.simulation(1))
         return state.params
 
@@ -369,9 +371,8 @@ class TestWholeRuns:
         for noise, wanted in (("gaussian", True), ("none", False)):
             made = load_experiment("adadps-tags").with_options({"noise": noise})
             options = {} if noise == "none" else self.OPTIONS
-            assert (
-                build(made.with_options(options), tiny_corpus).bound.granularity is not None
-            ) == wanted
+            plan = build(made.with_options(options), tiny_corpus).plan
+            assert (plan.live_mechanism.bound.granularity is not None) == wanted
 
 
 @pytest.mark.slow

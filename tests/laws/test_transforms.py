@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fedpriv.training.round import ServerState
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from fedpriv.optimizers import (
 )
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.run.folder import RunFolder
+from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import Transform, chain, identity
 
 EVERY = {
@@ -83,8 +83,9 @@ class StubLedger:
     """A ledger that has everything that is asked for."""
 
     head = "0" * 64
+    last_attempt = 1
     plan = cohort_plan(num_users=5, expected_cohort_size=1, num_rounds=9)
-    state = SimpleNamespace(charges=[SimpleNamespace(round_num=r, attempt=1) for r in range(9)])
+    state = SimpleNamespace(number_of=lambda round_num, attempt: round_num, releases=())
 
     def resume(self):
         pass
@@ -92,16 +93,13 @@ class StubLedger:
     def release(self, round_num, attempt, digest):
         assert len(digest) == 64
 
-    def has_charge(self, round_num, attempt):
+    def reached(self, round_num, attempt):
         return True
 
-    has_release = has_charge
+    has_release = reached
 
     def knows(self, head):
         return True
-
-    def attempts(self, round_num):
-        return 0
 
 
 class TestEvery:
@@ -179,7 +177,7 @@ class TestEvery:
             optimizer=transform.init(copied(params)),
             aggregate=average.init(params),
         )
-        RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept, 1)
+        RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept)
         again = RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {})
         found = again.resume(first)
         assert same(found.params, kept.params) and same(found.optimizer, kept.optimizer)

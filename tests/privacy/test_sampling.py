@@ -5,12 +5,15 @@ in a million times (α = 1e-6).
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.event import NONPRIVATE, Event
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key
 
 ALPHA = 1e-6
@@ -19,13 +22,19 @@ INDEX = {user: number for number, user in enumerate(ROSTER)}
 ROUNDS = 4000  # 1.6 million coins: a rate off by 1 % of 0.05 moves the total by 3 sd
 
 
+def coins(prob: float, users: int = 400, **cap) -> PoissonSampler:
+    """Return a sampler of a rate."""
+    return PoissonSampler(num_users=users, expected_cohort_size=prob * users, **cap)
+
+
 def draws(sampler: Sampler, rounds: int = ROUNDS, roster=ROSTER) -> np.ndarray:
     """Return who was drawn, bool (rounds, users)."""
     index = {user: number for number, user in enumerate(roster)}
     table = np.zeros((rounds, len(roster)), bool)
     key = Key.simulation(20).fold("cohort")
     for round_num in range(rounds):
-        cohort = sampler.cohort(key.fold(round_num).fold(1), roster)
+        cohort, memory = sampler.next(sampler.init(), key.fold(round_num).fold(1), roster)
+        assert memory == sampler.init()
         table[round_num, [index[user] for user in cohort]] = True
     return table
 
@@ -71,7 +80,7 @@ def pairs_p(table: np.ndarray, prob: float) -> float:
 
 @pytest.fixture(scope="module")
 def poisson():
-    return draws(PoissonSampler(sampling_prob=0.05))
+    return draws(coins(0.05))
 
 
 @pytest.mark.parametrize("test", [sizes_p, inclusion_p, pairs_p])
@@ -81,7 +90,7 @@ def test_poisson_cohorts_are_independent_coins(poisson, test):
 
 @pytest.mark.parametrize("test", [sizes_p, inclusion_p])
 def test_a_rate_off_by_a_tenth_is_caught(poisson, test):
-    assert test(draws(PoissonSampler(sampling_prob=0.055)), 0.05) < ALPHA
+    assert test(draws(coins(0.055)), 0.05) < ALPHA
 
 
 def test_rounds_are_independent(poisson):
@@ -96,14 +105,17 @@ class ShuffledBlocks:
 
     sampling_prob: float
 
-    def cohort(self, key, roster):
-        heads = key.generator().random(len(roster) // 4) < self.sampling_prob
-        return tuple(user for user, drawn in zip(roster, np.repeat(heads, 4), strict=True) if drawn)
+    def init(self):
+        return {}
+
+    def next(self, memory, key, roster):
+        heads = np.repeat(key.generator().random(len(roster) // 4) < self.sampling_prob, 4)
+        return tuple(user for user, drawn in zip(roster, heads, strict=True) if drawn), memory
 
 
 def test_fixed_size_cohorts_fail_as_poisson():
     """The broken twin: a fixed-size sampler sold as Poisson fails on sizes and on pairs."""
-    table = draws(FixedSizeSampler(size=20))
+    table = draws(FixedSizeSampler(num_users=400, size=20))
     assert sizes_p(table, 0.05) < ALPHA
     assert pairs_p(table, 0.05) < ALPHA
     assert inclusion_p(table, 0.05) > ALPHA  # on averages alone it looks the same
@@ -114,7 +126,7 @@ def test_users_drawn_together_fail_as_poisson():
 
 
 def test_fixed_size_cohorts_are_uniform():
-    table = draws(FixedSizeSampler(size=20))
+    table = draws(FixedSizeSampler(num_users=400, size=20))
     assert (table.sum(axis=1) == 20).all()
     # Without replacement the counts sum to a constant: n - 1 degrees, variance shrunk by that.
     counts = table.sum(axis=0)
@@ -125,7 +137,7 @@ def test_fixed_size_cohorts_are_uniform():
 def test_a_cap_drops_a_uniform_subset():
     roster = ROSTER[:40]
     capped, free = (
-        draws(PoissonSampler(sampling_prob=0.3, cap=cap), 4000, roster) for cap in (12, None)
+        draws(coins(0.3, 40, cap=cap), 4000, roster) for cap in (12, None)
     )
     sizes = free.sum(axis=1)
     assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 12))
@@ -141,7 +153,7 @@ def test_a_cap_drops_a_uniform_subset():
 
 
 def test_cohorts_depend_on_the_key_alone():
-    sampler = PoissonSampler(sampling_prob=0.05)
+    sampler = coins(0.05)
     key = Key.simulation(3).fold("cohort")
     np.random.seed(0)  # the global state must not matter
     first = sampler.cohort(key.fold(1).fold(1), ROSTER)
@@ -155,15 +167,57 @@ def test_cohorts_depend_on_the_key_alone():
 
 def test_edges():
     key = Key.simulation(1)
-    assert PoissonSampler(sampling_prob=1.0).cohort(key, ROSTER) == ROSTER
-    assert PoissonSampler(sampling_prob=1e-12).cohort(key, ROSTER) == ()
-    assert FixedSizeSampler(size=400).cohort(key, ROSTER) == ROSTER
+    assert coins(1.0).cohort(key, ROSTER) == ROSTER
+    assert coins(1e-12).cohort(key, ROSTER) == ()
+    assert FixedSizeSampler(num_users=400, size=400).cohort(key, ROSTER) == ROSTER
+    assert Everybody(num_users=400).next({}, key, list(ROSTER)) == (ROSTER, {})
     with pytest.raises(ValueError, match="401"):
-        FixedSizeSampler(size=401).cohort(key, ROSTER)
-    for sampler in (PoissonSampler(sampling_prob=0.5), FixedSizeSampler(size=1)):
-        for roster, said in (((), "no users"), ("abc", "no users"), (("a", "a"), "distinct")):
+        FixedSizeSampler(num_users=400, size=401)
+    for sampler in EACH_OF_TWO:
+        for roster, said in (((), "no users"), ("ab", "no users"), (("a", "a"), "distinct")):
             with pytest.raises(ValueError, match=said):
-                sampler.cohort(key, roster)
+                sampler.next({}, key, roster)
+
+
+EACH_OF_TWO = (coins(0.5, 2), FixedSizeSampler(num_users=2, size=1), Everybody(num_users=2))
+
+
+@pytest.mark.parametrize("sampler", EACH_OF_TWO, ids=lambda sampler: type(sampler).__name__)
+def test_a_roster_of_another_size_is_refused(sampler):
+    """They would be drawn with another probability than is accounted."""
+    key = Key.simulation(1)
+    assert set(sampler.next({}, key, ("a", "b"))[0]) <= {"a", "b"}
+    for roster in (("a",), ("a", "b", "c"), ["a"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match=f"roster has {len(roster)} users.* was made for 2"):
+            sampler.next({}, key, roster)
+
+
+GAUSSIAN = Cost(kind="gaussian", value=2.0)
+
+
+def test_what_sampling_earns():
+    """Poisson and fixed-size cohorts amplify Gaussian noise; nobody prices anything else drawn."""
+    assert coins(0.05).event(GAUSSIAN).to_json() == {
+        "kind": "poisson-gaussian", "noise_multiplier": 2.0, "sampling_prob": 0.05,
+    }  # fmt: skip
+    assert coins(0.05, cap=60).event(GAUSSIAN).kind == "truncated-poisson-gaussian"
+    assert FixedSizeSampler(num_users=400, size=20).event(GAUSSIAN).kind == "fixed-size-gaussian"
+    everybody = (Everybody(num_users=400), coins(1.0), FixedSizeSampler(num_users=400, size=400))
+    for sampler in everybody:
+        assert sampler.event(GAUSSIAN) == Event(kind="gaussian", noise_multiplier=2.0)
+        assert sampler.event(Cost(kind="pure", value=0.5)) == Event(kind="pure", epsilon=0.5)
+        assert sampler.event(Cost(kind="zcdp", value=0.5)) == Event(kind="zcdp", rho=0.5)
+    for sampler in (*everybody, coins(0.05), FixedSizeSampler(num_users=400, size=20)):
+        assert sampler.event(Cost(kind="nonprivate")) == NONPRIVATE
+    for sampler in (coins(0.05), coins(0.05, cap=60), FixedSizeSampler(num_users=400, size=20)):
+        for kind in ("pure", "zcdp"):
+            with pytest.raises(ValueError, match=f"a {kind} answer over a drawn cohort"):
+                sampler.event(Cost(kind=kind, value=0.5))
+        with pytest.raises(ValueError, match="charged for a whole run earns nothing"):
+            sampler.event(Cost(kind="gaussian", value=2.0, whole_run=True))
+    assert Everybody(num_users=400).event(Cost(kind="gaussian", value=2.0, whole_run=True)) == (
+        Event(kind="gaussian", noise_multiplier=2.0)
+    )
 
 
 class Counted(str):
@@ -177,7 +231,7 @@ class Counted(str):
 
 
 def test_a_frozen_roster_is_looked_through_once_and_a_list_every_time():
-    sampler = PoissonSampler(sampling_prob=0.5)
+    sampler = coins(0.5, 50)
     roster = tuple(Counted(f"u{number}") for number in range(50))
     Counted.hashed = 0
     cohorts = [sampler.cohort(Key.simulation(seed), roster) for seed in range(5)]
@@ -191,8 +245,8 @@ def test_a_frozen_roster_is_looked_through_once_and_a_list_every_time():
 
 def test_a_roster_with_a_user_twice_is_refused_wherever_it_lies_in_memory():
     key = Key.simulation(0)
-    for sampler in (PoissonSampler(sampling_prob=0.5), FixedSizeSampler(size=1)):
-        for size in (2, 3, 40):
+    for size in (2, 3, 40):
+        for sampler in (coins(0.5, size), FixedSizeSampler(num_users=size, size=1)):
             for _ in range(20):  # an address that is free again is soon given to the next tuple
                 sampler.cohort(key, tuple(str(number) for number in range(size)))
                 twice = tuple(str(number % (size - 1)) for number in range(size))
@@ -202,16 +256,23 @@ def test_a_roster_with_a_user_twice_is_refused_wherever_it_lies_in_memory():
                 del twice
 
 
-@pytest.mark.parametrize("bad", [0, -0.1, 1.1, float("nan"), float("inf"), "0.1", None, True])
+@pytest.mark.parametrize("bad", [0, -40, 440, float("nan"), float("inf"), "40", None, True])
 def test_bad_rates_are_refused(bad):
-    with pytest.raises(ValueError, match="sampling_prob"):
-        PoissonSampler(sampling_prob=bad)
+    with pytest.raises(ValueError, match=r"expected_cohort_size|440 is above the 400 users"):
+        PoissonSampler(num_users=400, expected_cohort_size=bad)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, float("nan"), "2", None, True])
 def test_bad_sizes_are_refused(bad):
     with pytest.raises(ValueError, match="size"):
-        FixedSizeSampler(size=bad)
+        FixedSizeSampler(num_users=400, size=bad)
+    for make in (
+        Everybody,
+        partial(FixedSizeSampler, size=1),
+        partial(PoissonSampler, expected_cohort_size=1),
+    ):
+        with pytest.raises(ValueError, match="num_users"):
+            make(num_users=bad)
     if bad is not None:
         with pytest.raises(ValueError, match="cap"):
-            PoissonSampler(sampling_prob=0.1, cap=bad)
+            coins(0.1, cap=bad)

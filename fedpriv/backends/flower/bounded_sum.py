@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from flwr.app import RecordDict
 from fedpriv import tree
 from fedpriv.backends.flower.messages import OtherGridError, StaleAnswerError, read_answer
 from fedpriv.backends.flower.records import MalformedRecordError
-from fedpriv.sums import PartialSum, add_sum, check_users_fit
+from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
 from fedpriv.tree import Params, RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
@@ -27,16 +27,18 @@ class BoundedSum:
     """Adds nodes' partial sums, each held to what its users may contribute at most.
 
     Guarantees:
-        * A node asked for k users moves the sum by at most k · l2_bound (l2), whatever it sends;
-          a node that hosts one user is thus bounded again as if it had never bounded anything.
+        * A node asked for k users moves the sum by at most `limit(k)` (l2), that is k · l2_bound,
+          whatever it sends; a node that hosts one user is thus bounded again as if it had never
+          bounded anything.
         * An answer that is malformed, stale, not finite or on another grid adds exactly zero,
           raises nothing, and leaves what others added bit for bit as it was.
         * Memory is one dense tree of 64-bit numbers, however many answers are added.
         * On a grid the sum is of whole numbers: the same for any order of the answers.
 
     Attributes:
-        params: The template.
-        l2_bound: Of one user's update; infinite only in a run without privacy.
+        params: Names and shapes of the sum.
+        limit: From a number of users to the l2 norm that their sum cannot exceed, as
+            `Bound.sum_limit`; infinite only in a run without privacy.
         granularity: The round's grid; None for sums of floats.
         round_num: The open round.
         attempt: The open attempt.
@@ -46,13 +48,13 @@ class BoundedSum:
     """
 
     params: Params = field(repr=False)
-    l2_bound: float
+    limit: Callable[[int], float]
     granularity: float | None = None
     round_num: int
     attempt: int
     dropped: Counter[str] = field(default_factory=Counter)
     num_added: int = 0
-    _num_asked: int = field(default=0, init=False, repr=False)
+    _room: int = field(default=0, init=False, repr=False)
     _total: dict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,9 +66,11 @@ class BoundedSum:
         Raises:
             ValueError: If the integers cannot hold so many users, whatever nodes send.
         """
-        self._num_asked += num_users
+        limit = self.limit(num_users)
         if self.granularity is not None:
-            check_users_fit(self._num_asked)
+            # In users' worth of the grid: no coordinate is ever above the limit of its node.
+            self._room += math.ceil(limit / (self.granularity * 2.0**BITS))
+            check_users_fit(self._room)
         try:
             found = read_answer(
                 content,
@@ -87,7 +91,6 @@ class BoundedSum:
             self.dropped["malformed"] += 1
             return
         norm = tree.l2_norm(found.total) * (1.0 if self.granularity is None else self.granularity)
-        limit = num_users * self.l2_bound
         if not math.isfinite(norm):
             self.dropped["not-finite"] += 1
             return
@@ -95,7 +98,7 @@ class BoundedSum:
         if norm > limit:
             self.dropped["rebounded"] += 1
             total = _shortened(total, limit / norm, whole=self.granularity is not None)
-        # Nothing overflows here: every coordinate is at most num_users * 2^24 units by now.
+        # Nothing overflows here: every coordinate is within the limit by now.
         add_sum(self._total, total)
         self.num_added += num_users - found.num_failed
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from flwr.app import Message
 
-from fedpriv.backends.flower.messages import answer, read_request
+from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
+from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.tasks import Task
-from fedpriv.training.work import as_work
+from fedpriv.training.work import UserData, Work, as_works, find_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,41 +22,65 @@ class Host:
     A phone hosts one user, a hospital thousands, a shard of a simulation any number.
 
     Attributes:
-        task: Examples, model and trainer.
+        works: What can be done here, by name: the node's own experiment, whatever a request says.
+        data: The users' examples.
         user_ids: The hosted users.
+        bounds: What is known here of bounds, by name.
     """
 
-    task: Task
+    works: Mapping[str, Work] = field(repr=False)
+    data: UserData = field(repr=False)
     user_ids: frozenset[str] = field(repr=False)
+    bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
 
     @classmethod
-    def of(cls, task: Task, *, partition: int = 0, num_partitions: int = 1) -> Host:
+    def of(
+        cls,
+        task: Task,
+        trainer: Any,
+        *,
+        partition: int = 0,
+        num_partitions: int = 1,
+        bounds: Mapping[str, Callable[..., Bound]] = BOUNDS,
+    ) -> Host:
         """Return the host of every `num_partitions`-th user of the task's roster.
+
+        Args:
+            task: Roster and examples.
+            trainer: What a user does, or works by name.
+            partition: Which of the partitions.
+            num_partitions: Of the roster.
+            bounds: What is known here of bounds, by name.
 
         Raises:
             ValueError: If there is no such partition.
         """
-        return cls(task=task, user_ids=frozenset(shard(task.roster, partition, num_partitions)))
+        return cls(
+            works=as_works(trainer),
+            data=task.data,
+            user_ids=frozenset(shard(task.roster, partition, num_partitions)),
+            bounds=bounds,
+        )
 
     def query(self, message: Message) -> Message:
         """Answer which users live here: opaque ids and nothing else."""
         return Message(registration(sorted(self.user_ids)), reply_to=message)
 
     def train(self, message: Message) -> Message:
-        """Answer with the sum of the asked users' bounded updates.
+        """Answer with the sum of the asked users' bounded contributions.
 
         A user that does not live here, or is named twice, contributes nothing (more).
 
         Raises:
             MalformedRecordError: If the message is not a request; Flower reports it as an error.
+            ValueError: If the work is not known here.
         """
-        request = read_request(message.content)
+        request = read_request(message.content, self.bounds)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        work = as_work(self.task.trainer(request.schedule, request.multiplier))
-        done = work.partial_sum(
+        done = find_work(self.works, request.work).partial_sum(
             params=request.params,
             bound=request.bound,
-            data=self.task.data,
+            data=self.data,
             user_ids=hosted,
             key=request.key,
         )

@@ -10,9 +10,9 @@ they were ours, so the server refuses them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -22,12 +22,13 @@ from fedpriv.backends.flower.records import MalformedRecordError
 from fedpriv.mechanisms import Bound, Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
 
-_PARAMS, _EVERY_STEP, _BEFORE_BOUND = "params", "multiplier-every-step", "multiplier-before-bound"
+_PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
 _GRANULARITY = "granularity"
+_NUMBER = "bound."
 
 
 class StaleAnswerError(MalformedRecordError):
@@ -38,27 +39,33 @@ class OtherGridError(MalformedRecordError):
     """A sum on another grid than the round's; its whole numbers mean something else."""
 
 
+BOUNDS: Mapping[str, Callable[..., Bound]] = {
+    "clip": Clip,
+    "normalise": Normalise,
+    "none": Unbounded,
+}
+"""Bounds that every node knows, by name. An experiment may have more of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One node's part of a round.
 
     Attributes:
-        params: The global params, float32.
+        work: What to do, by the name that the node's own experiment has for it.
+        params: The global params, and whatever further tensors the work takes, float32.
         bound: The public per-user bound.
         user_ids: The drawn users that live on the node.
         key: The key of this round and attempt; it opens nothing else.
-        schedule: How much each user works.
-        multiplier: 1/A for local steps, by tensor name; empty for none.
         round_num: From 1.
         attempt: From 1.
     """
 
+    work: str
     params: Params = field(repr=False)
     bound: Bound
     user_ids: tuple[str, ...] = field(repr=False)
     key: Key
-    schedule: Schedule
-    multiplier: Params = field(repr=False)
     round_num: int
     attempt: int
 
@@ -77,15 +84,14 @@ class SharedRecords:
         params: Params,
         bound: Bound,
         key: Key,
-        schedule: Schedule,
-        multiplier: Mapping[str, np.ndarray],
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
     ) -> SharedRecords:
         """Encode a round; the arguments are those of a `Request` but for its users.
 
         Raises:
-            ValueError: If the bound is of a kind no node knows.
+            ValueError: If the bound cannot be told in a name and numbers.
         """
         before_bound: Mapping[str, np.ndarray] = {}
         exact = isinstance(bound, Rounded)
@@ -102,15 +108,11 @@ class SharedRecords:
             arrays={
                 _PARAMS: records.encode(params),
                 _BEFORE_BOUND: records.encode(before_bound),
-                _EVERY_STEP: records.encode(multiplier),
             },
             work={
                 **_bound_config(bound),
+                "work": work,
                 "exact-sum": exact,
-                "learning-rate": float(schedule.learning_rate),
-                "batch-size": schedule.batch_size,
-                "epochs": schedule.epochs,
-                "max-examples": schedule.max_examples,
                 "round-num": round_num,
                 "attempt": attempt,
                 "key": key.to_bytes(),
@@ -124,78 +126,67 @@ class SharedRecords:
         return RecordDict({**self.arrays, _WORK: work})
 
 
-def read_request(content: RecordDict) -> Request:
+def read_request(
+    content: RecordDict, bounds: Mapping[str, Callable[..., Bound]] = BOUNDS
+) -> Request:
     """Return what a node was asked.
+
+    Args:
+        content: What arrived.
+        bounds: What the node knows of bounds, by name; nothing else is ever made.
 
     Raises:
         MalformedRecordError: If it does not come from a server of this version.
     """
     work = _config(content, _WORK)
-    user_ids = work.get("user-ids")
+    user_ids, name = work.get("user-ids"), work.get("work")
     key, mode = work.get("key"), work.get("key-mode")
     if not isinstance(user_ids, list):
         raise MalformedRecordError("the request names no users")
+    if not isinstance(name, str):
+        raise MalformedRecordError("the request names no work")
     if not isinstance(key, bytes) or mode not in ("simulation", "secure"):
         raise MalformedRecordError("the request carries no key")
-    bound, before_bound = _read_bound(work), records.decode_params(content.get(_BEFORE_BOUND))
+    bound = _read_bound(work, bounds)
+    before_bound = records.decode_params(content.get(_BEFORE_BOUND))
     if before_bound:
         bound = Preconditioned(multiplier=before_bound, bound=bound)
     if work.get("exact-sum"):
         bound = Rounded(bound=bound)
     return Request(
+        work=name,
         params=records.decode_params(content.get(_PARAMS)),
         bound=bound,
         user_ids=tuple(str(item) for item in user_ids),
         key=Key.from_bytes(key, mode),
-        schedule=_read_schedule(work),
-        multiplier=records.decode_params(content.get(_EVERY_STEP)),
         round_num=_count(work, "round-num", low=1),
         attempt=_count(work, "attempt", low=1),
     )
 
 
 def _bound_config(bound: Bound) -> dict[str, str | float]:
-    match bound:
-        case Clip():
-            return {"bound": "clip", "l2-clip-norm": bound.l2_clip_norm}
-        case Normalise():
-            return {
-                "bound": "normalise",
-                "l2-clip-norm": bound.l2_clip_norm,
-                "normalise-regulariser": float(bound.regulariser),
-            }
-        case Unbounded():
-            return {"bound": "none"}
-    raise ValueError(
-        f"bound {bound!r} cannot be sent to nodes; use Clip, Normalise or Unbounded, "
-        "or teach fedpriv.backends.flower.messages to write and read it"
-    )
+    numbers = {item.name: getattr(bound, item.name) for item in fields(cast(Any, bound))}
+    if bound.name is None or not all(type(value) in (int, float) for value in numbers.values()):
+        raise ValueError(
+            f"bound {bound!r} cannot be sent to nodes: it has no name, or more than numbers; give "
+            "it a name that the experiment's bounds have, and numbers as its fields"
+        )
+    return {"bound": bound.name} | {_NUMBER + name: float(n) for name, n in numbers.items()}
 
 
-def _read_bound(work: Mapping[str, Any]) -> Bound:
+def _read_bound(work: Mapping[str, Any], bounds: Mapping[str, Callable[..., Bound]]) -> Bound:
     kind = work.get("bound")
-    norm, regulariser = work.get("l2-clip-norm"), work.get("normalise-regulariser", 0.0)
-    if kind == "none":
-        return Unbounded()
-    if not isinstance(norm, float) or not isinstance(regulariser, float):
-        raise MalformedRecordError(f"bound {kind!r} has no number for its norm")
-    if kind == "clip":
-        return Clip(l2_clip_norm=norm)
-    if kind == "normalise":
-        return Normalise(l2_clip_norm=norm, regulariser=regulariser)
-    raise MalformedRecordError(f"bound {kind!r} is unknown here; update fedpriv on this node")
-
-
-def _read_schedule(work: Mapping[str, Any]) -> Schedule:
-    rate = work.get("learning-rate")
-    if not isinstance(rate, float):
-        raise MalformedRecordError(f"learning-rate is {rate!r:.40}, not a number")
-    return Schedule(
-        learning_rate=rate,
-        batch_size=_count(work, "batch-size", low=1),
-        epochs=_count(work, "epochs", low=1),
-        max_examples=_count(work, "max-examples", low=1),
-    )
+    if not isinstance(kind, str) or kind not in bounds:
+        raise MalformedRecordError(f"bound {kind!r:.40} is unknown here; update this node")
+    numbers = {
+        name.removeprefix(_NUMBER): value
+        for name, value in work.items()
+        if name.startswith(_NUMBER)
+    }
+    try:
+        return bounds[kind](**numbers)
+    except (TypeError, ValueError) as error:
+        raise MalformedRecordError(f"bound {kind!r} cannot be made: {error}") from error
 
 
 def answer(request: Request, done: PartialSum) -> RecordDict:

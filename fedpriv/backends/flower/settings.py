@@ -8,14 +8,16 @@ experiment has it". Server and nodes read the same run-config, so both know the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, make_side_information, make_trainer
 from fedpriv.tasks.tasks import Task
+from fedpriv.training.local.trainer import LocalTrainer
 
 Value = str | int | float | bool
 Config = Mapping[str, Value]
@@ -133,7 +135,31 @@ def open_task(run_config: Config, node_config: Config) -> Task:
         ) from error
 
 
-def read_host(task: Task, run_config: Config, node_config: Config) -> Host:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What a node works with, for as long as its process lives.
+
+    Attributes:
+        task: Roster and examples, on this machine's corpus.
+        trainer: What a user does, as the node's own experiment has it.
+    """
+
+    task: Task
+    trainer: LocalTrainer
+
+
+def open_node(run_config: Config, node_config: Config) -> Node:
+    """Return what a node works with; its local options are those of the run-config, as are ours.
+
+    Raises:
+        ValueError: As `open_task`, or if the task has no trainer for the options.
+    """
+    experiment, task = read_experiment(run_config), open_task(run_config, node_config)
+    side = make_side_information(experiment, task)
+    return Node(task=task, trainer=make_trainer(experiment, task, side))
+
+
+def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     """Return the users of this node: one partition of the roster, or else the whole of it.
 
     Flower's simulation sets `partition-id` and `num-partitions` itself; a SuperNode gets them in
@@ -151,12 +177,12 @@ def read_host(task: Task, run_config: Config, node_config: Config) -> Host:
             f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
             "many, or shards=0, where every node hosts its own partition"
         )
-    host = Host.of(task, partition=partition, num_partitions=num_nodes)
+    host = Host.of(node.task, node.trainer, partition=partition, num_partitions=num_nodes)
     if shards == 0:
         return host
     if partition >= shards:
-        return Host(task=task, user_ids=frozenset())
-    return Host.of(task, partition=partition, num_partitions=shards)
+        return replace(host, user_ids=frozenset())
+    return Host.of(node.task, node.trainer, partition=partition, num_partitions=shards)
 
 
 def _word(config: Config, key: str) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -28,7 +27,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -79,8 +78,6 @@ class UserLevelStrategy(Strategy):
 
     Args:
         roster: The frozen user ids.
-        schedule: How much each user works.
-        multiplier: Public 1/A for local steps, by tensor name; empty for none.
         settings: Deadlines and windows.
 
     Attributes:
@@ -91,12 +88,9 @@ class UserLevelStrategy(Strategy):
         self,
         *,
         roster: Sequence[str],
-        schedule: Schedule,
-        multiplier: Mapping[str, np.ndarray],
         settings: GridSettings,
     ) -> None:
-        self._roster, self._schedule, self._multiplier = roster, schedule, multiplier
-        self._settings = settings
+        self._roster, self._settings = roster, settings
         self._open: _OpenRound | None = None
         self.counts: Counter[str] = Counter()
 
@@ -137,6 +131,8 @@ class UserLevelStrategy(Strategy):
         key: Key,
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates; see `fedpriv.backends.Backend`."""
         opened = _OpenRound(
@@ -144,15 +140,14 @@ class UserLevelStrategy(Strategy):
                 params=params,
                 bound=bound,
                 key=key,
-                schedule=self._schedule,
-                multiplier=self._multiplier,
                 round_num=round_num,
                 attempt=attempt,
+                work=work,
             ),
             hosts=registry.hosts(cohort),
             sum=BoundedSum(
-                params=params,
-                l2_bound=bound.l2_bound,
+                params=params if template is None else template,
+                limit=bound.sum_limit,
                 granularity=bound.granularity,
                 round_num=round_num,
                 attempt=attempt,
@@ -258,6 +253,8 @@ class GridBackend:
         key: Key,
         round_num: int,
         attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
         return self.strategy.partial_sum(
@@ -269,6 +266,8 @@ class GridBackend:
             key=key,
             round_num=round_num,
             attempt=attempt,
+            work=work,
+            template=template,
         )
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

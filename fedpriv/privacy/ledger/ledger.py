@@ -170,9 +170,7 @@ class Ledger:
             raise BudgetSpentError(
                 f"round {round_num} is not started: {refusal}; a further round needs a new plan"
             )
-        charge = _made(
-            Charge, round_num=round_num, attempt=attempt, event=event, query=query
-        )
+        charge = _made(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
         self._append("charge", charge)
         return charge
 

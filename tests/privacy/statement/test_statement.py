@@ -246,7 +246,7 @@ class TestExamples:
     def test_how_it_was_counted(self):
         said = self.section(self.say(), "How ε was counted")
         for part in (
-            "draws each example by a coin",
+            "draws each example independently",
             "Each example's update is clipped to an l2 norm of 0.5",
             "standard deviation 1 ",
             "before its examples and its noise were drawn",

@@ -16,7 +16,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, check_module, module_params
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from fedpriv.training.round import partial_sum
+from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
 
 WORDS, TAGS = 30, 5
@@ -147,10 +147,9 @@ class TestRowSparseIsDense:
         tree.check_like(PARAMS, update)
         assert tree.l2_norm(update) == 0.0
         results = [
-            partial_sum(
+            as_work(trainer).partial_sum(
                 params=PARAMS,
                 bound=Clip(l2_clip_norm=1.0),
-                trainer=trainer,
                 data=Data(),
                 user_ids=users,
                 key=Key.simulation(0),

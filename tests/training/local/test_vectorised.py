@@ -18,7 +18,7 @@ from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import random_layer, users_that_fit
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
-from fedpriv.training.round import partial_sum
+from fedpriv.training.work import as_work
 
 KEY = Key.simulation(3)
 CLASSES = 5
@@ -333,7 +333,7 @@ def sums(trainer, params, bound, users, ids=None):
     )
     return (
         vectorised_partial_sum(trainer=trainer, **arguments),
-        partial_sum(trainer=trainer.alone, **arguments),
+        as_work(trainer.alone).partial_sum(**arguments),
     )
 
 
@@ -479,10 +479,9 @@ class TestBatchInvariance:
             == len(many._batch_invariant)
             > 1
         )
-        alone = partial_sum(
+        alone = as_work(many.alone).partial_sum(
             params=params,
             bound=self.BOUND,
-            trainer=many.alone,
             data=Users(users),
             user_ids=list(users),
             key=KEY,

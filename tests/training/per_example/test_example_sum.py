@@ -168,32 +168,34 @@ def test_one_user_with_one_record_and_one_step_is_an_example():
         params={"weight": weight[None]}, bound=bound, cohort=cohort, key=KEY, round_num=1, attempt=1
     )
     central = CentralSum(gradients=LinearRegressionGradients(x, y), num_examples=40)
-    found = central.partial_sum(params={"weight": weight}, bound=bound, cohort=cohort, key=KEY)
+    found = central.partial_sum(params={"weight": weight}, bound=bound, user_ids=cohort, key=KEY)
     expected = tree.to_dense(federated.real())["weight"].reshape(-1)
     np.testing.assert_allclose(found.real()["weight"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_empty_batch_releases_its_noise():
     components = build_central(BASE)
+    algorithm, mechanism = components.algorithm, components.plan.live_mechanism
     total = components.trainer.partial_sum(
-        params=components.task.init_params(KEY), bound=components.bound, cohort=(), key=KEY
+        params=components.task.init_params(KEY), bound=mechanism.bound, user_ids=(), key=KEY
     )
     assert tree.l2_norm(total.total) == 0.0 and total.num_users == 0
-    state = components.round.init(components.task.init_params(KEY))
-    after = components.round.next(state, total, components.round.noise(state.params, KEY))
+    state = algorithm.init(components.task.init_params(KEY))
+    after = algorithm.next(state, mechanism.release(total, mechanism.draw(state.params, KEY)))
     assert after.update_norm > 0
 
 
 def test_what_is_released_is_the_sum_and_noise_over_the_expected_batch():
     components = build_central(BASE.with_options({"noise": "none"}))
     params = {n: np.full(s, 0.1, np.float32) for n, s in SHAPES.items()}
+    algorithm, mechanism = components.algorithm, components.plan.live_mechanism
     cohort = example_ids(NUM)[:50]
     total = components.trainer.partial_sum(
-        params=params, bound=components.bound, cohort=cohort, key=KEY
+        params=params, bound=mechanism.bound, user_ids=cohort, key=KEY
     )
-    state = components.round.init({n: a.copy() for n, a in params.items()})
-    noise = components.round.noise(state.params, KEY)
-    after = components.round.next(state, total, noise)
+    state = algorithm.init({n: a.copy() for n, a in params.items()})
+    answer = mechanism.release(total, mechanism.draw(state.params, KEY))
+    after = algorithm.next(state, answer)
     for name in SHAPES:  # 50 were drawn, 20 expected: the denominator stays 20
         step = after.params[name] - params[name]
         np.testing.assert_allclose(step, 0.5 * total.total[name] / 20, rtol=1e-5, atol=1e-7)
@@ -208,7 +210,7 @@ class TestMicroBatches:
         done = trainer.partial_sum(
             params={n: np.zeros(s, np.float32) for n, s in SHAPES.items()},
             bound=Clip(l2_clip_norm=0.01),  # everything is clipped
-            cohort=[str(i) for i in examples],
+            user_ids=[str(i) for i in examples],
             key=KEY.fold(round_num),
         )
         return np.concatenate([done.total[n] for n in sorted(SHAPES)])
@@ -236,7 +238,7 @@ class TestMicroBatches:
             trainer.partial_sum(
                 params={"weight": np.zeros(1, np.float32)},
                 bound=Clip(l2_clip_norm=0.01),
-                cohort=cohort,
+                user_ids=cohort,
                 key=KEY,
             ).total["weight"][0]
             for cohort in (("0", "1"), ("1",))
@@ -244,11 +246,12 @@ class TestMicroBatches:
         assert abs(sums[0] - sums[1]) == pytest.approx(0.02, rel=1e-5)
 
     def test_the_plan_pays_for_it(self):
-        components, alone = build_central(self.EXPERIMENT), build_central(BASE)
-        assert components.plan.sensitivity == 2 * alone.plan.sensitivity == 0.6
-        assert components.plan.stddev == 2 * alone.plan.stddev
-        assert components.plan.epsilon(6) == alone.plan.epsilon(6)
-        assert components.plan.denominator == 5
+        plan, plain = build_central(self.EXPERIMENT).plan, build_central(BASE).plan
+        mechanism, alone = plan.live_mechanism, plain.live_mechanism
+        assert mechanism.sensitivity == 2 * alone.sensitivity == 0.6
+        assert mechanism.stddev == 2 * alone.stddev
+        assert plan.epsilon(6) == plain.epsilon(6)
+        assert mechanism.denominator == 5
 
     def test_the_papers_noise_is_half_as_much_of_that(self):
         """IMDB: σ = 1 to the clip norm is 0.5 to the sensitivity; the authors counted 1.51."""
@@ -291,7 +294,7 @@ class TestRefusals:
             components.trainer.partial_sum(
                 params=components.task.init_params(KEY),
                 bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
-                cohort=("1",),
+                user_ids=("1",),
                 key=KEY,
             )
 
@@ -359,20 +362,21 @@ class TestIdeal:
     @pytest.mark.parametrize("micro_batch", [1, 4])
     def test_its_noise_is_bit_for_bit_that_of_a_run_that_promises_it(self, micro_batch):
         options = {"micro-batch": micro_batch}
-        twin = build_central(BASE.with_options(options))
-        ideal = build_central(BASE.with_options({**options, "guide": "ideal"}))
-        assert ideal.round.nonprivate_stddev == twin.plan.stddev == 0.15 * min(micro_batch, 2)
+        promised = build_central(BASE.with_options(options)).plan
+        plan = build_central(BASE.with_options({**options, "guide": "ideal"})).plan
+        assert promised.is_private and not plan.is_private
+        twin, ideal = promised.live_mechanism, plan.live_mechanism
+        assert ideal.privatizer.stddev == twin.stddev == 0.15 * min(micro_batch, 2)
         params = {"weight": np.zeros((500, 200), np.float32)}
-        found = ideal.round.noise(params, KEY)["weight"]
-        np.testing.assert_array_equal(found, twin.round.noise(params, KEY)["weight"])
+        found = ideal.draw(params, KEY)["weight"]
+        np.testing.assert_array_equal(found, twin.draw(params, KEY)["weight"])
         # 1e5 normals: their deviation is within 1.5 % in all but 2e-11 of keys.
         assert found.std() == pytest.approx(0.15 * min(micro_batch, 2), rel=0.015)
 
     def test_without_noise_it_has_none(self):
         ideal = build_central(BASE.with_options({"guide": "ideal", "noise": "none"}))
-        assert not any(
-            a.any() for a in ideal.round.noise(ideal.task.init_params(KEY), KEY).values()
-        )
+        noise = ideal.plan.live_mechanism.draw(ideal.task.init_params(KEY), KEY)
+        assert not any(a.any() for a in noise.values())
 
 
 class TestPublicLooks:
@@ -402,7 +406,7 @@ class TestGroupsByCoin:
         CentralSum(gradients=gradients, num_examples=40, num_groups=4).partial_sum(
             params={n: np.zeros(s, np.float32) for n, s in SHAPES.items()},
             bound=Clip(l2_clip_norm=1.0),
-            cohort=[str(i) for i in drawn],
+            user_ids=[str(i) for i in drawn],
             key=key,
         )
         return gradients.groups[0]
@@ -452,7 +456,7 @@ class TestWhatIsNotFinite:
         summed = CentralSum(gradients=gradients, num_examples=30, num_groups=num_groups)
         cohort = [str(i) for i in drawn]
         return summed.partial_sum(
-            params=params, bound=Clip(l2_clip_norm=0.5), cohort=cohort, key=KEY
+            params=params, bound=Clip(l2_clip_norm=0.5), user_ids=cohort, key=KEY
         )
 
     def test_an_example_is_left_out_and_counted(self, kind, bad):
