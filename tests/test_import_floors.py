@@ -98,7 +98,7 @@ def test_the_code_keeps_the_floors():
             "fedpriv.data.corpus.view",
             "def lazy():\n    from fedpriv.training.local.trainer import Schedule",
         ),
-        ("fedpriv.training.round", "from fedpriv.backends import Backend"),
+        ("fedpriv.training.federated_averaging", "from fedpriv.backends import Backend"),
         ("fedpriv.privacy.plan", "from ..training import local"),
         ("fedpriv.noise.gaussian", "from fedpriv.mechanisms import Clip"),
         ("fedpriv.optimizers", "from fedpriv import noise"),
@@ -129,7 +129,7 @@ def test_a_planted_violation_is_seen(module, line):
         ("server.app", "from fedpriv.run.prepared import start_run"),
         ("simulations.tags", "from fedpriv.experiments.experiment import Experiment"),
         ("fedpriv.noise.matrix", "from fedpriv.noise.gaussian import gaussian"),
-        ("fedpriv.cli.run", "from fedpriv.training.round import Round"),
+        ("fedpriv.cli.run", "from fedpriv.training.federated_averaging import ServerState"),
     ],
 )
 def test_what_is_allowed_passes(module, line):

@@ -11,6 +11,7 @@ from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment, build, tag_prediction
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.preconditioners import Fixed
+from fedpriv.noise.gaussian import Gaussian
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 
@@ -236,24 +237,29 @@ class TestRefusals:
 class TestBuilding:
     def test_the_plan_says_what_the_options_say(self, tiny_corpus):
         components = build(base(relation="replace-one", cohort_cap=20), tiny_corpus)
-        plan = components.plan
-        assert (plan.num_users, plan.expected_cohort_size, plan.num_rounds) == (60, 6.0, 4)
-        assert (plan.noise_multiplier, plan.l2_bound, plan.stddev) == (1.0, 0.5, 0.5)
-        assert (plan.relation.value, plan.cohort_cap, plan.delta) == ("replace-one", 20, 1e-3)
+        plan, mechanism = components.plan, components.plan.live_mechanism
+        sampler = mechanism.sampler
+        assert (plan.num_users, sampler.expected_cohort_size, plan.num_rounds) == (60, 6.0, 4)
+        assert mechanism.noise_multiplier == 1.0
+        assert (mechanism.l2_bound, mechanism.stddev) == (0.5, 0.5)
+        assert (plan.relation.value, sampler.cap, plan.delta) == ("replace-one", 20, 1e-3)
         assert plan.roster_sha256 == components.task.roster_sha256
         assert plan.max_examples_per_user == 256
-        assert plan.sampler.sampling_prob == pytest.approx(0.1)
+        assert sampler.sampling_prob == pytest.approx(0.1)
 
     def test_defaults_follow_the_roster(self, tiny_corpus):
         plan = build(base(cohort=None, delta=None), tiny_corpus).plan
-        assert plan.expected_cohort_size == 3.0 and plan.delta == pytest.approx(60**-1.1)
+        assert plan.live_mechanism.expected_cohort_size == 3.0
+        assert plan.delta == pytest.approx(60**-1.1)
         small = build(base(cohort=None, users=8), tiny_corpus)
-        assert small.plan.expected_cohort_size == 1.0 and len(small.task.roster) == 8
+        assert small.plan.live_mechanism.expected_cohort_size == 1.0
+        assert len(small.task.roster) == 8
 
     @pytest.mark.parametrize("given", [{"noise_multiplier": 1.0}, {"target_epsilon": 2.0}])
     def test_noise_none_drops_the_noise_and_with_it_the_promise(self, tiny_corpus, given):
         plan = build(base(**given, noise="none"), tiny_corpus).plan
-        assert not plan.is_private and plan.stddev == 0.0 and plan.target_epsilon is None
+        assert not plan.is_private and plan.target_epsilon is None
+        assert plan.live_mechanism.stddev == 0.0
         assert math.isinf(plan.epsilon(1).value)
 
     def test_calibration_never_exceeds_its_target(self, tiny_corpus):
@@ -268,17 +274,20 @@ class TestBuilding:
         free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
         components = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
         wrapped = placement in ("update", "both", "scale-then-privatise")
-        assert isinstance(components.bound, Rounded) == (bound != "none")
-        inner = components.bound.bound if bound != "none" else components.bound
+        mechanism, algorithm = components.plan.live_mechanism, components.algorithm
+        state = algorithm.init(components.task.init_params(Key.simulation(0)))
+        context, _ = algorithm.begin(state, Key.simulation(1))
+        applied = context.bound(mechanism.bound)
+        assert isinstance(applied, Rounded) == (bound != "none")
+        inner = applied.bound if bound != "none" else applied
         assert isinstance(inner, Preconditioned) == wrapped
         inner = inner.bound if wrapped else inner
         assert type(inner) is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
         assert (components.trainer.multiplier is not None) == (placement in ("local", "both"))
-        assert isinstance(components.round.preconditioner, Fixed) == (
-            placement == "scale-then-privatise"
-        )
+        assert isinstance(algorithm.preconditioner, Fixed) == wrapped
+        assert bool(context.inverse) == (placement == "scale-then-privatise")
         assert (components.side_information is None) == (placement == "none")
-        assert components.plan.l2_bound == (None if bound == "none" else 0.5)
+        assert mechanism.l2_bound == applied.l2_bound == (math.inf if bound == "none" else 0.5)
 
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
@@ -306,7 +315,28 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     other = build(base(users=59), tiny_corpus)
     with pytest.raises(ValueError, match="roster has 59 users, the plan was made for 60"):
         replace(components, task=other.task)
-    assert replace(other, bound=components.bound).task is other.task
+    assert replace(other, algorithm=components.algorithm).task is other.task
+
+
+def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
+    """The ε is of the mechanism that runs: there is nowhere to put another bound."""
+    components = build(base(), tiny_corpus)
+    with pytest.raises(TypeError, match="bound"):
+        replace(components, bound=Clip(l2_clip_norm=50.0))
+    mechanism = components.plan.live_mechanism
+    with pytest.raises(TypeError, match="l2_bound"):
+        replace(mechanism, l2_bound=50.0)
+    with pytest.raises(FrozenInstanceError):
+        mechanism.bound = Clip(l2_clip_norm=50.0)
+    # Another bound is another mechanism, whose noise follows: 100 times the bound and the noise.
+    wide = replace(mechanism, bound=Clip(l2_clip_norm=50.0))
+    other = replace(components, plan=replace(components.plan, mechanism=wide))
+    assert other.plan.live_mechanism.stddev == 100 * mechanism.stddev == 50.0
+    assert other.plan.epsilon(4) == components.plan.epsilon(4)
+    quiet = replace(wide, privatizer=Gaussian(noise_multiplier=0.01))
+    loud = replace(components.plan, mechanism=quiet)
+    assert loud.live_mechanism.stddev == mechanism.stddev
+    assert loud.epsilon(4).value > 100 * components.plan.epsilon(4).value
 
 
 def run_two(components):

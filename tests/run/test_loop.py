@@ -1,6 +1,7 @@
 """The run: reproducible, paid for before it is drawn, and the same after a kill at any moment."""
 
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -30,6 +31,7 @@ from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
 ROOT = Path(__file__).parents[2]
+NOISE = importlib.import_module("fedpriv.noise.gaussian")
 OPTIONS = {
     "rounds": 6,
     "noise-multiplier": 1.0,
@@ -339,7 +341,7 @@ class TestRedo:
         self, tiny_corpus, tmp_path, monkeypatch
     ):
         noise, drawn = [], []
-        real = sys.modules["fedpriv.training.round"].gaussian
+        real = NOISE.gaussian
 
         def spied(key, template, stddev):
             made = real(key, template, stddev)
@@ -358,7 +360,7 @@ class TestRedo:
                 measure=components.task.evaluate,
             )
 
-        monkeypatch.setattr("fedpriv.training.round.gaussian", spied)
+        monkeypatch.setattr(NOISE, "gaussian", spied)
         monkeypatch.setattr("fedpriv.run.folder.RunFolder.keep", _dies_before(4))
         with pytest.raises(KeyboardInterrupt):
             start(tiny_corpus, tmp_path / "run", make_backend=backend).run()
@@ -483,10 +485,9 @@ class TestDamage:
     ):
         """As after a power cut, or a backup: nothing that was spent comes back."""
         keys = []
-        real = sys.modules["fedpriv.training.round"].gaussian
+        real = NOISE.gaussian
         monkeypatch.setattr(
-            "fedpriv.training.round.gaussian",
-            lambda key, *rest: keys.append(key.to_bytes()) or real(key, *rest),
+            NOISE, "gaussian", lambda key, *rest: keys.append(key.to_bytes()) or real(key, *rest)
         )
         folder = interrupted(tiny_corpus, tmp_path / "run", after=3)
         state = folder / "state.safetensors"
@@ -550,17 +551,17 @@ class TestDamage:
 # write, sync, rename and draw), or is killed from outside at a random one.
 
 CHILD = """
-import builtins, hashlib, io, json, os, signal, sys, time
+import builtins, hashlib, importlib, io, json, os, signal, sys, time
 from pathlib import Path
-import fedpriv.training.round as round_module
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.privacy.sampling import PoissonSampler
 
+noise = importlib.import_module("fedpriv.noise.gaussian")
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
-opened, gaussian, cohort = io.open, round_module.gaussian, PoissonSampler.cohort
+opened, gaussian, cohort = io.open, noise.gaussian, PoissonSampler.cohort
 count, crash_at = 0, None
 
 
@@ -626,7 +627,7 @@ def work(order):
             tick()
         return opened(file, mode, *arguments, **named)
 
-    round_module.gaussian, PoissonSampler.cohort = noisy, drawn
+    noise.gaussian, PoissonSampler.cohort = noisy, drawn
     os.fsync, os.replace, os.unlink = map(around, (fsync, replace, unlink))
     os.write, io.open = torn, opening
     crash_at = order["crash_at"]
