@@ -386,13 +386,15 @@ class TestPlacements:
             params = TinyTask().init_params(Key.simulation(0))
             totals = {
                 p: tree.to_dense(
-                    as_work(part.trainer).partial_sum(
+                    as_work(part.trainer)
+                    .partial_sum(
                         params=params,
                         bound=public_bound(part, params),
                         data=part.task.data,
                         user_ids=part.task.roster,
                         key=Key.simulation(4),
-                    ).real()
+                    )
+                    .real()
                 )
                 for p, part in parts.items()
             }
@@ -405,13 +407,15 @@ class TestPlacements:
         params = TinyTask().init_params(Key.simulation(0))
         biases = [
             tree.to_dense(
-                as_work(part.trainer).partial_sum(
+                as_work(part.trainer)
+                .partial_sum(
                     params=params,
                     bound=public_bound(part, params),
                     data=part.task.data,
                     user_ids=part.task.roster,
                     key=Key.simulation(4),
-                ).real()
+                )
+                .real()
             )["bias"]
             for part in parts.values()
         ]

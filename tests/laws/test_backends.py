@@ -46,11 +46,11 @@ def serial(multiplier):
 
 
 def on_grid(multiplier, num_nodes, num_shards=0, **settings):
-    grid = stub.StubGrid(stub.nodes(TASK, num_nodes, num_shards))
+    grid = stub.StubGrid(
+        stub.nodes(TASK, TASK.trainer(SCHEDULE, multiplier), num_nodes, num_shards)
+    )
     strategy = UserLevelStrategy(
         roster=TASK.roster,
-        schedule=SCHEDULE,
-        multiplier=multiplier,
         settings=GridSettings(**settings),
     )
     return strategy.start(grid, lambda backend: backend)

@@ -648,7 +648,9 @@ class TestDenominator:
         noise = gaussian(self.key, PARAMS, plan.live_mechanism.stddev)
         for name in PARAMS:
             # Bit for bit: sum and noise in float64, the public share, and one rounding.
-            expected = (dense[name] + noise[name]) * (1.0 / plan.live_mechanism.expected_cohort_size)
+            expected = (dense[name] + noise[name]) * (
+                1.0 / plan.live_mechanism.expected_cohort_size
+            )
             np.testing.assert_array_equal(found[name], expected.astype(np.float32))
             np.testing.assert_allclose(
                 found[name], (dense[name] + noise[name]) / 7, rtol=2e-6, atol=2e-7

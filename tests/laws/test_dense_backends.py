@@ -74,10 +74,9 @@ def assert_very_same(found, expected):
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 @pytest.mark.parametrize(("num_nodes", "num_shards"), [(1, 0), (5, 0), (12, 0), (7, 2)])
 def test_flower(num_nodes, num_shards, task, bound):
-    strategy = UserLevelStrategy(
-        roster=task.roster, schedule=dense.SCHEDULE, multiplier={}, settings=GridSettings()
-    )
-    grid = stub.StubGrid(stub.nodes(task, num_nodes, num_shards))
+    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
+    trainer = task.trainer(dense.SCHEDULE, {})
+    grid = stub.StubGrid(stub.nodes(task, trainer, num_nodes, num_shards))
     backend = strategy.start(grid, lambda backend: backend)
     assert_very_same(total(backend, task, bound), total(serial(task), task, bound))
 

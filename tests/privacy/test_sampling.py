@@ -136,9 +136,7 @@ def test_fixed_size_cohorts_are_uniform():
 
 def test_a_cap_drops_a_uniform_subset():
     roster = ROSTER[:40]
-    capped, free = (
-        draws(coins(0.3, 40, cap=cap), 4000, roster) for cap in (12, None)
-    )
+    capped, free = (draws(coins(0.3, 40, cap=cap), 4000, roster) for cap in (12, None))
     sizes = free.sum(axis=1)
     assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 12))
     assert not (capped & ~free).any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +17,9 @@ from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.ledger import Ledger, LedgerError
+from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
@@ -298,8 +301,20 @@ class TestLedger:
         with self.ledger(tmp_path, unit="user") as ledger:
             self.charged(ledger, (1, 1), (2, 1))
             ledger.release(2, 1, "0" * 64)
-            assert [(c.round_num, c.attempt) for c in ledger.lost] == [(1, 1)]
-            assert ledger.state.rounds_done == 1
+            # A release says what it is made of; those of old ledgers stood for their own round.
+            assert ledger.lost == () and ledger.state.releases[-1].charges == ((1, 2),)
+            self.charged(ledger, (3, 1), (3, 2))
+            ledger.release(3, 2, "0" * 64)
+            assert [(c.round_num, c.attempt) for c in ledger.lost] == [(3, 1)]
+            records = decode(ledger.path.read_bytes()).records
+        old = [
+            replace(record, fields={k: v for k, v in record.fields.items() if k != "charges"})
+            for record in records
+        ]
+        assert len(old) == len(records) and old != list(records)
+        lost = [(c.round_num, c.attempt) for c in LedgerState.replay(old).lost]
+        assert lost == [(1, 1), (3, 1)]
+        assert LedgerState.replay(old).rounds_done == 2
 
     def test_no_step_is_left_out(self, tmp_path):
         """A release stands for steps that were charged, so none may be missing."""

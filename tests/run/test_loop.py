@@ -381,11 +381,11 @@ def _dies_before(number):
     """Dies with the noise drawn and nothing kept, the first so many times."""
     real, calls = RunFolder.keep, []
 
-    def keep(self, state, attempt):
-        calls.append(attempt)
+    def keep(self, state):
+        calls.append(state.round_num)
         if len(calls) <= number:
             raise KeyboardInterrupt
-        real(self, state, attempt)
+        real(self, state)
 
     return keep
 

@@ -24,7 +24,7 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
 Tamper = Callable[[Message, Message], list[Message]]
 
@@ -206,21 +206,30 @@ def make_context(device: str, schedule: Any) -> WorkerContext:
     )
 
 
-def nodes(task: Any, num_nodes: int, num_shards: int, first: int = 101) -> dict[int, Host]:
+SCHEDULE = Schedule(learning_rate=2.0)
+
+
+def nodes(
+    task: Any, trainer: Any, num_nodes: int, num_shards: int, first: int = 101
+) -> dict[int, Host]:
     """Return the nodes of a simulation whose run-config asks for shards."""
-    from fedpriv.backends.flower.settings import read_host
+    from fedpriv.backends.flower.settings import Node, read_host
+
+    node = Node(task=task, trainer=trainer)
 
     return {
         first + number: read_host(
-            task, {"shards": num_shards}, {"partition-id": number, "num-partitions": num_nodes}
+            node, {"shards": num_shards}, {"partition-id": number, "num-partitions": num_nodes}
         )
         for number in range(num_nodes)
     }
 
 
-def shards(task: Any, num_nodes: int, first: int = 101) -> dict[int, Host]:
+def shards(task: Any, num_nodes: int, first: int = 101, trainer: Any = None) -> dict[int, Host]:
     """Return nodes that share the task's roster out among them."""
+    if trainer is None:
+        trainer = task.trainer(SCHEDULE, {})
     return {
-        first + number: Host.of(task, partition=number, num_partitions=num_nodes)
+        first + number: Host.of(task, trainer, partition=number, num_partitions=num_nodes)
         for number in range(num_nodes)
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -13,7 +15,7 @@ from fedpriv.backends.flower.records import MalformedRecordError
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.round import partial_sum
+from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)
@@ -27,13 +29,15 @@ def task(stub):
     return stub.TinyTags()
 
 
-def shared(task, bound=None, multiplier=None):
+def host_of(task, **place):
+    return Host.of(task, task.trainer(SCHEDULE, {}), **place)
+
+
+def shared(task, bound=None):
     return SharedRecords.of(
         params=task.params(),
         bound=bound or Clip(l2_clip_norm=0.5),
         key=KEY,
-        schedule=SCHEDULE,
-        multiplier=multiplier or {},
         round_num=7,
         attempt=2,
     )
@@ -74,11 +78,10 @@ EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: type(bound).__name__)
 def test_a_request_reads_back(task, stub, bound):
-    content = shared(task, bound, STEPS).request(["user-01", "user-04"])
+    content = shared(task, bound).request(["user-01", "user-04"])
     found = read_request(stub.through_the_wire(ask(content)).content)
     assert found.user_ids == ("user-01", "user-04")
-    assert (found.key, found.schedule, found.round_num, found.attempt) == (KEY, SCHEDULE, 7, 2)
-    assert np.array_equal(found.multiplier["kernel"], STEPS["kernel"])
+    assert (found.work, found.key, found.round_num, found.attempt) == ("train", KEY, 7, 2)
     for name, array in task.params().items():
         assert np.array_equal(found.params[name], array) and found.params[name].flags.writeable
     assert list(found.params) == list(task.params())
@@ -92,7 +95,7 @@ def test_a_request_reads_back(task, stub, bound):
 def test_secure_keys_stay_secure(task):
     key = Key.secure().fold(1)
     content = SharedRecords.of(
-        params=task.params(), bound=Unbounded(), key=key, schedule=SCHEDULE, multiplier={},
+        params=task.params(), bound=Unbounded(), key=key,
         round_num=1, attempt=1,
     ).request([])  # fmt: skip
     assert read_request(content).key == key
@@ -100,11 +103,12 @@ def test_secure_keys_stay_secure(task):
 
 
 def test_a_bound_that_nodes_do_not_know_is_refused_on_the_server(task):
-    class Other:
-        l2_bound = 1.0
+    @dataclass(frozen=True)
+    class Other(Clip):
+        table: tuple = ()
 
     with pytest.raises(ValueError, match="cannot be sent to nodes"):
-        shared(task, Other())
+        shared(task, Other(l2_clip_norm=1.0))
 
 
 BROKEN = {
@@ -120,10 +124,11 @@ BROKEN = {
     "odd key": lambda content: content["work"].__setitem__("key-mode", "guess"),
     "no bound": lambda content: content["work"].pop("bound"),
     "odd bound": lambda content: content["work"].__setitem__("bound", "hug"),
-    "no norm": lambda content: content["work"].pop("l2-clip-norm"),
-    "negative norm": lambda content: content["work"].__setitem__("l2-clip-norm", -1.0),
-    "no schedule": lambda content: content["work"].pop("learning-rate"),
-    "no examples": lambda content: content["work"].__setitem__("max-examples", 0),
+    "no norm": lambda content: content["work"].pop("bound.l2_clip_norm"),
+    "negative norm": lambda content: content["work"].__setitem__("bound.l2_clip_norm", -1.0),
+    "odd number of a bound": lambda content: content["work"].__setitem__("bound.x", 0.5),
+    "no name of work": lambda content: content["work"].__setitem__("work", 3),
+    "unknown work": lambda content: content["work"].__setitem__("work", "os.system"),
     "round 0": lambda content: content["work"].__setitem__("round-num", 0),
 }
 
@@ -133,15 +138,15 @@ def test_a_node_refuses_what_is_no_request(task, spoil):
     content = shared(task).request(["user-01"])
     spoil(content)
     with pytest.raises(ValueError):
-        Host.of(task).train(ask(content))
+        host_of(task).train(ask(content))
 
 
 def test_a_node_answers_with_the_sum_over_its_own_users(task):
-    host = Host.of(task, partition=1, num_partitions=3)
+    host = host_of(task, partition=1, num_partitions=3)
     asked = ["user-01", "user-04", "user-07"]
     reply, found = answered(host, task, asked)
-    expected = partial_sum(
-        params=task.params(), bound=Clip(l2_clip_norm=0.5), trainer=task.trainer(SCHEDULE, {}),
+    expected = as_work(task.trainer(SCHEDULE, {})).partial_sum(
+        params=task.params(), bound=Clip(l2_clip_norm=0.5),
         data=task.data, user_ids=asked, key=KEY,
     )  # fmt: skip
     assert tree.l2_norm(difference(found, expected)) == 0.0
@@ -150,7 +155,7 @@ def test_a_node_answers_with_the_sum_over_its_own_users(task):
 
 
 def test_users_that_live_elsewhere_or_are_named_twice_add_nothing(task):
-    host = Host.of(task, partition=1, num_partitions=3)
+    host = host_of(task, partition=1, num_partitions=3)
     _, one = answered(host, task, ["user-04"])
     _, odd = answered(host, task, ["user-04", "user-04", "user-05", "nobody"])
     assert tree.l2_norm(difference(one, odd)) < 1e-6
@@ -159,7 +164,7 @@ def test_users_that_live_elsewhere_or_are_named_twice_add_nothing(task):
 
 def test_an_answer_carries_only_the_rows_that_were_touched(task):
     user = task.roster[0]
-    reply, found = answered(Host.of(task), task, [user])
+    reply, found = answered(host_of(task), task, [user])
     assert isinstance(found.total["kernel"], RowSparse)
     assert 0 < len(found.total["kernel"].rows) < 15
     assert set(found.total["kernel"].rows) <= set(task.data.users[user].indices)
@@ -167,16 +172,16 @@ def test_an_answer_carries_only_the_rows_that_were_touched(task):
 
 
 def test_the_sum_of_several_users_keeps_its_digits(task):
-    reply, _ = answered(Host.of(task), task, list(task.roster))
+    reply, _ = answered(host_of(task), task, list(task.roster))
     assert reply.content["total"]["dense/bias"].dtype == "float64"
 
 
 @pytest.mark.parametrize("num_users", [0, 1, 3, 12])
 def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
     asked = list(task.roster[:num_users])
-    reply, found = answered(Host.of(task), task, asked, EXACT)
-    expected = partial_sum(
-        params=task.params(), bound=EXACT, trainer=task.trainer(SCHEDULE, {}), data=task.data,
+    reply, found = answered(host_of(task), task, asked, EXACT)
+    expected = as_work(task.trainer(SCHEDULE, {})).partial_sum(
+        params=task.params(), bound=EXACT, data=task.data,
         user_ids=asked, key=KEY,
     )  # fmt: skip
     assert (found.granularity, found.num_users, found.num_failed) == (
@@ -208,7 +213,7 @@ def test_an_exact_sum_of_few_users_is_sent_by_rows(task):
     asked = [user for user in task.roster if len(task.data.users[user]) < 3][:2]
     touched = {int(word) for user in asked for word in task.data.users[user].indices}
     assert len(asked) == 2 and 0 < len(touched) < 15
-    _, found = answered(Host.of(task), task, asked, EXACT)
+    _, found = answered(host_of(task), task, asked, EXACT)
     assert isinstance(found.total["kernel"], RowSparse)
     assert set(found.total["kernel"].rows) <= touched
     assert found.total["kernel"].values.dtype == np.int32
@@ -218,14 +223,14 @@ def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
     """From 128 users on a sum may exceed int32."""
     task = stub.TinyTags(num_users=130)
     for number, kind in ((127, "int32"), (128, "int64"), (130, "int64")):
-        reply, found = answered(Host.of(task), task, list(task.roster[:number]), EXACT)
+        reply, found = answered(host_of(task), task, list(task.roster[:number]), EXACT)
         assert reply.content["total"]["dense/bias"].dtype == kind
         assert found.num_failed == 0
 
 
 @pytest.mark.parametrize("granularity", [None, EXACT.granularity])
 def test_answers_of_the_other_kind_are_refused(task, granularity):
-    reply, _ = answered(Host.of(task), task, ["user-01"], None if granularity else EXACT)
+    reply, _ = answered(host_of(task), task, ["user-01"], None if granularity else EXACT)
     for said, odd in (
         ("granularity" if granularity else "on a grid", None),
         ("expected C-ordered", granularity),
@@ -247,7 +252,7 @@ def test_answers_of_the_other_kind_are_refused(task, granularity):
 
 
 def test_a_poisoned_user_on_a_node_of_ten_changes_only_its_own_contribution(task, monkeypatch):
-    host, ten = Host.of(task), list(task.roster[:10])
+    host, ten = host_of(task), list(task.roster[:10])
     _, clean = answered(host, task, [user for user in ten if user != "user-03"])
     monkeypatch.delitem(task.data.users, "user-03")  # reading it raises
     _, broken = answered(host, task, ten)
@@ -256,7 +261,7 @@ def test_a_poisoned_user_on_a_node_of_ten_changes_only_its_own_contribution(task
 
 
 def test_an_empty_request_is_answered_with_zeros(task):
-    _, found = answered(Host.of(task), task, [])
+    _, found = answered(host_of(task), task, [])
     assert tree.l2_norm(found.real()) == 0.0
 
 

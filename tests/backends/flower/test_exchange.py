@@ -42,8 +42,6 @@ class Federation:
         self.grid = stub.StubGrid(stub.shards(self.task, num_users), **grid)
         self.strategy = UserLevelStrategy(
             roster=self.task.roster,
-            schedule=SCHEDULE,
-            multiplier={},
             settings=settings or GridSettings(round_deadline=30.0),
         )
         self.oracle = SerialBackend(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)

@@ -15,7 +15,6 @@ from fedpriv import tree
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import find_experiments
-from fedpriv.experiments.experiment import local_multiplier, make_schedule
 from fedpriv.run.prepared import serial, start_run
 
 EXPERIMENTS = {
@@ -35,11 +34,9 @@ def carried_by(stub, num_nodes):
     def make(experiment, components):
         strategy = UserLevelStrategy(
             roster=components.task.roster,
-            schedule=make_schedule(experiment),
-            multiplier=local_multiplier(experiment, components.side_information),
             settings=GridSettings(max_in_flight=3),
         )
-        grid = stub.StubGrid(stub.shards(components.task, num_nodes))
+        grid = stub.StubGrid(stub.shards(components.task, num_nodes, trainer=components.trainer))
         return strategy.start(grid, lambda backend: backend)
 
     return make

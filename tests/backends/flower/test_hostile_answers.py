@@ -188,9 +188,7 @@ def run(stub, tamper, *, cohort=None, bound=BOUND):
     task = stub.TinyTags()
     cohort = task.roster[:8] if cohort is None else cohort
     grid = stub.StubGrid(stub.shards(task, 12), tamper={HOSTILE: tamper})
-    strategy = UserLevelStrategy(
-        roster=task.roster, schedule=SCHEDULE, multiplier={}, settings=GridSettings()
-    )
+    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     ask = {
         "params": task.params(), "bound": bound, "key": Key.simulation(1),
         "round_num": 4, "attempt": 2,
@@ -289,9 +287,7 @@ def test_a_node_of_k_users_is_held_to_k_bounds(stub):
         stub.shards(task, 2),
         tamper={101: sends(total=kernel(KERNEL * 1e9), report=report())},
     )
-    strategy = UserLevelStrategy(
-        roster=task.roster, schedule=SCHEDULE, multiplier={}, settings=GridSettings()
-    )
+    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     cohort = task.roster[0:6:2]  # three users, all on the first node
     found = strategy.start(
         grid,
@@ -466,7 +462,9 @@ def test_a_node_whose_code_rounds_on_another_grid_is_refused(stub, monkeypatch):
             other.setattr("fedpriv.mechanisms.rounding.BITS", 16)
             task = stub.TinyTags()
             again = Message(RecordDict(dict(request.content)), HOSTILE, "train")
-            theirs = Host.of(task, partition=HOSTILE - 101, num_partitions=12).train(again)
+            theirs = Host.of(
+                task, task.trainer(SCHEDULE, {}), partition=HOSTILE - 101, num_partitions=12
+            ).train(again)
         assert theirs.content["report"]["granularity"] == EXACT.granularity * 256
         return [Message(theirs.content, reply_to=request)]
 
@@ -486,7 +484,11 @@ def test_more_users_than_the_integers_hold_are_refused(monkeypatch):
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
     content = RecordDict({"total": whole(), "report": exact_report()})
     adds = BoundedSum(
-        params=template, l2_bound=0.3, granularity=EXACT.granularity, round_num=4, attempt=2
+        params=template,
+        limit=BOUND.sum_limit,
+        granularity=EXACT.granularity,
+        round_num=4,
+        attempt=2,
     )
     adds.add(content, num_users=5)
     with pytest.raises(ValueError, match="6 users of up to 2"):
@@ -529,9 +531,7 @@ def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nod
     task = stub.TinyTags()
     hosts = stub.shards(task, num_nodes)
     tampered = dict.fromkeys(hosts, sends(total=whole(kernel_units), report=exact_report()))
-    strategy = UserLevelStrategy(
-        roster=task.roster, schedule=SCHEDULE, multiplier={}, settings=GridSettings()
-    )
+    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     found = strategy.start(
         stub.StubGrid(hosts, tamper=tampered),
         lambda backend: backend.partial_sum(
@@ -555,7 +555,11 @@ def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
     """More than an int32 holds: 300 nodes at what their users may contribute at most."""
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
     adds = BoundedSum(
-        params=template, l2_bound=0.3, granularity=EXACT.granularity, round_num=4, attempt=2
+        params=template,
+        limit=BOUND.sum_limit,
+        granularity=EXACT.granularity,
+        round_num=4,
+        attempt=2,
     )
     sent = value if abs(value) > TOP else num_users * value
     content = RecordDict({"total": whole(one_coordinate(sent)), "report": exact_report()})
@@ -571,7 +575,13 @@ BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float
 
 
 def adding(granularity):
-    return BoundedSum(params=BIG, l2_bound=0.3, granularity=granularity, round_num=4, attempt=2)
+    return BoundedSum(
+        params=BIG,
+        limit=BOUND.sum_limit,
+        granularity=granularity,
+        round_num=4,
+        attempt=2,
+    )
 
 
 def oddly_placed(array: np.ndarray) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -39,7 +40,7 @@ class Answers(Host):
 
     @classmethod
     def claiming(cls, task, content):
-        host = cls(task=task, user_ids=frozenset())
+        host = cls(works={}, data=task.data, user_ids=frozenset())
         object.__setattr__(host, "content", content)
         return host
 
@@ -85,7 +86,7 @@ def test_nodes_that_come_later_are_waited_for(stub, task):
 def test_nodes_that_host_nobody_are_asked_but_hardly_waited_for(stub, task, silent):
     """Two shards of ten nodes; those that stay silent cost a few seconds, not the whole wait."""
     hosts = stub.shards(task, 2)
-    nobody = Host(task=task, user_ids=frozenset())
+    nobody = Host(works={}, data=task.data, user_ids=frozenset())
     grid = stub.StubGrid(hosts | {node: nobody for node in range(103, 111)}, silent=silent)
     clock = Clock()
     exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
@@ -120,7 +121,7 @@ def test_a_silent_node_that_may_host_somebody_is_waited_for(stub, task, speaks_a
 def test_a_user_on_two_nodes_is_refused(stub, task):
     hosts = stub.shards(task, 3)
     twice = sorted(hosts[101].user_ids)[0]
-    hosts[102] = Host(task=task, user_ids=hosts[102].user_ids | {twice})
+    hosts[102] = replace(hosts[102], user_ids=hosts[102].user_ids | {twice})
     with pytest.raises(ValueError, match=f"{twice!r} is claimed by node"):
         registered(stub.StubGrid(hosts), task)
 
@@ -165,7 +166,7 @@ def test_a_silent_node_is_waited_for_and_then_left(stub, task):
 
 def test_users_outside_the_roster_wait_for_a_new_plan(stub, task, caplog):
     hosts = stub.shards(task, 3)
-    hosts[101] = Host(task=task, user_ids=hosts[101].user_ids | {"newcomer"})
+    hosts[101] = replace(hosts[101], user_ids=hosts[101].user_ids | {"newcomer"})
     with caplog.at_level(logging.INFO, "fedpriv"):
         registry = registered(stub.StubGrid(hosts), task)
     assert "newcomer" not in registry.node_of

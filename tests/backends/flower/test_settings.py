@@ -9,6 +9,7 @@ import pytest
 
 from fedpriv.backends.flower.settings import (
     OWN_KEYS,
+    Node,
     open_corpus,
     open_task,
     read_experiment,
@@ -18,6 +19,11 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.experiments.catalogue import load_experiment
+
+
+def node_of(task):
+    return Node(task=task, trainer=None)
+
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
 DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
@@ -104,20 +110,22 @@ def test_a_nodes_own_corpus_is_the_one_it_opens(tiny_corpus, tmp_path):
 
 def test_a_node_without_a_partition_hosts_its_whole_roster(stub):
     task = stub.TinyTags()
-    assert read_host(task, {}, {}).user_ids == set(task.roster)
-    part = read_host(task, DECLARED, {"partition-id": 2, "num-partitions": 5})
+    assert read_host(node_of(task), {}, {}).user_ids == set(task.roster)
+    part = read_host(node_of(task), DECLARED, {"partition-id": 2, "num-partitions": 5})
     assert part.user_ids == {"user-02", "user-07"}
     with pytest.raises(ValueError, match="partition-id 5 of num-partitions 5 does not exist"):
-        read_host(task, {}, {"partition-id": 5, "num-partitions": 5})
+        read_host(node_of(task), {}, {"partition-id": 5, "num-partitions": 5})
     with pytest.raises(ValueError, match="partition-id 'x' must be a number"):
-        read_host(task, {}, {"partition-id": "x"})
+        read_host(node_of(task), {}, {"partition-id": "x"})
 
 
 @pytest.mark.parametrize(("shards", "num_nodes"), [(1, 1), (1, 4), (2, 4), (3, 400), (4, 4)])
 def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num_nodes):
     task = stub.TinyTags()
     hosts = [
-        read_host(task, {"shards": shards}, {"partition-id": p, "num-partitions": num_nodes})
+        read_host(
+            node_of(task), {"shards": shards}, {"partition-id": p, "num-partitions": num_nodes}
+        )
         for p in range(num_nodes)
     ]
     hosted = [user for host in hosts for user in host.user_ids]
@@ -140,4 +148,4 @@ def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num
 )
 def test_shards_that_cannot_be_are_refused(stub, shards, nodes, message):
     with pytest.raises(ValueError, match=message):
-        read_host(stub.TinyTags(), {"shards": shards}, nodes)
+        read_host(node_of(stub.TinyTags()), {"shards": shards}, nodes)

@@ -303,7 +303,9 @@ class TestIdeal:
 
     def test_it_is_said_in_every_output(self, tmp_path):
         components = build_central(sys.modules["coverage_test"].ideal())
-        stddev = f"standard deviation {components.plan.live_mechanism.privatizer.stddev:.4g} is added"
+        stddev = (
+            f"standard deviation {components.plan.live_mechanism.privatizer.stddev:.4g} is added"
+        )
         assert stddev == "standard deviation 2 is added"
         texts, documents = outputs(tmp_path, self.REFERENCE, (), published=False)
         for name, text in texts.items():
