@@ -59,6 +59,7 @@ class Mechanism:
     privatizer: Privatizer
     micro_batch: int = 1
     _event: Event = field(init=False, repr=False, compare=False)
+    _charged_once: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         size = positive_int("micro_batch", self.micro_batch)
@@ -68,8 +69,10 @@ class Mechanism:
                 f"micro_batch {size} is above the expected batch of "
                 f"{self.expected_cohort_size:g}; lower it"
             )
-        event = self.sampler.event(self.privatizer.cost)  # refuses what no accountant prices
+        cost = self.privatizer.cost
+        event = self.sampler.event(cost)  # refuses what no accountant prices
         object.__setattr__(self, "_event", event)
+        object.__setattr__(self, "_charged_once", cost.whole_run)
         if event.is_private and math.isinf(self.bound.l2_bound):
             raise ValueError(
                 f"noise {self.privatizer.name!r} without a bound protects no one: one user could "
@@ -120,6 +123,11 @@ class Mechanism:
     def event(self) -> Event:
         """What one charge does; that of a whole run where the privatizer is charged once."""
         return self._event
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rows of a run."""
+        return self._charged_once
 
     @property
     def is_private(self) -> bool:

@@ -155,7 +155,7 @@ class Plan:
     @property
     def charged_once(self) -> bool:
         """Whether one charge pays for all rows of the run."""
-        return self.mechanism.privatizer.cost.whole_run
+        return self.mechanism.charged_once
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -99,6 +99,11 @@ class RecordedMechanism:
         )
 
     @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rows of the run."""
+        return self.privatizer.whole_run
+
+    @property
     def sampler(self) -> None:
         """Not recorded."""
 

@@ -53,8 +53,7 @@ class Charge:
         Raises:
             ValueError: If a field is missing, unknown or out of range.
         """
-        values = dict(fields)
-        return cls(event=_event(values.pop("event")), **values)
+        return cls(**{**fields, "event": _event(fields["event"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +154,7 @@ def _event(value: Any) -> Event:
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
     # A ledger repeats one event thousands of times: it is checked once.
-    return _known_event(tuple(sorted(value.items())), tuple(map(type, value.values())))
+    return _known_event(tuple(value.items()), tuple(map(type, value.values())))
 
 
 @lru_cache(maxsize=256)
