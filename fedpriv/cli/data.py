@@ -12,13 +12,13 @@ from rich.table import Table
 
 from fedpriv.cli.data_output import figures, print_corpus, print_result, progress_bar
 from fedpriv.cli.output import console, print_json
+from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.files.cache import cache_dir, file_sha256
 from fedpriv.data.files.fetch import fetch_file
 from fedpriv.data.files.sources import DATASETS
-from fedpriv.data.importers import locate
 from fedpriv.data.importers.stackexchange import import_stackexchange
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.synthetic import Shape, synthesize
@@ -335,8 +335,10 @@ def _raw_file(source: str) -> Path:
     for found in locate.find(source):
         if not found.prepared:
             return found.path
+    if path.is_dir():
+        raise ValueError(f"{source} is a folder; name the raw file in it")
     raise ValueError(
-        f"{source} is neither a file nor the name of a raw file that is here; see "
+        f"{source!r} is neither a file nor the name of a raw file that is here; see "
         "`fedpriv data list`, or get one with `fedpriv data fetch`"
     )
 
