@@ -34,11 +34,12 @@ from fedpriv.experiments.base_options import (
     plan_with_noise,
     release_preconditioner,
 )
-from fedpriv.experiments.options import Range, check_ranges
+from fedpriv.experiments.options import check_ranges
 from fedpriv.mechanisms import Bound, SideInformation, moments
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed, MirrorDescent, PublicMoments
 from fedpriv.privacy.plan import Plan
+from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.per_example.example_sum import CentralSum, public_gradient, warm_start

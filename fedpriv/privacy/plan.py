@@ -22,8 +22,8 @@ from typing import Any, Literal
 from fedpriv.privacy.accounting import Epsilon, epsilon
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
-from fedpriv.privacy.numbers import finite_float, positive_float, positive_int, probability
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.ranges import finite_float, positive_float, positive_int, probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

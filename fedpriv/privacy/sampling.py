@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedpriv.privacy.numbers import positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 
 

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from fedpriv.data.features.bag_of_words import RESERVED, Origin
 from fedpriv.data.features.dataset import shape_of
+from fedpriv.ranges import positive_float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +51,8 @@ def token_frequency(
         ValueError: If there are no rows, or a cap or division is not positive.
     """
     num_rows = _num_rows(counts)
-    _positive(cap=cap, division=division)
+    positive_float("cap", cap)
+    positive_float("division", division)
     frequency = (_column_sums(counts) + 0.1) / num_rows + 1e-10
     return FeatureScales(
         multiplier=_rarity(frequency, cap, division),
@@ -102,7 +104,8 @@ def tf_idf_mass(
     width = shape_of(counts)[1]
     if frequency.shape != (width,):
         raise ValueError(f"{width:,} features but document frequencies {frequency.shape}")
-    _positive(num_documents=num_documents, length=length)
+    positive_float("num_documents", num_documents)
+    positive_float("length", length)
     if frequency.max() > num_documents or frequency.min() < 0:
         raise ValueError(f"a document frequency is outside 0 to {num_documents:,} documents")
     idf = np.log10(num_documents / np.where(frequency > 0, frequency, 0.1))
@@ -134,7 +137,8 @@ def mean_magnitude(
         ValueError: If there are no rows, no feature is ever set, or a cap is not positive.
     """
     num_rows = _num_rows(x)
-    _positive(cap=cap, division=division)
+    positive_float("cap", cap)
+    positive_float("division", division)
     magnitude = _column_sums(abs(x)) / num_rows
     if not magnitude.any():
         raise ValueError("every feature is 0 in every row; there is no magnitude to learn from")
@@ -159,9 +163,3 @@ def _num_rows(x: sparse.csr_matrix | np.ndarray) -> int:
     if num_rows < 1:
         raise ValueError("side information needs at least one row to be estimated on")
     return num_rows
-
-
-def _positive(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} {value} is not positive")

@@ -14,8 +14,8 @@ from typing import Any
 from fedpriv.privacy.accounting import Epsilon, epsilon_of
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import Record
-from fedpriv.privacy.numbers import positive_int
 from fedpriv.privacy.plan import Plan
+from fedpriv.ranges import positive_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
