@@ -43,7 +43,7 @@ class Select(StrEnum):
     seeded = "seeded"
 
 
-class Vocabulary(StrEnum):
+class VocabularySource(StrEnum):
     """Whose text the vocabulary of a TFF corpus comes from."""
 
     public = "public"
@@ -144,12 +144,12 @@ def import_command(
     ] = 4_000,
     split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
     vocabulary: Annotated[
-        Vocabulary,
+        VocabularySource,
         typer.Option(
             help="TFF: counted over public users, or TFF's published counts, which "
             "include rostered users: no ε covers that vocabulary."
         ),
-    ] = Vocabulary.public,
+    ] = VocabularySource.public,
     word_counts: Annotated[
         Path | None, typer.Option(help="TFF: stackoverflow.word_count, with published.")
     ] = None,
@@ -344,10 +344,10 @@ def _raw_file(source: str) -> Path:
 
 
 def _published(
-    vocabulary: Vocabulary, words: Path | None, tags: Path | None, source: Path
+    vocabulary: VocabularySource, words: Path | None, tags: Path | None, source: Path
 ) -> tuple[Path | None, Path | None]:
     """Return where TFF's published counts are, if they are wanted."""
-    if vocabulary is Vocabulary.public:
+    if vocabulary is VocabularySource.public:
         if words is not None or tags is not None:
             raise ValueError("--word-counts and --tag-counts go with --vocabulary published")
         return None, None
