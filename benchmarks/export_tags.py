@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from main_job import roster_of_400
 
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.data.locate import resolve_corpus
 from fedpriv.rng import Key
 
 MAX_EXAMPLES = 256

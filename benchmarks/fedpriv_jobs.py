@@ -24,7 +24,7 @@ from protocol import Gate, Job
 
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.experiment import Components, Experiment, build
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder

@@ -28,8 +28,8 @@ from growth_plot import plot
 from growth_report import growth, write_markdown
 from machine import describe
 
-from fedpriv.data.importers.locate import cached
 from fedpriv.data.importers.synthetic import GENERATOR, Shape, synthesize
+from fedpriv.data.locate import cached
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ENGINES = (("serial", 1), ("threads", 2), ("ray", 1), ("ray", 2))

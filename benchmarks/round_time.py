@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 from main_job import NAME, about, open_job, parser
 
-from fedpriv.run.folder import read_lines
+from fedpriv import json_lines
 from fedpriv.run.prepared import start_run
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         started = time.process_time()
         prepared.run()
         cpu = time.process_time() - started
-        seconds = [line["seconds"] for line in read_lines(run, "diagnostics")][3:]
+        seconds = [line["seconds"] for line in json_lines.read(run / "diagnostics.jsonl")][3:]
     low, _, high = quantiles(seconds, n=4)
     print(
         f"{about(arguments, corpus)}: median {median(seconds):.3f} s "

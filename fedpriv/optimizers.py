@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.transform import State, Transform
 
 Tensors = dict[str, np.ndarray]
@@ -22,15 +23,11 @@ Factor = Callable[[int], float]
 
 
 def _rate(learning_rate: float) -> np.float32:
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise ValueError(f"server learning rate {learning_rate!r} must be positive and finite")
-    return np.float32(learning_rate)
+    return np.float32(positive_float("server learning rate", learning_rate))
 
 
 def _fraction(name: str, value: float) -> np.float32:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} {value!r} must lie in [0, 1)")
-    return np.float32(value)
+    return np.float32(finite_float(name, value, Range.FRACTION))
 
 
 def _zeros(params: Tensors) -> Tensors:
@@ -85,8 +82,7 @@ def _adaptive(
 ) -> Transform:
     """Return m/(√v + adaptivity) with `second(v, g)` updating v in place."""
     rate, decay = _rate(learning_rate), _fraction("beta1", beta1)
-    if not (math.isfinite(adaptivity) and adaptivity > 0):
-        raise ValueError(f"server adaptivity {adaptivity!r} must be positive and finite")
+    positive_float("server adaptivity", adaptivity)
 
     def init(params: Tensors) -> State:
         return {

@@ -24,7 +24,7 @@ from typing import Any
 from rich.progress import Progress
 
 from fedpriv.backends import SerialBackend
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key

@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real corpora: {folder} is absent (set FEDPRIV_SHARED_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tff_writer():
+    """The module that writes tf.train.Example and TFF files."""
+    path = Path(__file__).parent / "data" / "importers" / "tff_writer.py"
+    spec = importlib.util.spec_from_file_location("tff_writer", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

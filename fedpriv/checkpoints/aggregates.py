@@ -8,11 +8,11 @@ is given, since the run goes on training from them, and what it returned earlier
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from fedpriv.ranges import Range, finite_float
 from fedpriv.transform import State, Transform
 
 # Float32 elements worked on at a time; three such blocks stay in a core's own cache.
@@ -50,8 +50,7 @@ def ema(decay: float, warmup: bool = False) -> Transform:
     >>> round(float(out["w"][0]), 6)
     0.1
     """
-    if not (math.isfinite(decay) and 0 <= decay < 1):
-        raise ValueError(f"ema decay is {decay}; the weight of the past is in [0, 1)")
+    finite_float("ema decay, the weight of the past,", decay, Range.FRACTION)
 
     def init(params: Mapping[str, np.ndarray]) -> State:
         average = {name: np.array(tensor) for name, tensor in params.items()}

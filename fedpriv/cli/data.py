@@ -12,13 +12,13 @@ from rich.table import Table
 
 from fedpriv.cli.data_output import figures, print_corpus, print_result, progress_bar
 from fedpriv.cli.output import console, print_json
+from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.files.cache import cache_dir, file_sha256
 from fedpriv.data.files.fetch import fetch_file
 from fedpriv.data.files.sources import DATASETS
-from fedpriv.data.importers import locate
 from fedpriv.data.importers.stackexchange import import_stackexchange
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.synthetic import Shape, synthesize
@@ -43,7 +43,7 @@ class Select(StrEnum):
     seeded = "seeded"
 
 
-class Vocabulary(StrEnum):
+class VocabularySource(StrEnum):
     """Whose text the vocabulary of a TFF corpus comes from."""
 
     public = "public"
@@ -144,12 +144,12 @@ def import_command(
     ] = 4_000,
     split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
     vocabulary: Annotated[
-        Vocabulary,
+        VocabularySource,
         typer.Option(
             help="TFF: counted over public users, or TFF's published counts, which "
             "include rostered users: no ε covers that vocabulary."
         ),
-    ] = Vocabulary.public,
+    ] = VocabularySource.public,
     word_counts: Annotated[
         Path | None, typer.Option(help="TFF: stackoverflow.word_count, with published.")
     ] = None,
@@ -335,17 +335,19 @@ def _raw_file(source: str) -> Path:
     for found in locate.find(source):
         if not found.prepared:
             return found.path
+    if path.is_dir():
+        raise ValueError(f"{source} is a folder; name the raw file in it")
     raise ValueError(
-        f"{source} is neither a file nor the name of a raw file that is here; see "
+        f"{source!r} is neither a file nor the name of a raw file that is here; see "
         "`fedpriv data list`, or get one with `fedpriv data fetch`"
     )
 
 
 def _published(
-    vocabulary: Vocabulary, words: Path | None, tags: Path | None, source: Path
+    vocabulary: VocabularySource, words: Path | None, tags: Path | None, source: Path
 ) -> tuple[Path | None, Path | None]:
     """Return where TFF's published counts are, if they are wanted."""
-    if vocabulary is Vocabulary.public:
+    if vocabulary is VocabularySource.public:
         if words is not None or tags is not None:
             raise ValueError("--word-counts and --tag-counts go with --vocabulary published")
         return None, None

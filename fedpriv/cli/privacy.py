@@ -13,8 +13,8 @@ from fedpriv.privacy.accounting import Epsilon, epsilon
 from fedpriv.privacy.calibration import calibrate as smallest_noise
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.numbers import positive_int, probability
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
+from fedpriv.ranges import positive_int, probability
 
 Users = Annotated[int, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.tokens import tokenize
+from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.report.compare import (
     Group,
     as_rows,
@@ -138,7 +138,7 @@ def predict(
         if not has_vocabulary(record):
             raise ValueError(f"the model of {model} cannot be asked: {NO_WORDS}")
         vocabulary = corpus_vocabulary(record, None)
-    tokens = tokenize(sys.stdin.read() if text == "-" else text)
+    tokens = tff_tokens(sys.stdin.read() if text == "-" else text)
     found = load_model(model, vocabulary)
     ranked = found.rank(tokens, top)
     known = sum(token in set(found.vocabulary.words) for token in tokens)

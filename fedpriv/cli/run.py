@@ -22,7 +22,7 @@ from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.data.locate import resolve_corpus
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.report.page import write_report

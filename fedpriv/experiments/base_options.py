@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from fedpriv.checkpoints import aggregates
-from fedpriv.experiments.options import Option, Range, as_fields, check_ranges, checked, kebab
+from fedpriv.experiments.options import Option, as_fields, check_ranges, checked, kebab
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.preconditioner import Preconditioner
 from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
@@ -18,6 +18,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, privatizer_of
 from fedpriv.privacy.sampling import Sampler
+from fedpriv.ranges import Range
 from fedpriv.transform import Transform, identity
 
 _FIXED = frozenset({"name", "description", "task", "backends", "statistics"})

@@ -34,12 +34,13 @@ from fedpriv.experiments.base_options import (
     plain_bound,
     release_preconditioner,
 )
-from fedpriv.experiments.options import Range, check_ranges
+from fedpriv.experiments.options import check_ranges
 from fedpriv.mechanisms import SideInformation, moments
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed, MirrorDescent, PublicMoments
 from fedpriv.noise.gaussian import Unprotected
 from fedpriv.privacy.plan import Plan, sampler_of
+from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.federated_averaging import FederatedAveraging

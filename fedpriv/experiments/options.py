@@ -14,14 +14,12 @@ ValueError: bound 'clipping' is not known; use one of clip, none
 from __future__ import annotations
 
 import difflib
-import math
 import types
 import typing
 from collections.abc import Collection, Mapping
-from enum import Enum
 from typing import Any, Literal
 
-import numpy as np
+from fedpriv.ranges import Range, finite_float
 
 Option = str | int | float | bool | None
 
@@ -56,37 +54,17 @@ def checked(name: str, value: Any, hint: Any) -> Option:
         if not isinstance(value, str):
             raise ValueError(f"{label} {value!r} is not a word")
         return value
-    number = (int, float, np.integer, np.floating)
     way_out = "give one, or none to leave it out" if type(None) in allowed else "give one"
-    if isinstance(value, bool) or not isinstance(value, number) or not math.isfinite(value):
-        raise ValueError(f"{label} {value!r} is not a finite number; {way_out}")
-    if kind is int and int(value) != value:
+    try:
+        number = finite_float(label, value)
+    except ValueError:
+        raise ValueError(f"{label} {value!r} is not a finite number; {way_out}") from None
+    if kind is not int:
+        return number
+    exact: Any = value  # a float would round what is beyond 2^53
+    if int(exact) != exact:
         raise ValueError(f"{label} {value!r} is not a whole number; {way_out}")
-    return int(value) if kind is int else float(value)
-
-
-class Range(Enum):
-    """What numbers an option may be; each says what to give instead of another."""
-
-    ABOVE_ZERO = "must be above 0"
-    AT_LEAST_ZERO = "must be at least 0"
-    AT_LEAST_ONE = "must be at least 1"
-    FRACTION = "must be at least 0 and below 1"
-    BETWEEN = "must be above 0 and below 1"
-
-    def holds(self, value: float) -> bool:
-        """Return whether a number is one of them; NaN is none."""
-        match self:
-            case Range.ABOVE_ZERO:
-                return value > 0
-            case Range.AT_LEAST_ZERO:
-                return value >= 0
-            case Range.AT_LEAST_ONE:
-                return value >= 1
-            case Range.FRACTION:
-                return 0 <= value < 1
-            case Range.BETWEEN:
-                return 0 < value < 1
+    return int(exact)
 
 
 def check_ranges(options: object, ranges: Mapping[str, Range]) -> None:
@@ -97,8 +75,8 @@ def check_ranges(options: object, ranges: Mapping[str, Range]) -> None:
     """
     for name, allowed in ranges.items():
         value = getattr(options, name)
-        if value is not None and not allowed.holds(value):
-            raise ValueError(f"{kebab(name)} {value!r} {allowed.value}")
+        if value is not None:
+            allowed.check(kebab(name), value)
 
 
 def as_fields(options: Mapping[str, Option], known: Collection[str]) -> dict[str, Option]:

@@ -25,6 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.tree import RowSparse, Tree
 
 # float32 values round by at most a part in 2^24 each; scaling to just below C keeps ‖·‖ <= C.
@@ -165,14 +166,6 @@ def _applied(bound: Bound, update: Tree) -> Tree:
     return update if factor == 1.0 else tree.scale(update, factor)
 
 
-def _positive(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-        raise ValueError(f"{name} {value!r} is not a number; give a positive one such as 1.0")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} {value!r} must be positive and finite, such as 1.0")
-    return float(value)
-
-
 class _Whole:
     """A bound that shortens the update as a whole."""
 
@@ -224,7 +217,7 @@ class Clip(_Plain):
     l2_clip_norm: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l2_clip_norm", _positive("l2_clip_norm", self.l2_clip_norm))
+        object.__setattr__(self, "l2_clip_norm", positive_float("l2_clip_norm", self.l2_clip_norm))
 
     @property
     def name(self) -> str:
@@ -261,9 +254,8 @@ class Normalise(_Plain):
     regulariser: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l2_clip_norm", _positive("l2_clip_norm", self.l2_clip_norm))
-        if not (math.isfinite(self.regulariser) and self.regulariser >= 0):
-            raise ValueError(f"regulariser {self.regulariser!r} must be 0 or positive")
+        object.__setattr__(self, "l2_clip_norm", positive_float("l2_clip_norm", self.l2_clip_norm))
+        finite_float("regulariser", self.regulariser, Range.AT_LEAST_ZERO)
 
     @property
     def name(self) -> str:

@@ -15,11 +15,12 @@ Source: Li, Zaheer, Reddi and Smith, "Private Adaptive Optimization with Side In
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from fedpriv.ranges import Range, finite_float, positive_float
 
 #: From (moment, public gradient) to the new moment, float32 arrays of one shape.
 Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -46,8 +47,7 @@ class Statistics:
     scale: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.regulariser) and self.regulariser > 0):
-            raise ValueError(f"regulariser {self.regulariser!r} must be positive and finite")
+        positive_float("regulariser", self.regulariser)
         if not 0.0 < self.own <= 1.0:
             raise ValueError(f"own weight {self.own!r} must lie in (0, 1]")
         if self.first is None and self.own != 1.0:
@@ -124,6 +124,5 @@ def adam(
 
 
 def _weights(decay: float) -> tuple[np.float32, np.float32]:
-    if not 0.0 <= decay < 1.0:
-        raise ValueError(f"decay {decay!r} must lie in [0, 1)")
+    finite_float("decay", decay, Range.FRACTION)
     return np.float32(decay), np.float32(1.0 - decay)

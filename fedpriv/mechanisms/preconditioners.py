@@ -11,6 +11,7 @@ import numpy as np
 from fedpriv.mechanisms.bound import Mixture
 from fedpriv.mechanisms.moments import Statistics, moving_square, rmsprop
 from fedpriv.mechanisms.preconditioner import RoundContext, Tensors
+from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.transform import State
 from fedpriv.tree import Params
@@ -263,9 +264,7 @@ class Delayed:
             )
         rmsprop(self.decay, regulariser=self.regulariser)  # refuses what it cannot use, now
         for name in ("clip_ratio", "rate_ratio"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} {value!r} must be positive and finite")
+            positive_float(name, getattr(self, name))
 
     def init(self, params: Params) -> State:
         """Return v and the sum of plain releases, both zero, and the count of rounds."""

@@ -44,7 +44,7 @@ import numpy as np
 from absl import logging as absl_logging
 
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.numbers import finite_float, positive_int, probability
+from fedpriv.ranges import finite_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon, epsilon_of
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.numbers import positive_float, positive_int
 from fedpriv.privacy.plan import Plan, Unit, check_roster_sha256, check_unit, delta_of
+from fedpriv.ranges import positive_float, positive_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

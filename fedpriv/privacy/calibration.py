@@ -20,7 +20,7 @@ from fedpriv.privacy.event import (
     Event,
     Relation,
 )
-from fedpriv.privacy.numbers import positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int
 
 
 def calibrate(

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from fedpriv.privacy.numbers import finite_float, positive_float, positive_int
+from fedpriv.ranges import finite_float, positive_float, positive_int
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from typing import Any
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.numbers import positive_float, positive_int
 from fedpriv.privacy.sampling import Sampler
+from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params

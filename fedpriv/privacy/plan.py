@@ -32,9 +32,9 @@ from fedpriv.privacy.accounting import Epsilon, checked_delta, epsilon, epsilon_
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation, default_delta
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.numbers import finite_float, positive_float, positive_int
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.ranges import finite_float, positive_float, positive_int
 
 Unit = Literal["user", "example"]
 

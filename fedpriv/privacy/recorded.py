@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.noise.privatizer import AfterCrash, Cost
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.numbers import positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int
 
 if TYPE_CHECKING:
     from fedpriv.privacy.mechanism import Mechanism

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
-from fedpriv.privacy.numbers import positive_int
+from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 
 Memory = Mapping[str, np.ndarray]

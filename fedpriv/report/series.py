@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv import json_lines
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 
 Row = Mapping[str, Any]
@@ -133,38 +134,10 @@ def read_run(directory: str | Path) -> RunRecord:
     return RunRecord(
         directory=directory,
         description=description,
-        attempts=tuple(read_lines(directory / "rounds.jsonl")),
-        diagnostics=tuple(read_lines(directory / "diagnostics.jsonl")),
+        attempts=tuple(json_lines.read(directory / "rounds.jsonl")),
+        diagnostics=tuple(json_lines.read(directory / "diagnostics.jsonl")),
         summary=_read_object(summary) if summary.is_file() else {},
     )
-
-
-def read_lines(path: Path) -> list[Row]:
-    """Return the objects of a JSON-lines file; an absent file has none.
-
-    The last line is left out if it does not end in a newline or does not parse: its writer was
-    killed, or is writing now.
-
-    Raises:
-        ValueError: If any other line is not a JSON object.
-    """
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    # After a complete last line comes an empty rest; any other rest is torn.
-    lines.pop()
-    rows: list[Row] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"it holds a {type(row).__name__}")
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}, line {number} is not a JSON object: {error}") from error
-        rows.append(row)
-    return rows
 
 
 def points(rows: tuple[Row, ...], key: str) -> tuple[list[int], list[float]]:

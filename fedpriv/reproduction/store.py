@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fedpriv import json_lines
 from fedpriv.reproduction.runs import Done, Run
 from fedpriv.reproduction.workers import performed
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the runs of a results file by identity; a torn last line is left out."""
-    if not path.exists():
-        return {}
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return {row["identity"]: row for row in rows}
+    return {row["identity"]: row for row in json_lines.read(path)}
 
 
 def pending(runs: Iterable[Run], done: Done) -> list[Run]:
@@ -52,7 +48,7 @@ def complete(
     if not todo:
         return done
     path.parent.mkdir(parents=True, exist_ok=True)
-    _cut_torn_line(path)
+    json_lines.cut_torn_line(path)
     # Closed at once, so that nothing works on while an error is on its way up.
     with path.open("a", encoding="utf-8") as out, closing(performed(todo, processes)) as rows:
         for number, row in enumerate(rows, start=1):
@@ -61,10 +57,3 @@ def complete(
             done[row["identity"]] = row
             tell(number, len(todo), row)
     return done
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Remove what a kill left of a line, so that nothing is written behind it."""
-    if path.exists():
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)

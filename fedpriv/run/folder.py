@@ -33,7 +33,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedpriv import __version__
+from fedpriv import __version__, json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
@@ -164,7 +164,7 @@ class RunFolder:
                 f"{file} is the ledger of another plan or mode; give the one it was started with, "
                 "or another folder"
             )
-        _cut_torn_line(path / "rounds.jsonl")
+        json_lines.cut_torn_line(path / "rounds.jsonl")
         return cls(path, ledger, _store(path, None, 1), {})
 
     @classmethod
@@ -187,7 +187,7 @@ class RunFolder:
         every = _every(document)
         folder = cls(path, ledger, _store(path, keep_last, every), document, every)
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
-            _cut_torn_line(path / name)
+            json_lines.cut_torn_line(path / name)
         return folder
 
     def check_data(self, task: CentralTask) -> None:
@@ -235,9 +235,10 @@ class RunFolder:
         state = first.load(round_num, Saved(released=released, rest=rest, numbers=numbers))
         if not self.ledger.has_release(round_num, attempt):
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
-        if round_num not in {line["round_num"] for line in read_lines(self.path, "rounds")}:
+        kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
+        if round_num not in kept:
             record = _bare_record(round_num, attempt, numbers.get("update_norm"), self.ledger)
-            _append(self.path / "rounds.jsonl", record)
+            json_lines.append(self.path / "rounds.jsonl", record)
         return state
 
     def keep(self, state: Any) -> None:
@@ -264,9 +265,11 @@ class RunFolder:
         """Append a round's released values, and in simulation its diagnostics, where it is due."""
         if not self._due(int(released["round_num"])):
             return
-        _append(self.path / "rounds.jsonl", released)
+        json_lines.append(self.path / "rounds.jsonl", released)
         if diagnostics is not None:
-            _append(self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False})
+            json_lines.append(
+                self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False}
+            )
 
     def _due(self, round_num: int) -> bool:
         """Return whether the round charged last is kept: each `every`-th, and the run's last."""
@@ -276,7 +279,7 @@ class RunFolder:
 
     def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
         """Append which backend runs from a round on: a resumed run may go on with another."""
-        _append(self.path / "engines.jsonl", {"first_round": first_round, **description})
+        json_lines.append(self.path / "engines.jsonl", {"first_round": first_round, **description})
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """Write the finished run's figures."""
@@ -303,18 +306,6 @@ def read_document(path: Path) -> dict[str, Any]:
             f"this fedpriv reads {FORMAT!r} version {VERSION}"
         )
     return document
-
-
-def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
-    """Return the whole lines of `rounds` or `diagnostics`; a torn last line is left out."""
-    file = path / f"{name}.jsonl"
-    if not file.exists():
-        return []
-    return [
-        json.loads(line)
-        for line in file.read_text("utf-8").splitlines(keepends=True)
-        if line.endswith("\n")
-    ]
 
 
 def _every(document: Mapping[str, Any]) -> int:
@@ -353,16 +344,3 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
         out.flush()
         os.fsync(out.fileno())
     part.replace(file)
-
-
-def _append(file: Path, value: Mapping[str, Any]) -> None:
-    with file.open("a", encoding="utf-8") as out:
-        out.write(json.dumps(value, ensure_ascii=False) + "\n")
-
-
-def _cut_torn_line(file: Path) -> None:
-    if file.exists():
-        content = file.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole != len(content):
-            os.truncate(file, whole)

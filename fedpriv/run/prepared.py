@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fedpriv import json_lines
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.threads import ThreadBackend, check_shareable
@@ -29,7 +30,7 @@ from fedpriv.experiments.options import Option
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder, read_document, read_lines
+from fedpriv.run.folder import RunFolder, read_document
 from fedpriv.run.loop import RoundRecord, first_state, rounds
 from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.tree import Params
@@ -226,7 +227,7 @@ class PreparedRun:
     def _summary(self, state: Any, record: RoundRecord | None) -> dict[str, Any]:
         plan, path = self.components.plan, self.folder.path
         spent = self.ledger.plan.epsilon(self.ledger.charges)
-        seconds = [line["seconds"] for line in read_lines(path, "diagnostics")]
+        seconds = [line["seconds"] for line in json_lines.read(path / "diagnostics.jsonl")]
         corpus = self.folder.document["corpus"]
         return {
             "experiment": self.experiment.name,

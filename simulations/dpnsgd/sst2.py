@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from functools import cache, partial
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv.data.files.cache import file_sha256
 from fedpriv.data.files.digests import fingerprint
 from fedpriv.data.importers.sst2 import TextSplits
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
@@ -138,8 +138,7 @@ def _module(setup: Setup) -> RobertaClassifier:
 @cache
 def digest(folder: Path) -> str:
     """Return the SHA-256 of a folder's weights."""
-    with weights_path(folder).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(weights_path(folder))
 
 
 def _measure(module: RobertaClassifier, x: np.ndarray, y: np.ndarray, params: Params) -> Metrics:

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import json
+import shlex
 import threading
 import zipfile
 from dataclasses import replace
@@ -15,8 +16,8 @@ import typer
 from typer.testing import CliRunner
 
 from fedpriv.cli import data as commands
+from fedpriv.data import locate
 from fedpriv.data.files import folders, sources
-from fedpriv.data.importers import locate
 from fedpriv.data.importers.sst2 import load_sst2
 from fedpriv.data.importers.synthetic import Shape
 
@@ -180,6 +181,38 @@ def test_import_of_a_dump(tmp_path, dump):
     assert run("info", "cooking-own", "--json")["path"] == own["path"]
     run("import", "absent", fails="neither a file nor the name")
     run("info", str(dump), fails="import it first")
+
+
+@pytest.mark.parametrize(
+    "wanted", ["/none/such.sqlite", "none/such.sqlite", "~/none.xml", "*", "?"]
+)
+def test_a_raw_file_that_is_not_there_is_one_clear_line(wanted):
+    run("import", wanted, fails="is neither a file nor the name of a raw file that is here")
+
+
+def test_a_folder_is_not_a_raw_file(tmp_path):
+    run("import", str(tmp_path), fails="is a folder; name the raw file in it")
+
+
+@pytest.mark.parametrize("users", [None, "30"])
+def test_the_advice_for_a_file_of_few_users_is_taken(tff_file, users):
+    asked = ["import", str(tff_file), *(["--users", users, "--name", "all"] if users else [])]
+    refused = CliRunner().invoke(commands.app, asked).exception
+    assert isinstance(refused, ValueError)
+    program, room, *advised = shlex.split(str(refused).split("`")[1])
+    assert (program, room, advised[1]) == ("fedpriv", "data", str(tff_file))
+    made = run(*advised, "--json")
+    assert (made["name"], made["default_roster"]) == ("so-24", "tff-24")
+    assert made["rosters"]["tff-24"]["num_public_users"] == 6
+    # And by its name it is what a run takes.
+    assert run("info", "so-24", "--json")["path"] == made["path"]
+
+
+def test_a_file_of_one_user_cannot_be_advised_to_take_fewer(tmp_path, tff_writer):
+    blob = tff_writer.stackoverflow_example("a b", "title", "t")
+    alone = tff_writer.write(tmp_path / "one.sqlite", {"a": [blob]})
+    for users in ((), ("--users", "1", "--name", "one")):
+        run("import", str(alone), *users, fails="at least two users")
 
 
 def test_info_of_a_raw_tff_file(tff_file):

@@ -2,14 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv import cli
+from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
-from fedpriv.run.folder import read_lines
 
 ISSUED = {
     "accuracy",
@@ -285,7 +285,7 @@ class TestResume:
         assert f"fedprivrun--resume{folder}" in told
         summary = json.loads(run("run", "--resume", folder, "--json").stdout)
         assert (summary["rounds"], summary["charges"]) == (2, 3)
-        lines = read_lines(folder, "rounds")
+        lines = json_lines.read(Path(folder) / "rounds.jsonl")
         assert [(line["round_num"], line["attempt"]) for line in lines] == [(1, 1), (2, 2)]
         assert json.loads(run("run", "--resume", folder, "--json").stdout) == summary
 

@@ -1,4 +1,4 @@
-"""Reading run folders: torn lines, redone rounds, refusals."""
+"""Reading run folders: redone rounds, refusals."""
 
 from __future__ import annotations
 
@@ -8,31 +8,7 @@ import math
 import pytest
 
 from fedpriv.report.promise import promised, spent
-from fedpriv.report.series import last_value, points, read_lines, read_run
-
-
-def test_a_torn_last_line_is_left_out(tmp_path) -> None:
-    path = tmp_path / "rounds.jsonl"
-    for content, expected in [
-        (b'{"a":1}\n{"a":2}\n', 2),
-        (b'{"a":1}\n{"a":2}', 1),
-        (b'{"a":1}\n{"a":', 1),
-        (b'{"a":1}\n{"a":\n', 1),
-        (b'{"a":1}\n\xff\xfe\n', 1),
-        (b"", 0),
-        (b"{", 0),
-    ]:
-        path.write_bytes(content)
-        assert len(read_lines(path)) == expected, content
-    assert read_lines(tmp_path / "absent.jsonl") == []
-
-
-@pytest.mark.parametrize("bad", [b"{", b"[1]", b"3", b"", b"\xff"])
-def test_damage_before_the_last_line_is_named(tmp_path, bad: bytes) -> None:
-    path = tmp_path / "rounds.jsonl"
-    path.write_bytes(b'{"a":1}\n' + bad + b'\n{"a":3}\n')
-    with pytest.raises(ValueError, match=r"rounds\.jsonl, line 2 is not a JSON object"):
-        read_lines(path)
+from fedpriv.report.series import last_value, points, read_run
 
 
 def test_of_a_redone_round_the_last_attempt_counts(make_run) -> None:

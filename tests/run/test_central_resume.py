@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.data.features.dataset import Dataset
@@ -22,7 +23,6 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.run.folder import read_lines
 from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
@@ -385,7 +385,14 @@ def test_kill_9_in_the_middle_of_a_step(tmp_path):
     # 22 to 25 were charged after the last step kept, 21, and are lost.
     assert after.ok and (after.num_charges, after.num_lost) == (40, 4)
     assert (summary["rounds"], summary["charges"]) == (36, 40)
-    assert [line["round_num"] for line in read_lines(folder, "rounds")] == [7, 14, 21, 28, 35, 36]
+    assert [line["round_num"] for line in json_lines.read(folder / "rounds.jsonl")] == [
+        7,
+        14,
+        21,
+        28,
+        35,
+        36,
+    ]
 
 
 def charges(folder):

@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 from typer.testing import CliRunner
 
-from fedpriv import cli
+from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments.catalogue import load_experiment
@@ -23,7 +23,6 @@ from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.run.folder import read_lines
 from fedpriv.run.loop import rounds
 from fedpriv.run.prepared import on_ray, on_threads, resume_run, serial, start_run
 from fedpriv.tasks.example_task import CentralTask, zeros
@@ -95,7 +94,7 @@ def dies(at):
 
 
 def kept(folder):
-    return [line["round_num"] for line in read_lines(folder, "rounds")]
+    return [line["round_num"] for line in json_lines.read(folder / "rounds.jsonl")]
 
 
 def model(folder, round_num):
@@ -119,7 +118,9 @@ def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
 def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
     start_run(made_up(), NAME, None, tmp_path / "r", keep_last=None).run()
     assert kept(tmp_path / "r") == [6, 12, 18, 20]
-    assert [line["round_num"] for line in read_lines(tmp_path / "r", "diagnostics")] == [
+    assert [
+        line["round_num"] for line in json_lines.read(tmp_path / "r" / "diagnostics.jsonl")
+    ] == [
         6,
         12,
         18,
@@ -148,7 +149,7 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
         np.testing.assert_array_equal(array, state.params[name])
     with Ledger.open(folder / "ledger.jsonl") as ledger:
         assert ledger.has_release(last, 1) and ledger.state.rounds_done == last
-    line = read_lines(folder, "rounds")[-1]
+    line = json_lines.read(folder / "rounds.jsonl")[-1]
     assert line["accuracy_public"] == record.released.accuracy_public is not None
     prepared = resume_run(folder)
     assert prepared.state.round_num == last

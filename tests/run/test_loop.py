@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.catalogue import load_experiment
@@ -24,7 +25,7 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder, read_lines
+from fedpriv.run.folder import RunFolder
 from fedpriv.run.loop import accounted_rounds, rounds
 from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.tasks.tasks import ModuleTask
@@ -118,7 +119,7 @@ class TestReproducible:
         for number in range(1, 7):
             assert same_tensors(tensors(tmp_path / "a", number), tensors(tmp_path / "b", number))
         for name in ("rounds", "diagnostics"):
-            a, b = (read_lines(tmp_path / f, name) for f in ("a", "b"))
+            a, b = (json_lines.read(tmp_path / f / f"{name}.jsonl") for f in ("a", "b"))
             for line in a + b:
                 line.pop("seconds", None)
             assert a == b and len(a) == 6
@@ -132,7 +133,7 @@ class TestReproducible:
 
     def test_a_run_verifies_though_not_every_round_is_accounted(self, tiny_corpus, tmp_path):
         start(tiny_corpus, tmp_path / "run").run()
-        told = [line["epsilon"] for line in read_lines(tmp_path / "run", "rounds")]
+        told = [line["epsilon"] for line in json_lines.read(tmp_path / "run" / "rounds.jsonl")]
         assert None in told and told[-1] is not None
         assert verify_run(tmp_path / "run").ok
         rounds_file = tmp_path / "run" / "rounds.jsonl"
@@ -205,8 +206,8 @@ class TestWhatIsKept:
         prepared = start(tiny_corpus, tmp_path / "run")
         seen = []
         summary = prepared.run(on_round=seen.append)
-        released = read_lines(tmp_path / "run", "rounds")
-        diagnostics = read_lines(tmp_path / "run", "diagnostics")
+        released = json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        diagnostics = json_lines.read(tmp_path / "run" / "diagnostics.jsonl")
         assert [set(line) for line in released] == [RELEASED] * 6
         assert [set(line) for line in diagnostics] == [DIAGNOSTIC] * 6
         assert all(line["covered_by_epsilon"] is False for line in diagnostics)
@@ -223,7 +224,7 @@ class TestWhatIsKept:
 
     def test_in_secure_mode_there_are_no_diagnostics(self, tiny_corpus, tmp_path):
         summary = start(tiny_corpus, tmp_path / "run", secure=True).run()
-        assert len(read_lines(tmp_path / "run", "rounds")) == 6
+        assert len(json_lines.read(tmp_path / "run" / "rounds.jsonl")) == 6
         assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
         # What is measured on rostered users is a diagnostic too.
         assert summary["accuracy"] is summary["recall_at_5"] is None
@@ -245,7 +246,9 @@ class TestWhatIsKept:
     def test_the_summary_of_a_run_without_privacy_has_no_epsilon(self, tiny_corpus, tmp_path):
         summary = start(tiny_corpus, tmp_path / "run", noise="none").run()
         assert summary["epsilon"] is summary["epsilon_rdp"] is None
-        assert all(line["epsilon"] is None for line in read_lines(tmp_path / "run", "rounds"))
+        assert all(
+            line["epsilon"] is None for line in json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        )
         text = (tmp_path / "run" / "summary.json").read_text()
         assert "Infinity" not in text and "NaN" not in text
 
@@ -276,7 +279,7 @@ class TestWhatIsKept:
         )
         summary = start_run(experiment, "line", None, tmp_path / "run").run()
         assert summary["accuracy"] is summary["accuracy_public"] is None
-        assert read_lines(tmp_path / "run", "diagnostics")[-1]["loss"] > 0
+        assert json_lines.read(tmp_path / "run" / "diagnostics.jsonl")[-1]["loss"] > 0
         for file in (tmp_path / "run").glob("*.json*"):
             assert "NaN" not in file.read_text() and "Infinity" not in file.read_text()
 
@@ -290,7 +293,7 @@ class TestBudget:
         summary = prepared.run()
         assert (summary["rounds"], summary["charges"]) == (4, 4)
         assert summary["epsilon"] == rich.epsilon(4).value <= target
-        assert read_lines(tmp_path / "run", "rounds")[-1]["accuracy_public"] is not None
+        assert json_lines.read(tmp_path / "run" / "rounds.jsonl")[-1]["accuracy_public"] is not None
         before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
         with (
             Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger,
@@ -315,7 +318,7 @@ class TestBudget:
         summary = prepared.run()
         assert charged(tmp_path / "run") == [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4)]
         assert (summary["rounds"], summary["charges"]) == (3, 6)
-        lines = read_lines(tmp_path / "run", "rounds")
+        lines = json_lines.read(tmp_path / "run" / "rounds.jsonl")
         assert pairs(lines) == [(1, 1), (2, 1), (3, 4)]
         plan = prepared.components.plan
         assert [line["epsilon"] for line in lines] == [
@@ -407,8 +410,16 @@ class TestDamage:
             with (folder / f"{name}.jsonl").open("ab") as file:
                 file.write(torn)
         assert resume_run(folder).run()["rounds"] == 5
-        assert pairs(read_lines(folder, "rounds")) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 1)]
-        assert pairs(read_lines(folder, "diagnostics")) == pairs(read_lines(folder, "rounds"))
+        assert pairs(json_lines.read(folder / "rounds.jsonl")) == [
+            (1, 1),
+            (2, 1),
+            (3, 1),
+            (4, 2),
+            (5, 1),
+        ]
+        assert pairs(json_lines.read(folder / "diagnostics.jsonl")) == pairs(
+            json_lines.read(folder / "rounds.jsonl")
+        )
         assert len(charged(folder)) == 6
 
     def test_a_record_that_was_torn_away_is_written_again(self, tiny_corpus, tmp_path):
@@ -418,7 +429,7 @@ class TestDamage:
         plan = resume_run(folder)
         epsilon = plan.components.plan.epsilon(3).value
         plan.run()
-        lines = read_lines(folder, "rounds")
+        lines = json_lines.read(folder / "rounds.jsonl")
         assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
         assert lines[2]["epsilon"] == epsilon and set(lines[2]) == RELEASED
 
@@ -723,7 +734,7 @@ class Runner:
             [(r.round_num, r.attempt) for r in ledger_state(folder).releases] if charges else []
         )
         assert set(released) <= set(charges)
-        lines = read_lines(folder, "rounds")
+        lines = json_lines.read(folder / "rounds.jsonl")
         assert [line["round_num"] for line in lines] == list(range(1, len(lines) + 1))
         for line in lines:
             position = charges.index((line["round_num"], line["attempt"])) + 1
@@ -742,7 +753,7 @@ class Runner:
         past = ledger_state(folder)
         assert len(charges) == plan.num_rounds and len(past.lost) <= kills
         assert len(past.releases) == len(charges) - len(past.lost) >= plan.num_rounds - kills
-        lines = read_lines(folder, "rounds")
+        lines = json_lines.read(folder / "rounds.jsonl")
         assert pairs(lines) == [(r.round_num, r.attempt) for r in past.releases]
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["rounds"] == len(past.releases)
@@ -891,17 +902,17 @@ def test_the_command_itself_killed_and_resumed(tiny_corpus, tmp_path):
     choice = random.Random(5)
     for kill in range(3):
         process = command(*first) if kill == 0 else command("--resume", str(folder))
-        known = len(read_lines(folder, "rounds"))
+        known = len(json_lines.read(folder / "rounds.jsonl"))
         deadline = time.monotonic() + 120
-        while len(read_lines(folder, "rounds")) <= known + choice.randint(1, 20):
+        while len(json_lines.read(folder / "rounds.jsonl")) <= known + choice.randint(1, 20):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         process.kill()
         process.communicate()
-        assert set(pairs(read_lines(folder, "rounds"))) <= set(charged(folder))
+        assert set(pairs(json_lines.read(folder / "rounds.jsonl"))) <= set(charged(folder))
     process = command("--resume", str(folder))
     out, _ = process.communicate(timeout=300)
     summary = json.loads(out)
     assert process.returncode == 0 and summary["charges"] == 400
     assert summary["rounds"] >= 397
-    assert summary["rounds"] == len(read_lines(folder, "rounds"))
+    assert summary["rounds"] == len(json_lines.read(folder / "rounds.jsonl"))

@@ -19,7 +19,7 @@ from fedpriv.data.corpus.materialise import Facts, materialise
 from fedpriv.data.corpus.rosters import RosterSpec, choose, roster_sha256
 from fedpriv.data.corpus.store import SentenceStore
 from fedpriv.data.corpus.view import TagView, open_view
-from fedpriv.data.corpus.vocabulary import PUBLIC, Vocabulary
+from fedpriv.data.corpus.vocabulary import PUBLIC, RosterVocabulary
 
 
 class Corpus:
@@ -161,7 +161,11 @@ class Corpus:
 
 
 def _entry(
-    spec: RosterSpec, roster: tuple[str, ...], num_public: int, vocabulary: Vocabulary, facts: Facts
+    spec: RosterSpec,
+    roster: tuple[str, ...],
+    num_public: int,
+    vocabulary: RosterVocabulary,
+    facts: Facts,
 ) -> dict[str, object]:
     examples = max(facts.num_examples, 1)
     return {
@@ -210,7 +214,7 @@ def _provenance(manifest: dict, entry: dict) -> dict[str, object]:
     }
 
 
-def _vocabulary_entry(vocabulary: Vocabulary) -> dict[str, object]:
+def _vocabulary_entry(vocabulary: RosterVocabulary) -> dict[str, object]:
     public = vocabulary.source == PUBLIC
     chosen = (
         "those used by most users outside the roster, ties in sorted order"

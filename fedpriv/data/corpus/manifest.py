@@ -12,6 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedpriv.data.files.cache import file_sha256
+
 FORMAT = "fedpriv-corpus"
 VERSION = 1
 FILE_NAME = "manifest.json"
@@ -105,12 +107,6 @@ def verify_files(directory: Path, manifest: Mapping) -> None:
     """
     for name, entry in manifest["files"].items():
         _check(directory / name, entry, deep=True)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check(path: Path, entry: Mapping, *, deep: bool) -> None:

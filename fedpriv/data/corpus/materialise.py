@@ -5,7 +5,7 @@ examples lie together, training examples first):
 
     users.json                  {"roster": [...], "public": [...]}
     vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
-    word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.Vocabulary`
+    word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
     user_offsets int64 (U + 1)  first example of each user
     train_ends   int64 (U)      end of each user's training examples
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
@@ -29,7 +29,7 @@ import numpy as np
 
 from fedpriv.data.corpus.examples import row_positions
 from fedpriv.data.corpus.store import OWN, SentenceBatch, SentenceStore
-from fedpriv.data.corpus.vocabulary import Vocabulary
+from fedpriv.data.corpus.vocabulary import RosterVocabulary
 from fedpriv.data.files.arrays import ArrayWriter, offsets, smallest_unsigned
 
 TRAIN_SHARE = 0.8
@@ -76,7 +76,7 @@ def materialise(
     *,
     roster: Sequence[str],
     public_users: Sequence[str],
-    vocabulary: Vocabulary,
+    vocabulary: RosterVocabulary,
     sizes: tuple[int, int],
     largest_count: int,
     split_seed: int,
@@ -165,7 +165,10 @@ def split_order(split_seed: int, user_id: str, ordinals: np.ndarray) -> np.ndarr
 
 
 def _write_small(
-    directory: Path, roster: Sequence[str], public_users: Sequence[str], vocabulary: Vocabulary
+    directory: Path,
+    roster: Sequence[str],
+    public_users: Sequence[str],
+    vocabulary: RosterVocabulary,
 ) -> None:
     users = {"roster": list(roster), "public": list(public_users)}
     (directory / "users.json").write_text(json.dumps(users), "utf-8")

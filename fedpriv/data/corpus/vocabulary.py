@@ -19,7 +19,7 @@ PRIVATE = "private"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Vocabulary:
+class RosterVocabulary:
     """The V words and G tags of a roster, with what public users' text says about them.
 
     Attributes:
@@ -65,7 +65,7 @@ def build(
     max_words: int,
     max_tags: int,
     published: Mapping[str, Mapping[str, int]] | None = None,
-) -> Vocabulary:
+) -> RosterVocabulary:
     """Choose and count the words and tags of a roster.
 
     Args:
@@ -98,7 +98,7 @@ def build(
             f"the {len(public_users)} users outside the roster give {len(words)} words and "
             f"{len(tags)} tags: leave more users outside it, or import with published counts"
         )
-    return Vocabulary(
+    return RosterVocabulary(
         words=words,
         tags=tags,
         word_numbers=word_numbers,

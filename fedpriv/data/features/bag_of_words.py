@@ -1,4 +1,4 @@
-"""Vocabularies, and features from rows of words: counts, TF-IDF, padded sequences.
+"""Words by rank, and features from rows of words: counts, TF-IDF, padded sequences.
 
 Two families, because the paper's and a careful one differ:
 
@@ -27,7 +27,7 @@ RESERVED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
+class RankedWords:
     """Words by rank, and whose texts chose them.
 
     Attributes:
@@ -39,7 +39,7 @@ class Vocabulary:
     source: Origin
 
 
-def most_frequent(rows: WordRows, size: int, *, source: Origin) -> Vocabulary:
+def most_frequent(rows: WordRows, size: int, *, source: Origin) -> RankedWords:
     """Return the `size` words that occur most often in rows (fewer if there are not as many).
 
     Equally frequent words go by the alphabet, so the result depends on the rows alone.
@@ -48,16 +48,16 @@ def most_frequent(rows: WordRows, size: int, *, source: Origin) -> Vocabulary:
     present = np.flatnonzero(counts)
     names = np.array([rows.words[number] for number in present], dtype=np.str_)
     best = present[np.lexsort((names, -counts[present]))[:size]]
-    return Vocabulary(words=tuple(rows.words[number] for number in best), source=source)
+    return RankedWords(words=tuple(rows.words[number] for number in best), source=source)
 
 
-def document_frequency(rows: WordRows, vocabulary: Vocabulary) -> np.ndarray:
+def document_frequency(rows: WordRows, vocabulary: RankedWords) -> np.ndarray:
     """Return in how many rows each word of a vocabulary occurs, int64 (len(words),)."""
     counts = count_words(rows, vocabulary, len(vocabulary.words))
     return np.bincount(counts.indices, minlength=len(vocabulary.words))
 
 
-def count_words(rows: WordRows, vocabulary: Vocabulary, width: int = 10_000) -> sparse.csr_matrix:
+def count_words(rows: WordRows, vocabulary: RankedWords, width: int = 10_000) -> sparse.csr_matrix:
     """Return how often each vocabulary word occurs in each row, float32 (n, width).
 
     Column j is the word of rank j; columns past the vocabulary stay empty.
@@ -74,7 +74,7 @@ def count_words(rows: WordRows, vocabulary: Vocabulary, width: int = 10_000) -> 
 
 
 def padded_ids(
-    rows: WordRows, vocabulary: Vocabulary, *, length: int = 290, size: int = 10_000
+    rows: WordRows, vocabulary: RankedWords, *, length: int = 290, size: int = 10_000
 ) -> np.ndarray:
     """Return each row as `length` ids in Keras' convention, int32 (n, length).
 
@@ -144,7 +144,7 @@ def unit_rows(x: sparse.csr_matrix) -> sparse.csr_matrix:
     return _with_data(x, (x.data / np.repeat(norms, np.diff(x.indptr))).astype(np.float32))
 
 
-def _ranks(rows: WordRows, vocabulary: Vocabulary) -> np.ndarray:
+def _ranks(rows: WordRows, vocabulary: RankedWords) -> np.ndarray:
     """Return each word number's rank in a vocabulary, -1 if it is not there."""
     ranks = {word: rank for rank, word in enumerate(vocabulary.words)}
     found = (ranks.get(word, -1) for word in rows.words)

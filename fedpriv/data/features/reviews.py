@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.data.features import bag_of_words as bags
-from fedpriv.data.features.bag_of_words import Origin, Vocabulary
+from fedpriv.data.features.bag_of_words import Origin, RankedWords
 from fedpriv.data.features.dataset import Dataset, Inputs, held_out, split_public
 from fedpriv.data.features.word_rows import WordRows
 
@@ -176,7 +176,7 @@ def _parts(reviews: Reviews, share: float, seed: int, public: WordRows | None) -
 def _dataset(
     reviews: Reviews,
     parts: _Parts,
-    words: Vocabulary,
+    words: RankedWords,
     features: Any,
     about: dict[str, Any],
     idf: Origin | None,

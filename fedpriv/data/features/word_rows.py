@@ -3,7 +3,7 @@
 The tokeniser is plain on purpose: lower case; HTML line breaks (`<br />`) become spaces; a word is
 a run of `a-z`, `0-9` and `'`, without apostrophes at its ends; everything else separates words.
 
->>> tokenise("It's GREAT!<br /><br />'Really' 10/10")
+>>> plain_words("It's GREAT!<br /><br />'Really' 10/10")
 ["it's", 'great', 'really', '10', '10']
 """
 
@@ -25,7 +25,7 @@ _BREAK = re.compile(r"<br\s{0,8}/?>")
 _WORD = re.compile(r"[a-z0-9](?:[a-z0-9']*[a-z0-9])?")
 
 
-def tokenise(text: str) -> list[str]:
+def plain_words(text: str) -> list[str]:
     """Return the words of a text, see the module's description."""
     return _WORD.findall(_BREAK.sub(" ", text.lower()))
 
@@ -57,7 +57,7 @@ class WordRows:
     """Labelled texts as word numbers, row after row.
 
     The numbers mean nothing by themselves (they go by first occurrence in some file): which words
-    count, and in which order, is a `Vocabulary`'s to say.
+    count, and in which order, `RankedWords` say.
 
     Attributes:
         words: The word of each number.
@@ -112,7 +112,7 @@ def word_rows(parts: Sequence[Texts], *, progress: Progress | None = None) -> tu
     for part in parts:
         rows: list[np.ndarray] = []
         for text in part.texts:
-            rows.append(np.fromiter(map(table.__getitem__, tokenise(text)), np.int32))
+            rows.append(np.fromiter(map(table.__getitem__, plain_words(text)), np.int32))
             done += 1
             if progress is not None and (done % 500 == 0 or done == total):
                 progress(done, total)

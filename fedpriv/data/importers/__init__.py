@@ -1,1 +1,1 @@
-"""Where data come from: dumps, published files, made-up users; and how a corpus is found."""
+"""Where data come from: dumps, published files, made-up users."""

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.manifest import file_sha256
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.data.files.cache import file_sha256
 from fedpriv.data.importers.dump_rows import Dump, Progress, open_dump, split_tags
-from fedpriv.data.importers.tokens import sentences, tokenize
+from fedpriv.data.importers.tokens import sentences, tff_tokens
 
 QUESTION, ANSWER = "1", "2"
 _COMMUNITY = "-1"  # the site's own account, which owns what many people wrote
@@ -218,7 +218,7 @@ def _add_post(
     parts = sentences(row.get("Body", ""))
     if not parts:
         writer.drop(_NO_TEXT)
-    title_tokens, tag_list = tokenize(title), split_tags(tags)
+    title_tokens, tag_list = tff_tokens(title), split_tags(tags)
     for tokens in parts:
         writer.add(
             Sentence(

@@ -36,10 +36,10 @@ def strip_html(markup: str) -> str:
     return html.unescape(_TAG.sub("", _BLOCK.sub("\n", markup)))
 
 
-def tokenize(text: str) -> list[str]:
+def tff_tokens(text: str) -> list[str]:
     """Return the tokens of plain text (no HTML).
 
-    >>> tokenize("Don't e-mail me: see http://example.org/x, d\u00e9ja")
+    >>> tff_tokens("Don't e-mail me: see http://example.org/x, d\u00e9ja")
     ['don', "'", 't', 'e', '-', 'mail', 'me', ':', 'see', '<URL>', ',', 'dja']
     """
     return _TOKEN.findall(_normalise(text))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from fedpriv.privacy.event import NONPRIVATE, Event
-from fedpriv.privacy.numbers import positive_int
+from fedpriv.ranges import positive_int
 
 UPDATE = "update"
 """The query of an ordinary round; its name is left out of a line."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tree
 
@@ -43,11 +44,6 @@ class Examples(Protocol):
         ...
 
 
-def _positive_int(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How much a user works: public, the same for every user.
@@ -66,11 +62,10 @@ class Schedule:
     max_examples: int = 256
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"local learning rate {self.learning_rate!r} must be positive")
-        _positive_int("local_batch_size", self.batch_size)
-        _positive_int("local_epochs", self.epochs)
-        _positive_int("max_examples_per_user", self.max_examples)
+        positive_float("local learning rate", self.learning_rate)
+        positive_int("local_batch_size", self.batch_size)
+        positive_int("local_epochs", self.epochs)
+        positive_int("max_examples_per_user", self.max_examples)
 
     def choose(self, num_examples: int, rng: np.random.Generator) -> np.ndarray:
         """Return positions of at most `max_examples` examples in random order."""

@@ -14,15 +14,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.data.features import feature_scales as scales
+from fedpriv.data.features.bag_of_words import RESERVED
 from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning
+from fedpriv.data.features.feature_counts import column_sums, mean_magnitude
 from fedpriv.data.features.reviews import Reviews, bag_of_words
 from fedpriv.data.features.word_rows import WordRows
 from fedpriv.data.importers.amazon import load_amazon
 from fedpriv.data.importers.imdb import load_imdb
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
 from fedpriv.experiments.central import CentralExperiment
-from fedpriv.mechanisms import SideInformation
+from fedpriv.mechanisms.side_information import (
+    SideInformation,
+    frequency_multiplier,
+    magnitude_multiplier,
+    tf_idf_mass_multiplier,
+)
 from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
@@ -33,6 +39,7 @@ from simulations.adadps.setups.setup import Column, Setup
 Public = Literal["held out", "amazon"] | int
 
 NUM_WORDS, BATCH, EPOCHS, DELTA = 10_000, 64, 32, 4e-5
+LENGTH = 290  # ids of a padded review
 
 
 @cache
@@ -85,28 +92,31 @@ def _side(data: Dataset, column: Column) -> dict[str, Callable[[], SideInformati
     x: Any = data.x_train if column == "paper" else data.x_public
     source: Literal["private", "public"] = "private" if column == "paper" else "public"
 
-    def made(found: scales.FeatureScales) -> SideInformation:
-        return SideInformation(
-            multiplier={"weight": found.multiplier}, source=found.source, description=found.how
-        )
+    def made(multiplier: np.ndarray, how: str) -> SideInformation:
+        return SideInformation(multiplier={"weight": multiplier}, source=source, description=how)
+
+    def frequency() -> SideInformation:
+        found = frequency_multiplier(column_sums(x), x.shape[0], division=100.0)
+        return made(found, "min(10000, max f / f_j) / 100, f_j the frequency of token j")
 
     def tf_idf() -> SideInformation:
-        frequency = np.bincount(x.indices, minlength=NUM_WORDS)
-        found = scales.tf_idf_mass(
-            x,
-            frequency,
+        found = tf_idf_mass_multiplier(
+            column_sums(x) / LENGTH,
+            np.bincount(x.indices, minlength=NUM_WORDS),
             x.shape[0],
-            source=source,
-            reserved=3 if column == "paper" else 0,
-            as_if_rows=25_000,
+            times=25_000 / x.shape[0],
+            reserved=RESERVED if column == "paper" else 0,
         )
-        return made(replace(found, multiplier=np.maximum(found.multiplier, 1e-4)))
+        return made(
+            np.maximum(found, 1e-4),
+            "10 (sum of TF-IDF + 1e-10), tf = count / length, idf = log10(documents / df)",
+        )
 
-    return {
-        "frequency": lambda: made(scales.token_frequency(x, source=source)),
-        "tf-idf": tf_idf,
-        "magnitude": lambda: made(scales.mean_magnitude(x, source=source)),
-    }
+    def magnitude() -> SideInformation:
+        found = magnitude_multiplier(mean_magnitude(x), division=100.0)
+        return made(found, "min(10000, max a / a_j) / 100, a_j the mean magnitude of feature j")
+
+    return {"frequency": frequency, "tf-idf": tf_idf, "magnitude": magnitude}
 
 
 def experiment(

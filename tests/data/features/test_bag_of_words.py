@@ -1,4 +1,4 @@
-"""Vocabularies, features and side information, against small hand-made tables and plain loops."""
+"""Words by rank, features and their counts, against small hand-made tables and plain loops."""
 
 import numpy as np
 import pytest
@@ -6,15 +6,11 @@ from scipy import sparse
 
 from fedpriv.data.features import bag_of_words as bags
 from fedpriv.data.features.dataset import split_public
-from fedpriv.data.features.feature_scales import (
-    mean_magnitude,
-    rows_with_feature,
-    tf_idf_mass,
-    token_frequency,
-)
+from fedpriv.data.features.feature_counts import column_sums, mean_magnitude, rows_with_feature
 from fedpriv.data.features.reviews import WEIGHTS, Reviews, bag_of_words, sequences
 from fedpriv.data.features.word_rows import Texts, word_rows
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.mechanisms.side_information import frequency_multiplier, tf_idf_mass_multiplier
 
 TEXTS = ("the film the end", "a film", "", "zz zz zz a b the")
 
@@ -117,60 +113,19 @@ def test_tf_idf_and_unit_rows():
         bags.scale_columns(x, np.ones(2))
 
 
-COUNTS = sparse.csr_matrix(np.array([[286, 1, 2, 1], [288, 1, 1, 0]], np.float32))
-
-
-def test_token_frequency_is_the_papers():
-    """f = (count + 0.1) / N + 1e-10, multiplier = min(cap, max f / f) / division."""
-    got = token_frequency(COUNTS, source="private")
-    f = (np.array([574, 2, 3, 1]) + 0.1) / 2 + 1e-10
-    assert got.multiplier == pytest.approx(f[0] / f / 100, rel=1e-6)
-    assert got.multiplier.dtype == np.float32 and got.source == "private"
-    capped = token_frequency(COUNTS, source="public", cap=200.0, division=10.0).multiplier
-    assert capped == pytest.approx([0.1, 20, 574.1 / 3.1 / 10, 20], rel=1e-6)
-
-
-def test_tf_idf_mass_is_the_papers():
-    """10 (sum of count / 290 times log10(documents / df) + 1e-10), df 0 as 0.1, three ids 0.01."""
-    x = sparse.csr_matrix(np.array([[286, 1, 2, 1, 0, 7], [288, 1, 0, 1, 2, 0]], np.float32))
-    df = np.array([4, 4, 3, 2, 1, 0])
-    got = tf_idf_mass(x, df, 4, source="private").multiplier
-    log10 = np.log10
-    assert got[:3].tolist() == pytest.approx([0.01] * 3)
-    assert got[3:] == pytest.approx(
-        [20 / 290 * log10(2), 20 / 290 * log10(4), 70 / 290 * log10(40)], rel=1e-6
-    )
-    plain = tf_idf_mass(x, df, 4, source="public", reserved=0).multiplier
-    assert plain[0] == pytest.approx(1e-9)  # in every document: no mass, and not zero either
-    many = tf_idf_mass(x, df, 4, source="public", as_if_rows=200).multiplier
-    assert many[3:] == pytest.approx(100 * got[3:], rel=1e-5)
-    with pytest.raises(ValueError, match="4 documents"):
-        tf_idf_mass(x, df + 1, 4, source="public")
-
-
-def test_rows_with_feature():
-    counts = COUNTS.copy()
-    counts[0, 1] = 0  # a stored zero is no occurrence
-    frequency, documents = rows_with_feature(counts, COUNTS[:1])
+def test_what_is_counted_of_features():
+    counts = sparse.csr_matrix(np.array([[286, 1, 2, 1], [288, 1, 1, 0]], np.float32))
+    sums = column_sums(counts)
+    assert sums.tolist() == [574, 2, 3, 1] and sums.dtype == np.float64
+    stored = counts.copy()
+    stored[0, 1] = 0  # a stored zero is no occurrence
+    frequency, documents = rows_with_feature(stored, counts[:1])
     assert frequency.tolist() == [3, 2, 3, 2] and documents == 3
-
-
-def test_mean_magnitude():
     x = np.array([[1.0, -3.0, 0.0], [1.0, 1.0, 0.0]])
     for given in (x, sparse.csr_matrix(x)):
-        got = mean_magnitude(given, source="public", cap=50.0, division=1.0)
-        assert got.multiplier == pytest.approx([2, 1, 50])
-    with pytest.raises(ValueError, match="no magnitude"):
-        mean_magnitude(np.zeros((2, 2)), source="public")
-
-
-def test_side_information_refuses_nonsense():
+        assert mean_magnitude(given).tolist() == [1, 2, 0]
     with pytest.raises(ValueError, match="at least one row"):
-        token_frequency(COUNTS[:0], source="public")
-    with pytest.raises(ValueError, match="cap 0"):
-        token_frequency(COUNTS, source="public", cap=0)
-    with pytest.raises(ValueError, match="4 features"):
-        tf_idf_mass(COUNTS, np.ones(3), 9, source="public")
+        mean_magnitude(counts[:0])
 
 
 @pytest.fixture(scope="module")
@@ -305,10 +260,11 @@ def test_imdb_as_the_paper_has_it(imdb):
     totals = np.asarray(data.x_train.sum(axis=0)).reshape(-1)
     assert totals.sum() == 24_750 * 290
     assert totals.argmax() == 0  # the padding, as algorithms.md says of the reference
-    multiplier = token_frequency(data.x_train, source="private").multiplier
+    sums = column_sums(data.x_train)
+    multiplier = frequency_multiplier(sums, 24_750, division=100.0)
     assert multiplier.min() == multiplier[0] == pytest.approx(0.01)
     assert multiplier.max() <= 100
     frequency, documents = rows_with_feature(data.x_train, data.x_test)
-    mass = tf_idf_mass(data.x_train, frequency, documents, source="private").multiplier
+    mass = tf_idf_mass_multiplier(sums / 290, frequency, documents, reserved=bags.RESERVED)
     assert documents == 49_750 and (mass > 0).all()
     assert mass[:3].tolist() == pytest.approx([0.01] * 3)

@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedpriv.data.features.word_rows import Texts, WordRows, tokenise, word_rows
+from fedpriv.data.features.word_rows import Texts, WordRows, plain_words, word_rows
 from fedpriv.data.importers.amazon import load_amazon, read_amazon
 from fedpriv.data.importers.imdb import load_imdb, read_imdb
 from fedpriv.data.importers.sst2 import load_sst2, read_tsv
@@ -32,7 +32,7 @@ def own_cache(tmp_path, monkeypatch):
     ],
 )
 def test_words(text, words):
-    assert tokenise(text) == words
+    assert plain_words(text) == words
 
 
 def rows_as_words(rows):

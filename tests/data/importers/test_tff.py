@@ -260,7 +260,10 @@ _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_pr
         ),
         ([_META, _EXAMPLES], "has no examples"),
         ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', 'text')"], "not a blob"),
-        ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', x'0b')"], "wire type 3"),
+        (
+            [_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', x'0b')"],
+            "1 bytes are not",
+        ),
         (
             [_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', zeroblob(50000000))"],
             "too big",

@@ -1,6 +1,6 @@
 import pytest
 
-from fedpriv.data.importers.tokens import sentences, strip_html, tokenize
+from fedpriv.data.importers.tokens import sentences, strip_html, tff_tokens
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from fedpriv.data.importers.tokens import sentences, strip_html, tokenize
     ],
 )
 def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
-    assert tokenize(text) == tokens
+    assert tff_tokens(text) == tokens
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ and so the reference code of AdaDPS, divided by all words, out-of-vocabulary one
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -106,7 +108,7 @@ def select_roster(
     if not 1 <= num_users <= len(client_ids):
         raise ValueError(
             f"a roster of {num_users:,} users cannot be chosen from {len(client_ids):,}; "
-            "import it with a smaller one: `fedpriv data import FILE --users N`"
+            f"give a number from 1 to {len(client_ids):,}"
         )
     spec = RosterSpec(
         name="chosen", rule=select, size=num_users, seed=seed if select == "seeded" else None
@@ -167,13 +169,18 @@ def import_stackoverflow(
     with open_client_data(
         path, split_name=split_name, schema="stackoverflow", progress=progress
     ) as data:
+        if num_users > len(data.client_ids):
+            raise ValueError(
+                f"a roster of {num_users:,} users cannot be chosen from {len(data.client_ids):,}; "
+                f"{_smaller(Path(path), len(data.client_ids))}"
+            )
         roster = select_roster(data.client_ids, select, num_users, seed)
         outside = set(data.client_ids) - set(roster)
         if published_words is None and not outside:
             raise ValueError(
                 f"all {len(roster):,} users of {path} are on the roster, so nobody is left to take "
-                "a public vocabulary from: import it with fewer, `--users N`, or with "
-                "`--vocabulary published`"
+                f"a public vocabulary from; {_smaller(Path(path), len(roster))}, or give it a "
+                "`--name` and `--vocabulary published`"
             )
         if public_users is not None and public_users < len(outside):
             if public_users < 1 and published_words is None:
@@ -224,6 +231,17 @@ def import_stackoverflow(
                 published_word_counts=published_words,
                 published_tag_counts=published_tags,
             )
+
+
+def _smaller(path: Path, num_clients: int) -> str:
+    """Return how a file of so few users is imported, as a command that is taken as it stands."""
+    if num_clients < 2:
+        return "a corpus needs at least two users, one of them outside the roster"
+    num_users = 4 * num_clients // 5
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", path.name.split(".")[0]).strip("-_") or "tff"
+    options = ["--users", str(num_users), "--name", f"{stem}-{num_users}"]
+    command = shlex.join(["fedpriv", "data", "import", str(path), *options])
+    return f"take fewer, and give the corpus a name to run it by: `{command}`"
 
 
 def _declared(select: str, num_users: int, of: int, seed: int) -> str:

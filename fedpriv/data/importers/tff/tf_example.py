@@ -1,14 +1,13 @@
-"""Reads `tf.train.Example` from its bytes, with neither TensorFlow nor generated code.
+"""Reads `tf.train.Example` from its bytes: protocol buffers, with neither TensorFlow nor its code.
 
-An Example is a protocol-buffers message of four levels: `Example.features` (field 1) holds a map
-`Features.feature` (field 1) from a name to a `Feature`, which holds one of `bytes_list` (1),
-`float_list` (2) and `int64_list` (3), each with a repeated `value` (1), packed or not. The wire
-format is that of the protocol-buffers encoding specification. As there, a repeated map key and a
-changed `oneof` keep what came last, and fields nobody knows are skipped.
+The schema is TensorFlow's, said here in Python and kept in a pool of its own, so that TensorFlow
+may be loaded in the same process. Only the map of features is taken for what it is on the wire, a
+list of entries, which can be counted before any is looked at. Reading follows the specification of
+protocol buffers: a repeated key and a changed `oneof` keep what came last; a field that the schema
+does not have, or that comes as another wire type than its own, is skipped.
 
-The bytes come from a file somebody else wrote, so every length is checked against the message that
-holds it before a slice is taken, nothing recurses, and memory stays within a small multiple of
-the input's own size.
+The bytes come from a file somebody else wrote. Their number is limited before they are parsed;
+memory stays within 30 times it, whatever they are (a number of one byte becomes one of eight).
 
 >>> parse_example(bytes.fromhex("0a0d0a0b0a016112060a040a026869"))
 {'a': (b'hi',)}
@@ -16,9 +15,17 @@ the input's own size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    OneofDescriptorProto,
+)
+from google.protobuf.message import DecodeError
 
 FeatureValue = tuple[bytes, ...] | np.ndarray
 """What a feature holds: a tuple of bytes, or a float32 or int64 array of one dimension."""
@@ -26,8 +33,63 @@ FeatureValue = tuple[bytes, ...] | np.ndarray
 MAX_EXAMPLE_BYTES = 16 * 1024 * 1024
 MAX_FEATURES = 1024
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_KINDS = {1: "bytes", 2: "float", 3: "int64"}
+
+def _field(
+    name: str, number: int, kind: str, *, repeated: bool = False, oneof: int | None = None
+) -> FieldDescriptorProto:
+    """Return a field; its kind is a scalar type's name, or a message's with a dot before it."""
+    return FieldDescriptorProto(
+        name=name,
+        number=number,
+        label=FieldDescriptorProto.LABEL_REPEATED
+        if repeated
+        else FieldDescriptorProto.LABEL_OPTIONAL,
+        type=FieldDescriptorProto.TYPE_MESSAGE
+        if kind.startswith(".")
+        else FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}"),
+        type_name=kind if kind.startswith(".") else None,
+        oneof_index=oneof,
+    )
+
+
+def _list(name: str, kind: str) -> DescriptorProto:
+    return DescriptorProto(name=name, field=[_field("value", 1, kind, repeated=True)])
+
+
+def _example_class() -> Any:
+    """Return the message class of `tensorflow/core/example/{example,feature}.proto`."""
+    entry = DescriptorProto(
+        name="FeatureEntry",
+        field=[_field("key", 1, "string"), _field("value", 2, ".tensorflow.Feature")],
+    )
+    feature = DescriptorProto(
+        name="Feature",
+        field=[
+            _field("bytes_list", 1, ".tensorflow.BytesList", oneof=0),
+            _field("float_list", 2, ".tensorflow.FloatList", oneof=0),
+            _field("int64_list", 3, ".tensorflow.Int64List", oneof=0),
+        ],
+        oneof_decl=[OneofDescriptorProto(name="kind")],
+    )
+    features = DescriptorProto(
+        name="Features",
+        field=[_field("feature", 1, ".tensorflow.Features.FeatureEntry", repeated=True)],
+        nested_type=[entry],
+    )
+    example = DescriptorProto(name="Example", field=[_field("features", 1, ".tensorflow.Features")])
+    lists = [_list("BytesList", "bytes"), _list("FloatList", "float"), _list("Int64List", "int64")]
+    file = FileDescriptorProto(
+        name="tf_example.proto",
+        package="tensorflow",
+        syntax="proto3",
+        message_type=[*lists, feature, features, example],
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _example_class()
 
 
 def parse_example(data: bytes) -> dict[str, FeatureValue]:
@@ -41,8 +103,8 @@ def parse_example(data: bytes) -> dict[str, FeatureValue]:
         whose kind was never set is an empty tuple, as TensorFlow reads it.
 
     Raises:
-        ValueError: If the bytes are not a well-formed Example, say where, or if it is larger than
-            16 MiB or has more than 1,024 features.
+        ValueError: If the bytes are not a well-formed Example, or if it is larger than 16 MiB or
+            has more than 1,024 features.
     """
     if not isinstance(data, bytes):
         raise ValueError(f"a tf.train.Example is bytes, not {type(data).__name__}")
@@ -51,147 +113,30 @@ def parse_example(data: bytes) -> dict[str, FeatureValue]:
             f"a tf.train.Example of {len(data):,} bytes is over the limit of "
             f"{MAX_EXAMPLE_BYTES:,}; is this the right column?"
         )
-    features: dict[str, FeatureValue] = {}
-    num_entries = 0
-    for field, wire, start, end in _fields(data, 0, len(data)):
-        if field != 1:
-            continue
-        _want(wire, _LENGTH, "features", start)
-        for inner, inner_wire, inner_start, inner_end in _fields(data, start, end):
-            if inner != 1:
-                continue
-            _want(inner_wire, _LENGTH, "feature", inner_start)
-            num_entries += 1
-            if num_entries > MAX_FEATURES:
-                raise ValueError(f"a tf.train.Example with more than {MAX_FEATURES} features")
-            name, value = _map_entry(data, inner_start, inner_end)
-            features[name] = value
-    return features
+    try:
+        example = _Example.FromString(data)
+    except DecodeError as error:
+        raise ValueError(
+            f"{len(data):,} bytes are not a tf.train.Example ({error}): truncated, damaged or of "
+            "another format"
+        ) from None
+    entries = example.features.feature
+    if len(entries) > MAX_FEATURES:
+        raise ValueError(f"a tf.train.Example with more than {MAX_FEATURES} features")
+    example.DiscardUnknownFields()
+    return {entry.key: _value(entry.value) for entry in entries}
 
 
-def _map_entry(data: bytes, start: int, end: int) -> tuple[str, FeatureValue]:
-    """Return the name and value of one entry of the feature map."""
-    name = ""
-    value: FeatureValue = ()
-    for field, wire, first, last in _fields(data, start, end):
-        if field == 1:
-            _want(wire, _LENGTH, "feature name", first)
-            try:
-                name = data[first:last].decode("utf-8")
-            except UnicodeDecodeError:
-                raise ValueError(f"feature name at byte {first} is not UTF-8") from None
-        elif field == 2:
-            _want(wire, _LENGTH, "feature value", first)
-            value = _feature(data, first, last)
-    return name, value
-
-
-def _feature(data: bytes, start: int, end: int) -> FeatureValue:
-    """Return the list a Feature holds; the last kind set wins, lists of one kind are joined."""
-    kind = 0
-    pieces: list[tuple[int, int]] = []
-    for field, wire, first, last in _fields(data, start, end):
-        if field not in _KINDS:
-            continue
-        _want(wire, _LENGTH, f"{_KINDS[field]}_list", first)
-        if field != kind:
-            kind, pieces = field, []
-        pieces.append((first, last))
-    if kind == 1:
-        return tuple(item for piece in pieces for item in _bytes_list(data, *piece))
-    if kind == 2:
-        raw = b"".join(item for piece in pieces for item in _float_list(data, *piece))
-        return np.frombuffer(raw, "<f4").astype(np.float32)
-    if kind == 3:
-        numbers = [item for piece in pieces for item in _int64_list(data, *piece)]
-        return np.array(numbers, np.uint64).view(np.int64)
-    return ()
-
-
-def _bytes_list(data: bytes, start: int, end: int) -> Iterator[bytes]:
-    for field, wire, first, last in _fields(data, start, end):
-        if field == 1:
-            _want(wire, _LENGTH, "bytes_list.value", first)
-            yield data[first:last]
-
-
-def _float_list(data: bytes, start: int, end: int) -> Iterator[bytes]:
-    for field, wire, first, last in _fields(data, start, end):
-        if field != 1:
-            continue
-        if wire == _LENGTH:
-            if (last - first) % 4:
-                raise ValueError(
-                    f"packed float_list at byte {first} has {last - first} bytes, no multiple of 4"
-                )
-        else:
-            _want(wire, _FIXED32, "float_list.value", first)
-        yield data[first:last]
-
-
-def _int64_list(data: bytes, start: int, end: int) -> Iterator[int]:
-    for field, wire, first, last in _fields(data, start, end):
-        if field != 1:
-            continue
-        if wire == _LENGTH:
-            position = first
-            while position < last:
-                number, position = _varint(data, position, last)
-                yield number
-        else:
-            _want(wire, _VARINT, "int64_list.value", first)
-            yield _varint(data, first, last)[0]
-
-
-def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (field number, wire type, first byte, one past the last byte) of each field."""
-    position = start
-    while position < end:
-        at = position
-        tag, position = _varint(data, position, end)
-        field, wire = tag >> 3, tag & 7
-        if not 1 <= field < 1 << 29:
-            raise ValueError(f"field number {field} at byte {at} is not one a message can have")
-        first = position
-        if wire == _LENGTH:
-            length, first = _varint(data, position, end)
-            position = first + length
-        elif wire == _VARINT:
-            _, position = _varint(data, position, end)
-        elif wire == _FIXED32:
-            position += 4
-        elif wire == _FIXED64:
-            position += 8
-        else:
-            raise ValueError(f"wire type {wire} at byte {at} is not one tf.train.Example uses")
-        if position > end:
-            raise ValueError(
-                f"field {field} at byte {at} wants {position - first:,} bytes, "
-                f"but its message has {end - first:,} left: truncated or not a tf.train.Example"
-            )
-        yield field, wire, first, position
-
-
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the unsigned 64-bit number at a position and the position after it."""
-    if position < end and data[position] < 0x80:  # nearly every number of an Example is this short
-        return data[position], position + 1
-    number = shift = 0
-    at = position
-    while position < end:
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if number >= 1 << 64:
-                raise ValueError(f"number at byte {at} does not fit in 64 bits")
-            return number, position
-        shift += 7
-        if shift > 63:
-            raise ValueError(f"number at byte {at} is longer than 10 bytes")
-    raise ValueError(f"number at byte {at} is cut off: truncated or not a tf.train.Example")
-
-
-def _want(wire: int, expected: int, what: str, at: int) -> None:
-    if wire != expected:
-        raise ValueError(f"{what} at byte {at} has wire type {wire}, not {expected}")
+def _value(feature: Any) -> FeatureValue:
+    kind = feature.WhichOneof("kind")
+    if kind is None:
+        return ()
+    values = getattr(feature, kind).value
+    if kind == "bytes_list":
+        return tuple(values)
+    if kind == "int64_list":
+        return np.fromiter(values, np.int64, len(values))
+    # Written out again, a list of floats ends with their bytes; one float at a time is far slower.
+    packed = feature.float_list.SerializeToString()
+    raw = packed[len(packed) - 4 * len(values) :]
+    return np.frombuffer(raw, "<f4").astype(np.float32)

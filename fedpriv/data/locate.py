@@ -108,7 +108,12 @@ def resolve_corpus(
 
 
 def find(name: str) -> Iterator[Found]:
-    """Yield what there is under a name in the cache and the data folders, best first."""
+    """Yield what there is under a name in the cache and the data folders, best first.
+
+    What cannot be a name (a path, a pattern) finds nothing.
+    """
+    if not _NAME.fullmatch(name):
+        return
     cache = cache_dir()
     raws = [
         Found(name=name, path=folder / place, prepared=False, where=where)
@@ -132,7 +137,7 @@ def _resolve_wish(wish: str, asked: str, progress: Progress | None) -> Corpus:
         return _open(path, progress)
     if wish == SYNTHETIC:
         return cached_synthetic(progress=progress)
-    if _NAME.fullmatch(wish) and (corpus := _by_name(wish, progress)) is not None:
+    if (corpus := _by_name(wish, progress)) is not None:
         return corpus
     if wish in NAMES:
         raise ValueError(

@@ -1,0 +1,78 @@
+"""What a number may be: of a type, finite, in its range; said in one place for everybody."""
+
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
+def test_any_real_number_comes_out_as_a_builtin_float(value):
+    for made in (finite_float("x", value), positive_float("x", value)):
+        assert type(made) is float and made == 2.0
+
+
+@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
+def test_any_whole_number_comes_out_as_a_builtin_int(value):
+    made = positive_int("x", value)
+    assert type(made) is int and made == 2
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "2", None, 1j, Decimal(2), [2.0], np.ones(1)])
+def test_what_is_no_number_is_refused_by_name(value):
+    for make in (finite_float, positive_float, positive_int, probability):
+        with pytest.raises(
+            ValueError, match=rf"^x {re.escape(repr(value))} is not a (whole )?number"
+        ):
+            make("x", value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, np.float32("nan")])
+def test_what_is_not_finite_is_refused(value):
+    for make in (finite_float, positive_float, probability):
+        with pytest.raises(ValueError, match=r"^x -?(nan|inf) is not finite"):
+            make("x", value)
+
+
+@pytest.mark.parametrize("value", [2.0, np.float64(2), 2.5])
+def test_a_float_is_no_whole_number(value):
+    with pytest.raises(ValueError, match="is not a whole number; give one such as 20"):
+        positive_int("x", value)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "inside", "outside"),
+    [
+        (Range.ABOVE_ZERO, [5e-324, 1e300], [0.0, -0.0, -1.0]),
+        (Range.AT_LEAST_ZERO, [0.0, 1e300], [-5e-324]),
+        (Range.AT_LEAST_ONE, [1.0, 1e300], [0.0, math.nextafter(1.0, 0.0)]),
+        (Range.FRACTION, [0.0, math.nextafter(1.0, 0.0)], [-5e-324, 1.0]),
+        (Range.BETWEEN, [5e-324, math.nextafter(1.0, 0.0)], [0.0, 1.0]),
+    ],
+)
+def test_the_edges_of_each_range(allowed, inside, outside):
+    for value in inside:
+        assert finite_float("x", value, allowed) == value
+    for value in outside:
+        with pytest.raises(ValueError, match=rf"^x {value} {allowed.value}$"):
+            finite_float("x", value, allowed)
+    assert not allowed.holds(math.nan)
+    with pytest.raises(ValueError, match=rf"^x nan is not finite; it {allowed.value}$"):
+        finite_float("x", math.nan, allowed)
+
+
+def test_every_range_is_tried_above():
+    assert len(Range) == 5
+
+
+def test_the_short_names_are_their_ranges():
+    for make, value in ((positive_float, 0.0), (positive_int, 0), (probability, 0.0)):
+        with pytest.raises(ValueError, match=r"^x 0(\.0)? must be (above 0|at least 1)$"):
+            make("x", value)
+    with pytest.raises(ValueError, match=r"^x 1\.0 must be below 1; a failure chance"):
+        probability("x", 1)
