@@ -8,6 +8,7 @@ import typer
 
 from fedpriv.cli import data, privacy, reproduce, results, run
 from fedpriv.cli.output import fail
+from fedpriv.training.stopping import interruptible
 
 app = typer.Typer(
     name="fedpriv",
@@ -28,7 +29,8 @@ app.add_typer(data.app, name="data")
 def main() -> None:
     """Run the command line; errors of the user's are one clear line, not a traceback."""
     try:
-        app()
+        with interruptible():
+            app()
     except (ValueError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:

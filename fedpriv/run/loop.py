@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from fedpriv.run.folder import RunFolder
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.round import Round, ServerState
+from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.tree import Params
 
 
@@ -144,7 +145,7 @@ def rounds(
     folder: RunFolder | None = None,
     state: ServerState | None = None,
     eval_every: int = 10,
-) -> Iterator[tuple[RoundRecord, ServerState]]:
+) -> Generator[tuple[RoundRecord, ServerState], None, None]:
     """Run a plan to its end and yield every released round.
 
     Args:
@@ -160,11 +161,15 @@ def rounds(
           its noise are drawn.
         * A lost attempt has used up one of the plan's `num_rounds` charges; the next attempt has
           a new cohort and new noise. ε never exceeds the plan's.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
+            released is kept, and no user's contribution is left out because of it.
     """
     ledger = folder.ledger if folder is not None else _Unrecorded(components)
     if state is None:
         state = first_state(components, root)
-    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+    with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
         yield from _rounds(components, backend, root, ledger, folder, state, eval_every, beside)
 
 
@@ -185,6 +190,7 @@ def _rounds(
             plan.epsilon(count)
     free_memory()
     while plan.affords(ledger.charges):
+        stop_if_asked()
         started = time.perf_counter()
         round_num = state.round_num + 1
         attempt = ledger.attempts(round_num) + 1

@@ -33,6 +33,7 @@ from fedpriv.run.folder import RunFolder, read_document, read_lines
 from fedpriv.run.loop import RoundRecord, first_state, released_params, rounds
 from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.training.round import ServerState
+from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
 
 AnyComponents = Components | CentralComponents
@@ -206,20 +207,23 @@ class PreparedRun:
         """
         state, record = self.state, None
         with (
+            interruptible(),
             closing(self.folder),
             closing(self.make_backend(self.experiment, self.components)) as backend,
         ):
             engine = backend.describe()
             self.folder.note_engine(engine, first_round=state.round_num + 1)
-            for record, state in rounds(  # noqa: B007 - the last of both is what is summarised
+            played = rounds(
                 self.components,
                 backend,
                 self.root,
                 folder=self.folder,
                 state=self.state,
                 eval_every=self.experiment.eval_every,
-            ):
-                on_round(record)
+            )
+            with closing(played):
+                for record, state in played:  # noqa: B007 - the last of both is summarised
+                    on_round(record)
         summary = {**self._summary(state, record), "engine": engine}
         self.folder.summarise(summary)
         return summary

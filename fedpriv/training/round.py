@@ -25,6 +25,7 @@ from fedpriv.training.local.trainer import LocalTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
 from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.stopping import stop_if_asked
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
@@ -71,6 +72,10 @@ def partial_sum(
         * Each user moves the sum by at most `bound.l2_bound` (l2), however many examples it has.
         * A user whose training raises or whose update is not finite or not of the params' shapes
           contributes zero, alone: nobody can stop a round or change another's contribution.
+
+    Raises:
+        KeyboardInterrupt: If the run was interrupted, however that came to light: it is never taken
+            for a user's failure.
     """
     if isinstance(trainer, CentralSum):
         return trainer.partial_sum(params=params, bound=bound, cohort=user_ids, key=key)
@@ -83,6 +88,7 @@ def partial_sum(
     running = RunningSum(params, bound.granularity)
     failed = 0
     for user_id in user_ids:
+        stop_if_asked()
         try:
             raw = trainer.train(params, data.examples(user_id), key.fold(user_id))
             update, factor = scaled(bound, tree.check_like(params, raw))

@@ -28,6 +28,7 @@ from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ModuleTrainer, one_thread
 from fedpriv.training.local.padded_users import Kind, PaddedUsers, Work
 from fedpriv.training.local.users_at_once import random_layer
+from fedpriv.training.stopping import end_if_interrupted
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,6 +148,7 @@ class VectorisedTrainer:
         try:
             local, well = self._together(start, works)
         except Exception as error:
+            end_if_interrupted(error)
             if len(works) > 1:
                 # Somebody raises. Nobody else is to pay for it: each in a chunk of its own.
                 _LOG.debug("%d users are trained apart", len(works), exc_info=True)
