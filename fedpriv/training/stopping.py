@@ -129,7 +129,7 @@ def _let_go(who: str) -> None:
         return
     _holders.remove(who)
     if not _holders:
-        # A generator that is forgotten may be closed by any thread: then whoever holds next does it.
+        # A forgotten generator may be closed by any thread; then whoever holds next does it.
         if signal.SIGINT in _before and _in_main_thread():
             signal.signal(signal.SIGINT, _before[signal.SIGINT])
             del _before[signal.SIGINT]

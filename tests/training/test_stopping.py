@@ -1,4 +1,4 @@
-"""An interrupt that a library drops or disguises still ends the run, and costs nobody their data."""
+"""An interrupt that a library drops or disguises still ends the run, and costs no user its data."""
 
 import os
 import random
@@ -139,7 +139,7 @@ class TestInterruptible:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
             with pytest.raises(ValueError, match="own"), stopping.interruptible():
-                raise ValueError("own")
+                raise ValueError("own")  # noqa: B904 - its context is what this is about
 
     def test_in_another_thread_nothing_is_installed(self, default_sigint):
         answers = []
