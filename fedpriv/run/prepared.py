@@ -26,12 +26,14 @@ from fedpriv.experiments.experiment import (
     make_trainer,
 )
 from fedpriv.experiments.options import Option
+from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder, read_document, read_lines
 from fedpriv.run.loop import RoundRecord, first_state, released_params, rounds
 from fedpriv.tasks.tasks import TagPrediction
+from fedpriv.tasks.trial import try_central_task, try_task
 from fedpriv.training.round import ServerState
 from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
@@ -288,6 +290,26 @@ def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyCom
     return build_central(experiment)
 
 
+def _built(experiment: AnyExperiment, reference: str, corpus: Corpus | None) -> AnyComponents:
+    with own_code(f"while the task of {reference} was made"):
+        return build_components(experiment, corpus)
+
+
+def _tried(components: AnyComponents, root: Key) -> ServerState:
+    """Return the state before round 1, of a task that was tried on its params."""
+    said = (
+        "while the task was tried on examples of no rostered user, before anything was charged; if "
+        "it is right and takes no such examples, give it a synthetic_batch of some that it takes"
+    )
+    with own_code(said, refusals=False):
+        state = first_state(components, root)
+        if isinstance(components, CentralComponents):
+            try_central_task(components.task, state.params)
+        else:
+            try_task(components.task, components.trainer, state.params)
+    return state
+
+
 def start_run(
     experiment: AnyExperiment,
     reference: str,
@@ -315,14 +337,17 @@ def start_run(
         ValueError: If the options do not fit together, the backend cannot carry this task, a
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
+        Exception: What the experiment's own code raises, also where its task is tried once on
+            examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
-    components = build_components(experiment, corpus)
+    components = _built(experiment, reference, corpus)
     _refuse_early(make_backend, experiment, components)
     if secure:
         side = components.side_information
         known = side and {"source": side.source}
         refuse_private_knowledge(components.plan.unit, components.task.describe(), known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
+    state = _tried(components, root)
     folder = RunFolder.create(
         out,
         experiment=experiment,
@@ -337,7 +362,7 @@ def start_run(
         experiment=experiment,
         components=components,
         folder=folder,
-        state=first_state(components, root),
+        state=state,
         root=root,
         make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
@@ -359,7 +384,7 @@ def resume_run(
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    components = build_components(experiment, _open_corpus(corpus_path))
+    components = _built(experiment, document["reference"], _open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)
     folder = RunFolder.open(path, keep_last=keep_last)
     if components.plan != folder.ledger.plan:
@@ -372,8 +397,8 @@ def resume_run(
     try:
         if isinstance(components, CentralComponents):
             folder.check_data(components.task)
-        state = folder.resume(first_state(components, root))
-    except ValueError:
+        state = folder.resume(_tried(components, root))
+    except Exception:
         folder.close()
         raise
     return PreparedRun(
