@@ -5,6 +5,7 @@ There are no callbacks that change what happens. Progress bars, plots and report
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Generator, Iterator
@@ -21,6 +22,7 @@ from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.failures import mostly_failed
 from fedpriv.training.round import Round, ServerState
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.tree import Params
@@ -83,6 +85,7 @@ class RoundRecord:
     diagnostics: Diagnostics | None
 
 
+_LOG = logging.getLogger(__name__)
 # Rounds of a run that state an ε, besides its last: enough to draw its curve.
 _MOST_ACCOUNTED = 20
 
@@ -189,6 +192,7 @@ def _rounds(
         if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
             plan.epsilon(count)
     free_memory()
+    warned = False
     while plan.affords(ledger.charges):
         stop_if_asked()
         started = time.perf_counter()
@@ -214,6 +218,16 @@ def _rounds(
             attempt=attempt,
         )
         num_failed = total.num_failed
+        if simulated and not warned and mostly_failed(num_failed, len(cohort)):
+            warned = True
+            _LOG.warning(
+                "round %d: %d of %d drawn %ss failed and contribute zero; what this run learns is "
+                "mostly noise",
+                round_num,
+                num_failed,
+                len(cohort),
+                plan.unit,
+            )
         state = components.round.next(state, total, drawing.result(), context)
         del total, drawing
         if folder is not None:

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from fedpriv.backends import Backend, SerialBackend
@@ -28,10 +27,11 @@ from fedpriv.experiments.experiment import (
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
+from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder, read_document, read_lines
-from fedpriv.run.loop import RoundRecord, first_state, released_params, rounds
+from fedpriv.run.folder import RunFolder, read_document
+from fedpriv.run.loop import RoundRecord, first_state, rounds
+from fedpriv.run.summary import summary_of
 from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.tasks.trial import try_central_task, try_task
 from fedpriv.training.round import ServerState
@@ -226,54 +226,11 @@ class PreparedRun:
             with closing(played):
                 for record, state in played:  # noqa: B007 - the last of both is summarised
                     on_round(record)
-        summary = {**self._summary(state, record), "engine": engine}
+        name = self.experiment.name
+        summary = summary_of(name, self.components, self.folder, state, record)
+        summary["engine"] = engine
         self.folder.summarise(summary)
         return summary
-
-    def _summary(self, state: ServerState, record: RoundRecord | None) -> dict[str, Any]:
-        plan, path = self.components.plan, self.folder.path
-        spent = plan.epsilon(self.ledger.charges)
-        seconds = [line["seconds"] for line in read_lines(path, "diagnostics")]
-        corpus = self.folder.document["corpus"]
-        return {
-            "experiment": self.experiment.name,
-            **self._figures(state, record),
-            "majority_class_accuracy": corpus.get("majority_class_accuracy"),
-            "epsilon": spent.value if plan.is_private else None,
-            "epsilon_rdp": spent.rdp if plan.is_private else None,
-            KEY: list(coverage_of(self.folder.document).not_covered),
-            "delta": spent.delta,
-            "relation": plan.relation.value,
-            "unit": plan.unit,
-            "accountant": spent.accountant,
-            "mode": self.ledger.mode,
-            "noise_multiplier": plan.noise_multiplier,
-            "rounds": state.round_num,
-            "charges": self.ledger.charges,
-            "users": plan.num_users,
-            "seconds_per_round": median(seconds) if seconds else None,
-            "corpus": corpus["name"],
-            "roster": corpus.get("roster"),
-            "synthetic": self.synthetic,
-            "run_dir": str(path),
-        }
-
-    def _figures(self, state: ServerState, record: RoundRecord | None) -> dict[str, float | None]:
-        """Return what the last round measured; measured anew if nothing was left to run."""
-        if record is None:
-            measure, params = self.components.task.evaluate, released_params(state)
-            public = measure(params, public=True)
-            seen = measure(params, public=False) if self.ledger.mode == "simulation" else None
-            shown = public and public.accuracy, public and public.recall_at_5
-        else:
-            seen, released = record.diagnostics, record.released
-            shown = released.accuracy_public, released.recall_at_5_public
-        return {
-            "accuracy": seen and seen.accuracy,
-            "recall_at_5": seen and seen.recall_at_5,
-            "accuracy_public": shown[0],
-            "recall_at_5_public": shown[1],
-        }
 
 
 def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyComponents:
@@ -298,8 +255,8 @@ def _built(experiment: AnyExperiment, reference: str, corpus: Corpus | None) -> 
 def _tried(components: AnyComponents, root: Key) -> ServerState:
     """Return the state before round 1, of a task that was tried on its params."""
     said = (
-        "while the task was tried on examples of no rostered user, before anything was charged; if "
-        "it is right and takes no such examples, give it a synthetic_batch of some that it takes"
+        "while the task was tried on public or synthetic examples, before anything was charged; if "
+        "its model takes no such examples, give the task a synthetic_batch of some that it takes"
     )
     with own_code(said, refusals=False):
         state = first_state(components, root)

@@ -50,7 +50,6 @@ from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.round import UserData
 from fedpriv.tree import Params
 
-
 #: Examples that a task is tried on.
 _TRIED = 2
 

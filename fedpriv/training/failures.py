@@ -50,3 +50,8 @@ def contributes_zero(error: BaseException) -> None:
         failures.count += 1
     _LOG.warning("a user contributes zero: %s", type(error).__name__)
     _LOG.debug("why it does", exc_info=error)
+
+
+def mostly_failed(num_failed: int, cohort_size: int) -> bool:
+    """Return whether more than half of a cohort contributed zero."""
+    return 2 * num_failed > cohort_size
