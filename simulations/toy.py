@@ -28,6 +28,7 @@ from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
+from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
@@ -182,7 +183,8 @@ def _sampler(
 def _spent() -> str:
     spent = plan(METHODS["AdaDPS"]).epsilon(METHODS["AdaDPS"].steps)
     return (
-        f"ε = {spent.value:.2f} at δ = {spent.delta:g} ({spent.relation.value}, per {spent.unit},\n"
+        f"ε = {rounded_up(spent.value, 2):.2f} at δ = {spent.delta:g} "
+        f"({spent.relation.value}, per {spent.unit},\n"
         f"{spent.accountant}, simulated, if batches were Poisson)"
     )
 

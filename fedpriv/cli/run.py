@@ -21,6 +21,7 @@ from fedpriv.report.page import write_report
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
+    from fedpriv.experiments.base_options import BaseOptions
     from fedpriv.experiments.options import Option
     from fedpriv.run.prepared import BackendFactory
 
@@ -41,14 +42,20 @@ def list_experiments(
     if as_json:
         print_json(
             [
-                {"name": n, "description": e.description, "carriers": e.backends}
-                for n, e in found.items()
+                {
+                    "name": name,
+                    "description": experiment.description,
+                    "privacy": _asked_for(experiment),
+                    "carriers": experiment.backends,
+                }
+                for name, experiment in found.items()
             ]
         )
         return
-    table = Table("experiment", "what it is", "backends", box=None, header_style="bold")
+    table = Table("experiment", "what it is", "privacy", "backends", box=None, header_style="bold")
     for name, experiment in found.items():
-        table.add_row(name, experiment.description, ", ".join(experiment.backends))
+        backends = ", ".join(experiment.backends)
+        table.add_row(name, experiment.description, _asked_for(experiment), backends)
     console.print(table)
 
 
@@ -126,6 +133,7 @@ def run_command(
     from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.experiments.central import CentralExperiment
     from fedpriv.experiments.experiment import tag_prediction
+    from fedpriv.experiments.task_factory import takes_corpus
     from fedpriv.run.folder import read_document
     from fedpriv.run.prepared import resume_run, start_run
 
@@ -167,9 +175,10 @@ def run_command(
                 raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
             chosen = chosen.with_options(options)
             found = None
-            if corpus is not None and isinstance(chosen, CentralExperiment):
+            central = isinstance(chosen, CentralExperiment)
+            if corpus is not None and (central or not takes_corpus(chosen.task)):
                 raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
-            if chosen.task is tag_prediction:
+            if chosen.task is tag_prediction or corpus is not None:
                 found = resolve_corpus(corpus, allow_synthetic=True, progress=import_progress())
                 if found.synthetic and not as_json:
                     why = "" if corpus else "No real corpus was found: "
@@ -195,6 +204,16 @@ def run_command(
         print_json(summary)
     else:
         print_summary(summary, covers, report)
+
+
+def _asked_for(experiment: BaseOptions) -> str:
+    """Return how much privacy an experiment asks for as it is; what it gets, its plan says."""
+    if experiment.noise == "none":
+        return "none"
+    if experiment.noise_multiplier is None:
+        target = experiment.target_epsilon
+        return "to be chosen" if target is None else f"target ε {target:g}"
+    return f"noise multiplier {experiment.noise_multiplier:g}"
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,8 @@ from rich.progress import (
 )
 
 from fedpriv.cli.output import console, errors
-from fedpriv.privacy.accounting import Epsilon, rounded_up
+from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
-from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 
 # torch takes seconds to import; who calls this has loaded it.
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ def import_progress() -> Callable[[int, int], None]:
 def follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
     """Run to the end below what is promised and behind a progress bar; return the summary."""
     if not quiet:
-        print_head(prepared, covers)
+        _print_head(prepared, covers)
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -77,47 +75,27 @@ def follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str,
         return prepared.run(on_round=show)
 
 
-def print_head(prepared: PreparedRun, covers: Coverage) -> None:
-    """Say before the first round what is run, what its plan promises, and what to beware of."""
-    plan, experiment = prepared.components.plan, prepared.experiment
-    turn = "step" if plan.unit == "example" else "round"
-    affordable = plan.affordable_rounds
-    promised = covers.explained(plan.epsilon(affordable))
-    lines = [f"[bold]{escape(experiment.name)}[/]: {escape(experiment.description)}"]
-    said = _in_words(promised, prepared.ledger.mode)
-    lines.append(escape(f"plan: {said} after {affordable:,} {turn}s"))
-    cautions = []
-    if plan.is_private and promised.value > NO_MEANINGFUL_PROTECTION_ABOVE:
-        cautions.append(
-            f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}; read the "
-            "run as a comparison of methods, not as a safeguard"
-        )
-    if plan.is_private:
-        cautions += plan.warnings
-    if affordable < plan.num_rounds:
-        cautions.append(
-            f"the target ε of {plan.target_epsilon:g} pays for {affordable:,} of the "
-            f"{plan.num_rounds:,} planned {turn}s, and the run stops there"
-        )
-    if covers.mark:
-        cautions.append(f"ε {covers.mark}")
-    lines += [f"[yellow]{escape(caution)}[/]" for caution in cautions]
-    for line in lines:
-        errors.print(line, highlight=False, soft_wrap=True)
+def _print_head(prepared: PreparedRun, covers: Coverage) -> None:
+    from fedpriv.run.announcement import announcement
 
-
-def _in_words(promised: Epsilon, mode: str) -> str:
-    if math.isinf(promised.value):
-        return f"no privacy (ε = ∞): {promised.reason}"
-    return (
-        f"ε = {rounded_up(promised.value, 3):.3f} at δ = {promised.delta:.2e} "
-        f"({promised.unit}-level, {promised.relation.value}, {promised.accountant}, "
-        f"{mode})"
+    experiment = prepared.experiment
+    head = announcement(
+        experiment.name,
+        experiment.description,
+        prepared.components.plan,
+        mode=prepared.ledger.mode,
+        covers=covers,
     )
+    for line in (head.title, head.promise):
+        errors.print(escape(line), highlight=False, soft_wrap=True)
+    for caution in head.cautions:
+        errors.print(f"[yellow]{escape(caution)}[/]", highlight=False, soft_wrap=True)
 
 
 def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:
     """Print the figures of a finished run, one a line."""
+    from fedpriv.run.announcement import early_end
+
     epsilon = summary["epsilon"]
     said = covers.beside(
         f"no privacy (ε = ∞): {covers.reason}"
@@ -145,7 +123,8 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     seconds = summary["seconds_per_round"]
     digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
     took = f" at {seconds:{digits}} s" if seconds else ""
-    rows[f"{turn}s"] = f"{summary['rounds']}{took}{_missing(summary)}"
+    why = early_end(summary)
+    rows[f"{turn}s"] = f"{summary['rounds']}{took}" + (f"; {why}" if why else "")
     if summary["rounds_mostly_failed"]:
         rows["FAILURES"] = (
             f"in {summary['rounds_mostly_failed']} recorded {turn}s more than half of the drawn "
@@ -155,15 +134,3 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     rows["report"] = str(report)
     for label, value in rows.items():  # no table: it would cut long paths short
         console.print(f"{label:<12}{value}", soft_wrap=True, markup=False, highlight=False)
-
-
-def _missing(summary: dict[str, Any]) -> str:
-    """Return how many rounds were planned and why there are fewer; nothing where there are not."""
-    planned = f"; {summary['rounds_planned']} were planned"
-    match summary["stopped_early"]:
-        case "target-epsilon":
-            target = f"{summary['target_epsilon']:g}"
-            return f"{planned}, and one more would exceed the target ε of {target}"
-        case "lost-attempts":
-            return f"{planned}, and interrupted attempts used up the others' charges"
-    return ""

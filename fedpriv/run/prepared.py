@@ -26,6 +26,7 @@ from fedpriv.experiments.experiment import (
 )
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
@@ -157,7 +158,7 @@ def open_worker_context(
     experiment = load_experiment(reference).with_options(options)
     if isinstance(experiment, CentralExperiment):
         raise ValueError(f"{reference} is centralised; workers train users")
-    task = experiment.task(experiment, _open_corpus(corpus_path))
+    task = make_task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return WorkerContext(
         trainer=make_trainer(experiment, task, side, device),

@@ -144,7 +144,7 @@ class TestHead:
     def test_without_noise(self, fedpriv, tmp_path):
         arguments = ["--noise", "none", "--out", tmp_path / "run"]
         _, _, err = fedpriv(GOOD.replace("noise_multiplier=1.0,", ""), *arguments)
-        assert "plan: no privacy (ε = ∞): no noise is added after 3 rounds" in err
+        assert "plan: no privacy (ε = ∞): no noise is added\n" in err
 
     def test_no_meaningful_protection_is_said_at_the_top(self, fedpriv, tmp_path):
         arguments = ["--noise-multiplier", "0.2", "--delta", "0.1", "--out", tmp_path / "run"]
@@ -159,3 +159,46 @@ def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
     assert "drawn users failed and contribute zero" in caplog.text
     assert "in 3 recorded rounds more than half of the drawn users failed" in out
     assert "Most users failed in 3 rounds" in (tmp_path / "run" / "report.html").read_text()
+
+
+class TestOptionsOfTags:
+    """Red before: each of them was taken and changed nothing, without a word."""
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            (["--users", "4"], "users 4: the task of own has 10 users whatever this option says"),
+            (["--roster", "some"], "roster 'some': the task of own has the roster 'all'"),
+            (["--corpus", "CORPUS"], "brings its own data; leave --corpus"),
+            (["-s", "users=4"], "users 4: "),
+        ],
+    )
+    def test_what_an_own_task_does_not_follow_is_refused(
+        self, fedpriv, tmp_path, tiny_corpus, option, said
+    ):
+        option = [str(tiny_corpus.directory) if o == "CORPUS" else o for o in option]
+        status, _, err = fedpriv(GOOD, *option, "--out", tmp_path / "run")
+        assert status == 2 and said in err and err.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+
+    def test_a_task_function_may_do_without_the_corpus(self, fedpriv, tmp_path, tiny_corpus):
+        source = GOOD.replace("def task(experiment, corpus)", "def task(experiment)")
+        assert fedpriv(source, "--out", tmp_path / "run")[0] == 0
+        given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "other"]
+        assert "leave --corpus" in fedpriv(source, *given)[2]
+
+    def test_a_task_that_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
+        source = GOOD.replace("range(10)", "range(experiment.users or 10)")
+        assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
+        plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
+        assert plan["num_users"] == 7
+        reads = GOOD.replace("range(10)", "corpus.view(experiment.roster).roster[:9]").replace(
+            "n / 9", "len(n) / 9"
+        )
+        reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")
+        given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "nine"]
+        status, _, err = fedpriv(reads, *given)
+        assert status == 0, err
+        document = json.loads((tmp_path / "nine" / "experiment.json").read_text())
+        assert document["plan"]["num_users"] == 9
+        assert document["corpus"]["path"] == str(tiny_corpus.directory.resolve())

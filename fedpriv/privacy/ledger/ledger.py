@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.accounting import Epsilon, rounded_up
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
 from fedpriv.privacy.ledger.state import Charge, LedgerState, Release, mode_name
 from fedpriv.privacy.plan import Plan
@@ -150,12 +150,13 @@ class Ledger:
         plan = state.plan
         if not plan.affords(len(state.charges)):
             spent = len(state.charges)
-            why = (
-                f"all {plan.num_rounds} charges are spent"
-                if spent >= plan.num_rounds
-                else f"charge {spent + 1} would take ε to {plan.epsilon(spent + 1).value:.4f}, "
-                f"above the target {plan.target_epsilon:g}"
-            )
+            why = f"all {plan.num_rounds} charges are spent"
+            if spent < plan.num_rounds:
+                after = rounded_up(plan.epsilon(spent + 1).value, 4)
+                why = (
+                    f"charge {spent + 1} would take ε to {after:.4f}, above the target "
+                    f"{plan.target_epsilon:g}"
+                )
             raise BudgetSpentError(
                 f"round {round_num} is not started: {why}; a further round needs a new plan"
             )
