@@ -25,8 +25,10 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
+from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
+from fedpriv.run.announcement import announcement, early_end
 from fedpriv.run.loop import RoundRecord
 from fedpriv.run.prepared import PreparedRun, federated, resume_run, start_run
 
@@ -39,9 +41,16 @@ def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
     _show_log()
     prepared = _open_run(context.run_config)
-    mark = coverage_of(prepared.folder.document).mark
-    if mark:
-        _LOG.warning("the epsilon of every round %s", mark)
+    head = announcement(
+        prepared.experiment.name,
+        prepared.experiment.description,
+        prepared.components.plan,
+        mode=prepared.ledger.mode,
+        covers=coverage_of(prepared.folder.document),
+    )
+    _LOG.info("%s; %s", head.title, head.promise)
+    for caution in head.cautions:
+        _LOG.warning("%s", caution)
     _, components = federated(prepared.experiment, prepared.components)
     strategy = UserLevelStrategy(
         roster=components.task.roster,
@@ -53,6 +62,8 @@ def main(grid: Grid, context: Context) -> None:
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(_report)
 
     summary = strategy.start(grid, loop)
+    if why := early_end(summary):
+        _LOG.warning("%d rounds; %s", summary["rounds"], why)
     _LOG.info("run folder: %s", summary["run_dir"])
     _LOG.info("report: %s", write_report(prepared.folder.path))
 
@@ -85,7 +96,7 @@ def _report(record: RoundRecord) -> None:
     _LOG.info(
         "round %d: epsilon %s, accuracy on public users %s",
         released.round_num,
-        "-" if released.epsilon is None else f"{released.epsilon:.3f}",
+        "-" if released.epsilon is None else f"{rounded_up(released.epsilon, 3):.3f}",
         "-" if released.accuracy_public is None else f"{released.accuracy_public:.4f}",
     )
 

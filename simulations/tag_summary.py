@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
+from fedpriv.privacy.accounting import rounded_up_to
 from simulations.tag_grid import METHODS, SETTINGS, TUNING_SEED
 
 INPUTS = {"tff": "TFF inputs", "unit-norm": "unit-norm inputs"}
@@ -73,7 +74,8 @@ def statement(results: Sequence[dict[str, Any]], setting: str) -> str:
     if one is None:
         return "not run"
     return (
-        f"ε = {one['epsilon']:.4g} by {one['accountant']} (RDP: {one['epsilon_rdp']:.4g}) at "
+        f"ε = {rounded_up_to(one['epsilon'], 4):.4g} by {one['accountant']} "
+        f"(RDP: {rounded_up_to(one['epsilon_rdp'], 4):.4g}) at "
         f"δ = {one['delta']:.3g}, {one['unit']}-level, {one['relation']}, Poisson cohorts, noise "
         f"multiplier {one['noise_multiplier']:.4f}; simulated (seeded noise)"
     )

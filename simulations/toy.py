@@ -27,6 +27,7 @@ import numpy as np
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
+from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -181,7 +182,8 @@ def _sampler(
 def _spent() -> str:
     spent = plan(METHODS["AdaDPS"]).epsilon(METHODS["AdaDPS"].steps)
     return (
-        f"ε = {spent.value:.2f} at δ = {spent.delta:g} ({spent.relation.value}, per {spent.unit},\n"
+        f"ε = {rounded_up(spent.value, 2):.2f} at δ = {spent.delta:g} "
+        f"({spent.relation.value}, per {spent.unit},\n"
         f"{spent.accountant}, simulated, if batches were Poisson)"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import UserData
 
 
@@ -16,7 +17,8 @@ def work_of(data: UserData, user_id: str, max_examples: int) -> int:
     """Return how many examples a user will train on; it only decides who trains it."""
     try:
         return min(data.num_examples(user_id), max_examples)
-    except Exception:  # where training fails too, the user contributes zero
+    except Exception as error:  # where training fails too, the user contributes zero
+        end_if_interrupted(error)
         return 1
 
 

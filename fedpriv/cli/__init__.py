@@ -8,6 +8,8 @@ import typer
 
 from fedpriv.cli import data, privacy, reproduce, results, run
 from fedpriv.cli.output import fail
+from fedpriv.experiments.own_code import own_traceback
+from fedpriv.training.stopping import interruptible
 
 app = typer.Typer(
     name="fedpriv",
@@ -26,10 +28,21 @@ app.add_typer(data.app, name="data")
 
 
 def main() -> None:
-    """Run the command line; errors of the user's are one clear line, not a traceback."""
+    """Run the command line.
+
+    What was asked wrongly is answered in one clear line, not a traceback; an error in the user's
+    own code by that code's traceback.
+    """
     try:
-        app()
-    except (ValueError, OSError) as error:
-        fail(str(error))
+        with interruptible():
+            app()
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        own = own_traceback(error)
+        if own is not None:
+            sys.stderr.write(own)
+            sys.exit(1)
+        if isinstance(error, (ValueError, OSError)):
+            fail(str(error))
+        raise

@@ -7,31 +7,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
+from fedpriv.cli.run_output import follow, import_progress, print_summary
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
+    from fedpriv.experiments.base_options import BaseOptions
     from fedpriv.experiments.options import Option
-    from fedpriv.run.loop import RoundRecord
-    from fedpriv.run.prepared import BackendFactory, PreparedRun
+    from fedpriv.run.prepared import BackendFactory
 
 
 def register(app: typer.Typer) -> None:
@@ -50,14 +42,20 @@ def list_experiments(
     if as_json:
         print_json(
             [
-                {"name": n, "description": e.description, "carriers": e.backends}
-                for n, e in found.items()
+                {
+                    "name": name,
+                    "description": experiment.description,
+                    "privacy": _asked_for(experiment),
+                    "carriers": experiment.backends,
+                }
+                for name, experiment in found.items()
             ]
         )
         return
-    table = Table("experiment", "what it is", "backends", box=None, header_style="bold")
+    table = Table("experiment", "what it is", "privacy", "backends", box=None, header_style="bold")
     for name, experiment in found.items():
-        table.add_row(name, experiment.description, ", ".join(experiment.backends))
+        backends = ", ".join(experiment.backends)
+        table.add_row(name, experiment.description, _asked_for(experiment), backends)
     console.print(table)
 
 
@@ -135,6 +133,7 @@ def run_command(
     from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.experiments.central import CentralExperiment
     from fedpriv.experiments.experiment import tag_prediction
+    from fedpriv.experiments.task_factory import takes_corpus
     from fedpriv.run.folder import read_document
     from fedpriv.run.prepared import resume_run, start_run
 
@@ -176,10 +175,11 @@ def run_command(
                 raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
             chosen = chosen.with_options(options)
             found = None
-            if corpus is not None and isinstance(chosen, CentralExperiment):
+            central = isinstance(chosen, CentralExperiment)
+            if corpus is not None and (central or not takes_corpus(chosen.task)):
                 raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
-            if chosen.task is tag_prediction:
-                found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
+            if chosen.task is tag_prediction or corpus is not None:
+                found = resolve_corpus(corpus, allow_synthetic=True, progress=import_progress())
                 if found.synthetic and not as_json:
                     why = "" if corpus else "No real corpus was found: "
                     errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
@@ -195,7 +195,7 @@ def run_command(
             )
         covers = coverage_of(prepared.folder.document)
         try:
-            summary = _follow(prepared, covers, quiet=as_json)
+            summary = follow(prepared, covers, quiet=as_json)
         except KeyboardInterrupt:
             errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
             raise
@@ -203,7 +203,17 @@ def run_command(
     if as_json:
         print_json(summary)
     else:
-        _print_summary(summary, covers, report)
+        print_summary(summary, covers, report)
+
+
+def _asked_for(experiment: BaseOptions) -> str:
+    """Return how much privacy an experiment asks for as it is; what it gets, its plan says."""
+    if experiment.noise == "none":
+        return "none"
+    if experiment.noise_multiplier is None:
+        target = experiment.target_epsilon
+        return "to be chosen" if target is None else f"target ε {target:g}"
+    return f"noise multiplier {experiment.noise_multiplier:g}"
 
 
 @contextmanager
@@ -272,87 +282,3 @@ def _default_folder(name: str) -> Path:
         number += 1
         folder = Path("runs") / f"{name}-{stamp}-{number}"
     return folder
-
-
-def _import_progress() -> Any:
-    """Return a callback (done, total) that prints nothing until an import really happens."""
-    state: dict[str, int] = {"shown": -1}
-
-    def show(done: int, total: int) -> None:
-        percent = int(100 * done / total) if total else 0
-        if percent // 10 != state["shown"]:
-            state["shown"] = percent // 10
-            errors.print(f"preparing the corpus: {percent} %", highlight=False)
-
-    return show
-
-
-def _follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
-    """Run to the end behind a progress bar: round, accuracy, ε so far, time left."""
-    if covers.mark and not quiet:
-        errors.print(f"[yellow]ε {escape(covers.mark)}[/]", highlight=False, soft_wrap=True)
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}"),
-        TimeRemainingColumn(),
-    )
-    plan = prepared.components.plan
-    with Progress(*columns, console=errors, disable=quiet) as bar:
-        label = prepared.experiment.name + (" (synthetic)" if prepared.synthetic else "")
-        line = bar.add_task(
-            label,
-            total=plan.num_rounds,
-            completed=prepared.ledger.charges,
-            accuracy="–",
-            epsilon="–" if plan.is_private else "∞",
-        )
-
-        def show(record: RoundRecord) -> None:
-            seen, spent = record.diagnostics, record.released.epsilon
-            accuracy = None if seen is None else seen.accuracy
-            if accuracy is None:
-                accuracy = record.released.accuracy_public
-            if accuracy is not None:
-                bar.update(line, accuracy=f"{accuracy:.1%}")
-            if spent is not None:  # accounted where a round is evaluated
-                gap = " (does NOT cover all)" if covers.mark else ""
-                bar.update(line, epsilon=f"{rounded_up(spent, 2):.2f}{gap}")
-            bar.update(line, completed=prepared.ledger.charges)
-
-        return prepared.run(on_round=show)
-
-
-def _print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:
-    epsilon = summary["epsilon"]
-    said = covers.beside(
-        f"no privacy (ε = ∞): {covers.reason}"
-        if epsilon is None
-        else (
-            f"ε = {rounded_up(epsilon, 3):.3f} at δ = {summary['delta']:.2e} "
-            f"({summary['unit']}-level, {summary['relation']}, {summary['accountant']}, "
-            f"{summary['mode']})"
-        )
-    )
-    central = summary["unit"] == "example"
-    kind, whom = ("data", "training examples") if central else ("corpus", "users")
-    made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
-    rows: dict[str, str] = {}
-    rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
-    if summary["accuracy"] is not None:
-        recall = summary["recall_at_5"]
-        more = f", recall@5 {recall:.2%}" if recall is not None else ""
-        rows["accuracy"] = f"{summary['accuracy']:.2%}{more} (not covered by ε)"
-    elif summary["accuracy_public"] is not None:
-        where = "the test set" if central else "users outside the roster"
-        rows["accuracy"] = f"{summary['accuracy_public']:.2%} on {where}"
-    rows["privacy"] = said
-    seconds = summary["seconds_per_round"]
-    digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
-    took = f" at {seconds:{digits}} s" if seconds else ""
-    rows["steps" if central else "rounds"] = f"{summary['rounds']}{took}"
-    rows["run folder"] = str(summary["run_dir"])
-    rows["report"] = str(report)
-    for label, value in rows.items():  # no table: it would cut long paths short
-        console.print(f"{label:<12}{value}", soft_wrap=True, markup=False, highlight=False)

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.own_code import own_code
 
 AnyExperiment = Experiment | CentralExperiment
 ENTRY_POINTS = "fedpriv.experiments"
@@ -65,14 +66,8 @@ def load_experiment(name: str) -> AnyExperiment:
         module_name, _, function = name.partition(":")
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # last, so that nothing there can stand in for a library
-        try:
-            make = getattr(importlib.import_module(module_name), function)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f"experiment {name!r} cannot be imported ({error}); give module:function of a "
-                "module on the Python path"
-            ) from error
-        experiment = make()
+        with own_code(f"while experiment {name} was loaded"):
+            experiment = _function(name, module_name, function)()
         if not isinstance(experiment, AnyExperiment):
             raise ValueError(
                 f"{name!r} returned a {type(experiment).__name__}, neither an Experiment nor a "
@@ -85,3 +80,22 @@ def load_experiment(name: str) -> AnyExperiment:
         hint = f"did you mean {near[0]!r}?" if near else "see `fedpriv list`"
         raise ValueError(f"experiment {name!r} is not known; {hint}")
     return found[name]()
+
+
+def _function(name: str, module_name: str, function: str) -> Callable[[], Any]:
+    """Return a function of a module; an error within the module is the module's own."""
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if not f"{module_name}.".startswith(f"{error.name}."):  # the module lacks another one
+            raise
+        raise ValueError(
+            f"experiment {name!r}: there is no module {error.name!r}; give module:function of a "
+            "module in this folder or on the Python path"
+        ) from error
+    if not hasattr(module, function):
+        raise ValueError(
+            f"experiment {name!r}: module {module_name!r} has no function {function!r}; give the "
+            "name of one that returns an Experiment"
+        )
+    return getattr(module, function)

@@ -30,6 +30,7 @@ from fedpriv.experiments.base_options import (
     plain_bound,
     release_preconditioner,
 )
+from fedpriv.experiments.task_factory import check_heeded, make_task
 from fedpriv.mechanisms import (
     Bound,
     Rounded,
@@ -43,7 +44,8 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import LocalTrainer, Schedule
 from fedpriv.transform import Transform
 
-TaskFactory = Callable[["Experiment", Corpus | None], Task]
+#: From an experiment and a corpus, or from an experiment alone, to its task.
+TaskFactory = Callable[["Experiment", Corpus | None], Task] | Callable[["Experiment"], Task]
 
 
 def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
@@ -61,7 +63,7 @@ class Experiment(BaseOptions):
     """Everything that decides a federated run; what it promises is inherited.
 
     Attributes:
-        task: Makes the task from this experiment and a corpus.
+        task: Makes the task from this experiment and a corpus, or from this experiment alone.
         backends: The backends that it claims to run on.
         roster: A roster of the corpus; None for the corpus's own default.
         users: Only the roster's first so many users, for quick trials.
@@ -155,7 +157,8 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
     Raises:
         ValueError: If its options do not fit together or do not fit the corpus.
     """
-    task = experiment.task(experiment, corpus)
+    task = make_task(experiment, corpus)
+    check_heeded(experiment, task)
     side = make_side_information(experiment, task)
     return Components(
         task=task,

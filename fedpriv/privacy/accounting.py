@@ -59,7 +59,19 @@ def rounded_up(value: float, digits: int) -> float:
     >>> rounded_up(43.5359, 1), rounded_up(8.0000000001, 2)
     (43.6, 8.0)
     """
+    # Below one part in 10⁹ an excess is binary rounding, not privacy loss.
     return math.ceil(value * 10.0**digits * (1 - 1e-9)) / 10.0**digits
+
+
+def rounded_up_to(value: float, figures: int) -> float:
+    """Return the least decimal of so many significant figures that is not below the value.
+
+    >>> rounded_up_to(43.5359, 3), rounded_up_to(0.98761, 3), rounded_up_to(0.0, 3)
+    (43.6, 0.988, 0.0)
+    """
+    if value <= 0.0 or math.isinf(value):
+        return value
+    return rounded_up(value, figures - 1 - math.floor(math.log10(value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

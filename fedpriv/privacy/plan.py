@@ -28,7 +28,13 @@ from typing import Any, Literal
 from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Unbounded
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.accounting import Epsilon, checked_delta, epsilon, epsilon_of
+from fedpriv.privacy.accounting import (
+    Epsilon,
+    checked_delta,
+    epsilon,
+    epsilon_of,
+    rounded_up,
+)
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation, default_delta
 from fedpriv.privacy.mechanism import Mechanism
@@ -254,8 +260,9 @@ class Plan:
             return ""
         if charges >= self.num_rounds:
             return f"all {self.num_rounds} charges are spent"
+        after = rounded_up(self.epsilon(charges + 1).value, 4)
         return (
-            f"charge {charges + 1} would take ε to {self.epsilon(charges + 1).value:.4f}, "
+            f"charge {charges + 1} would take ε to {after:.4f}, "
             f"above the target {self.target_epsilon:g}"
         )
 

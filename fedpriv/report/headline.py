@@ -72,7 +72,12 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append(("Simulated", False))
     if run.rounds_done < run.rounds_planned:
         turn = labels_of(run.unit).turn
-        found.append((f"{run.rounds_done} of {run.rounds_planned} {turn}s", False))
+        ended = run.summary.get("stopped_early") == "target-epsilon"
+        why = ", stopped at the target ε" if ended else ""
+        found.append((f"{run.rounds_done} of {run.rounds_planned} {turn}s{why}", False))
+    if failed := run.summary.get("rounds_mostly_failed"):
+        turns = _count(failed, labels_of(run.unit).turn)
+        found.append((f"Most {run.unit}s failed in {turns}", True))
     return found
 
 

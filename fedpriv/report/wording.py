@@ -6,6 +6,8 @@ import html
 import math
 import re
 
+from fedpriv.privacy.accounting import rounded_up
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "–"
@@ -47,9 +49,7 @@ def epsilon(value: float | None) -> str:
     if math.isinf(value):
         return "∞"
     digits = 2 if value < 100 else 0
-    # Below one part in 10^9 an excess is binary rounding, not privacy loss.
-    raised = math.ceil(value * 10**digits * (1 - 1e-9)) / 10**digits
-    return f"{raised:,.{digits}f}"
+    return f"{rounded_up(value, digits):,.{digits}f}"
 
 
 def number(value: object, digits: int = 4) -> str:

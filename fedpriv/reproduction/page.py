@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.reproduction.runs import Done, all_figures
 from fedpriv.reproduction.table import Figure, Item, Reproduction
@@ -150,9 +151,10 @@ def epsilons(found: Found, column: str) -> dict[str, list[str]]:
 def _epsilon(row: Mapping[str, Any]) -> str:
     if row["epsilon"] is None:
         return "∞, not private"
-    beside = f", RDP {row['epsilon_rdp']:.2f}" if row["epsilon_rdp"] is not None else ""
+    rdp = row["epsilon_rdp"]
+    beside = f", RDP {rounded_up(rdp, 2):.2f}" if rdp is not None else ""
     text = (
-        f"{row['epsilon']:.2f} at δ = {row['delta']:g} ({row['relation']}, per "
+        f"{rounded_up(row['epsilon'], 2):.2f} at δ = {row['delta']:g} ({row['relation']}, per "
         f"{row['unit']}, {row['accountant']}{beside}, simulated)"
     )
     return Coverage(not_covered=tuple(row["not_covered"])).beside(text)

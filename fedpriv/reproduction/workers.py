@@ -21,6 +21,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from fedpriv.reproduction.runs import Run, perform
+from fedpriv.training.stopping import end_if_interrupted
 
 #: Seconds that a worker is given to leave when it is told to.
 _PATIENCE = 5.0
@@ -43,6 +44,7 @@ def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], 
             try:
                 row = perform(run)
             except Exception as error:
+                end_if_interrupted(error)
                 raise _named(error, run) from error
             yield row
         return

@@ -5,9 +5,10 @@ There are no callbacks that change what happens. Progress bars, plots and report
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,8 @@ from fedpriv.run.vault import Vault
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.failures import mostly_failed
+from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import as_works
 from fedpriv.tree import Params
 
@@ -84,6 +87,7 @@ class RoundRecord:
     diagnostics: Diagnostics | None
 
 
+_LOG = logging.getLogger(__name__)
 # Rounds of a run that state an ε, besides its last: enough to draw its curve.
 _MOST_ACCOUNTED = 20
 
@@ -133,7 +137,7 @@ def rounds(
     folder: RunFolder | None = None,
     state: Any = None,
     eval_every: int = 10,
-) -> Iterator[tuple[RoundRecord, Any]]:
+) -> Generator[tuple[RoundRecord, Any], None, None]:
     """Run a plan to its end and yield every released round.
 
     Args:
@@ -149,12 +153,16 @@ def rounds(
           its noise are drawn.
         * A lost attempt stays spent; the next attempt has a new cohort and new noise. ε never
           exceeds the plan's.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
+            released is kept, and no user's contribution is left out because of it.
     """
     plan = components.plan
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
-    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+    with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
         door = RunDoor(
             plan=plan,
             ledger=ledger,
@@ -185,9 +193,10 @@ def _rounds(
             if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
                 plan.epsilon(count)
     free_memory()
-    open_ = door.must_replay
+    open_, warned = door.must_replay, False
     while ledger.pays_for_more or open_:
         open_ = False
+        stop_if_asked()
         started = time.perf_counter()
         round_num = state.round_num + 1
         door.begin(round_num)
@@ -202,6 +211,17 @@ def _rounds(
         state = following
         last = not ledger.pays_for_more
         due = round_num % eval_every == 0 or last
+        seen = door.seen
+        if simulated and not warned and mostly_failed(seen.num_failed, seen.cohort_size):
+            warned = True
+            _LOG.warning(
+                "round %d: %d of %d drawn %ss failed and contribute zero; what this run learns is "
+                "mostly noise",
+                round_num,
+                seen.num_failed,
+                seen.cohort_size,
+                plan.unit,
+            )
         if folder is not None:
             folder.keep(state)
         seconds = time.perf_counter() - started

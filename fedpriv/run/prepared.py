@@ -8,10 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from fedpriv import json_lines
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.threads import ThreadBackend, check_shareable
@@ -27,12 +25,17 @@ from fedpriv.experiments.experiment import (
     make_trainer,
 )
 from fedpriv.experiments.options import Option
+from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
+from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.run.folder import RunFolder, read_document
 from fedpriv.run.loop import RoundRecord, first_state, rounds
+from fedpriv.run.summary import summary_of
 from fedpriv.tasks.tasks import TagPrediction
+from fedpriv.tasks.trial import try_central_task, try_task
+from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
 
 AnyComponents = Components | CentralComponents
@@ -154,7 +157,7 @@ def open_worker_context(
     experiment = load_experiment(reference).with_options(options)
     if isinstance(experiment, CentralExperiment):
         raise ValueError(f"{reference} is centralised; workers train users")
-    task = experiment.task(experiment, _open_corpus(corpus_path))
+    task = make_task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return WorkerContext(
         trainer=make_trainer(experiment, task, side, device),
@@ -206,69 +209,28 @@ class PreparedRun:
         """
         state, record = self.state, None
         with (
+            interruptible(),
             closing(self.folder),
             closing(self.make_backend(self.experiment, self.components)) as backend,
         ):
             engine = backend.describe()
             self.folder.note_engine(engine, first_round=state.round_num + 1)
-            for record, state in rounds(  # noqa: B007 - the last of both is what is summarised
+            played = rounds(
                 self.components,
                 backend,
                 self.root,
                 folder=self.folder,
                 state=self.state,
                 eval_every=self.experiment.eval_every,
-            ):
-                on_round(record)
-        summary = {**self._summary(state, record), "engine": engine}
+            )
+            with closing(played):
+                for record, state in played:  # noqa: B007 - the last of both is summarised
+                    on_round(record)
+        name = self.experiment.name
+        summary = summary_of(name, self.components, self.folder, state, record)
+        summary["engine"] = engine
         self.folder.summarise(summary)
         return summary
-
-    def _summary(self, state: Any, record: RoundRecord | None) -> dict[str, Any]:
-        plan, path = self.components.plan, self.folder.path
-        spent = self.ledger.plan.epsilon(self.ledger.charges)
-        seconds = [line["seconds"] for line in json_lines.read(path / "diagnostics.jsonl")]
-        corpus = self.folder.document["corpus"]
-        return {
-            "experiment": self.experiment.name,
-            **self._figures(state, record),
-            "majority_class_accuracy": corpus.get("majority_class_accuracy"),
-            "epsilon": spent.value if plan.is_private else None,
-            "epsilon_rdp": spent.rdp if plan.is_private else None,
-            KEY: list(coverage_of(self.folder.document).not_covered),
-            "delta": spent.delta,
-            "relation": plan.relation.value,
-            "unit": plan.unit,
-            "accountant": spent.accountant,
-            "mode": self.ledger.mode,
-            "noise_multiplier": plan.live_mechanism.noise_multiplier,
-            "rounds": state.round_num,
-            "charges": self.ledger.charges,
-            "users": plan.num_users,
-            "seconds_per_round": median(seconds) if seconds else None,
-            "corpus": corpus["name"],
-            "roster": corpus.get("roster"),
-            "synthetic": self.synthetic,
-            "run_dir": str(path),
-        }
-
-    def _figures(self, state: Any, record: RoundRecord | None) -> dict[str, float | None]:
-        """Return what the last round measured; measured anew if nothing was left to run."""
-        if record is None:
-            measure = self.components.task.evaluate
-            params = self.components.algorithm.result(state)
-            public = measure(params, public=True)
-            seen = measure(params, public=False) if self.ledger.mode == "simulation" else None
-            shown = public and public.accuracy, public and public.recall_at_5
-        else:
-            seen, released = record.diagnostics, record.released
-            shown = released.accuracy_public, released.recall_at_5_public
-        return {
-            "accuracy": seen and seen.accuracy,
-            "recall_at_5": seen and seen.recall_at_5,
-            "accuracy_public": shown[0],
-            "recall_at_5_public": shown[1],
-        }
 
 
 def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyComponents:
@@ -283,6 +245,26 @@ def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyCom
     if corpus is not None:
         raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
     return build_central(experiment)
+
+
+def _built(experiment: AnyExperiment, reference: str, corpus: Corpus | None) -> AnyComponents:
+    with own_code(f"while the task of {reference} was made"):
+        return build_components(experiment, corpus)
+
+
+def _tried(components: AnyComponents, root: Key) -> Any:
+    """Return the state before round 1, of a task that was tried on its params."""
+    said = (
+        "while the task was tried on public or synthetic examples, before anything was charged; if "
+        "its model takes no such examples, give the task a synthetic_batch of some that it takes"
+    )
+    with own_code(said, refusals=False):
+        state = first_state(components, root)
+        if isinstance(components, CentralComponents):
+            try_central_task(components.task, state.params)
+        else:
+            try_task(components.task, components.trainer, state.params)
+    return state
 
 
 def start_run(
@@ -312,14 +294,17 @@ def start_run(
         ValueError: If the options do not fit together, the backend cannot carry this task, a
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
+        Exception: What the experiment's own code raises, also where its task is tried once on
+            examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
-    components = build_components(experiment, corpus)
+    components = _built(experiment, reference, corpus)
     _refuse_early(make_backend, experiment, components)
     if secure:
         side = components.side_information
         known = side and {"source": side.source}
         refuse_private_knowledge(components.plan.unit, components.task.describe(), known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
+    state = _tried(components, root)
     folder = RunFolder.create(
         out,
         experiment=experiment,
@@ -334,7 +319,7 @@ def start_run(
         experiment=experiment,
         components=components,
         folder=folder,
-        state=first_state(components, root),
+        state=state,
         root=root,
         make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
@@ -356,7 +341,7 @@ def resume_run(
     document = read_document(path)
     experiment = load_experiment(document["reference"]).with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    components = build_components(experiment, _open_corpus(corpus_path))
+    components = _built(experiment, document["reference"], _open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)
     folder = RunFolder.open(path, keep_last=keep_last)
     if components.plan.to_json() != folder.ledger.plan.to_json():
@@ -369,8 +354,8 @@ def resume_run(
     try:
         if isinstance(components, CentralComponents):
             folder.check_data(components.task)
-        state = folder.resume(first_state(components, root))
-    except ValueError:
+        state = folder.resume(_tried(components, root))
+    except Exception:
         folder.close()
         raise
     return PreparedRun(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.data.corpus.examples import INPUTS
+from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.data.corpus.view import TagView
 from fedpriv.data.corpus.vocabulary import PRIVATE
@@ -24,6 +24,7 @@ from fedpriv.mechanisms.side_information import (
 )
 from fedpriv.models.linear import SoftmaxRegression
 from fedpriv.rng import Key
+from fedpriv.tasks.array_users import ArrayLike, ArrayUsers, array_examples, same_format
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import (
@@ -48,6 +49,9 @@ from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import UserData
 from fedpriv.tree import Params
+
+#: Examples that a task is tried on.
+_TRIED = 2
 
 
 class Task(Protocol):
@@ -203,6 +207,21 @@ class TagPrediction:
             description=f"{kind} ({said}), from {where}",
         )
 
+    def synthetic_batch(self) -> TagExamples:
+        """Return one example, of the first word and the first tag, to try a trainer on."""
+        one = np.zeros(1, np.int32)
+        return TagExamples(
+            indptr=np.arange(2),
+            indices=one,
+            counts=np.ones(1, np.uint8),
+            num_tokens=np.ones(1, np.int32),
+            labels=one,
+            tag_indptr=np.arange(2),
+            tag_indices=one,
+            num_words=len(self._view.words),
+            num_tags=len(self._view.tags),
+        )
+
     def vocabulary(self) -> dict[str, Any]:
         """Return the words and tags, in the order of the kernel's rows and columns."""
         return {"words": self._view.words, "tags": self._view.tags, "inputs": self._inputs}
@@ -231,19 +250,6 @@ class TagPrediction:
         }
 
 
-class _Users:
-    def __init__(self, users: Mapping[str, ArrayExamples]) -> None:
-        self._users = users
-
-    def examples(self, user_id: str) -> ArrayExamples:
-        if user_id not in self._users:
-            raise ValueError(f"user {user_id!r} is not among the {len(self._users)} users here")
-        return self._users[user_id]
-
-    def num_examples(self, user_id: str) -> int:
-        return len(self.examples(user_id))
-
-
 class ModuleTask:
     """Any model, loss and users.
 
@@ -251,10 +257,14 @@ class ModuleTask:
         name: What the corpus is called in reports.
         module: A function that makes the `nn.Module`; called once in each process.
         loss: From (outputs, targets) to the mean loss of a batch.
-        users: Training examples by user id; its keys, sorted, are the roster.
+        users: Training examples by user id; its keys, sorted, are the roster. Examples are
+            `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
+            integer targets as int64, whatever they are kept as.
         test: Held-out examples of rostered users (diagnostics), if any.
-        public: Examples of nobody on the roster (released figures), if any.
+        public: Examples of users outside the roster (released figures), if any.
         synthetic: Whether the data were made up.
+        synthetic_batch: Made-up examples to try the task on before a run starts; give some where
+            the model cannot take those that `synthetic_batch()` makes.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.users_at_once` (on the CPU one by one), 1 for one by one.
     """
@@ -265,21 +275,26 @@ class ModuleTask:
         name: str,
         module: Callable[[], nn.Module],
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        users: Mapping[str, ArrayExamples],
-        test: ArrayExamples | None = None,
-        public: ArrayExamples | None = None,
+        users: Mapping[str, ArrayLike],
+        test: ArrayLike | None = None,
+        public: ArrayLike | None = None,
         synthetic: bool = False,
+        synthetic_batch: ArrayLike | None = None,
         users_at_once: int | None = None,
     ) -> None:
-        if not users:
-            raise ValueError("there are no users; give examples for at least one")
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
             raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
         self._name, self._synthetic = name, synthetic
         self._make, self._loss = module, loss
+        self._data = ArrayUsers(users)
         self._roster = tuple(sorted(users))
-        self._data = _Users(users)
-        self._sets = {False: test, True: public}
+        self._sets = {
+            is_public: None if given is None else array_examples(given, f"the {what} examples")
+            for is_public, given, what in ((False, test, "test"), (True, public, "public"))
+        }
+        self._synthetic_batch = None
+        if synthetic_batch is not None:
+            self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once = users_at_once
         check_module(module())
 
@@ -328,8 +343,8 @@ class ModuleTask:
             keep_freed_memory()
         users_at_once = self._users_at_once
         if users_at_once is None:
-            first = self._data.examples(self._roster[0])
-            users_at_once = default_users_at_once(alone, np.asarray(first.x))
+            batch = self.synthetic_batch()
+            users_at_once = default_users_at_once(alone, np.empty(0) if batch is None else batch.x)
         if where.type == "cpu" and users_at_once == 1:
             return alone
         return VectorisedTrainer(alone=alone, users_at_once=users_at_once)
@@ -350,6 +365,20 @@ class ModuleTask:
             return None
         module = load_params(self._make(), params).eval()
         return module_metrics(module, self._loss, examples.x, examples.y, part)
+
+    def synthetic_batch(self) -> ArrayExamples | None:
+        """Return examples of no rostered user, to try the task on; None where none can be made.
+
+        Those that were given, or some public ones if they look like users', or else synthetic
+        ones: floats are normal (targets uniform), words are of every embedding's vocabulary,
+        classes the first two.
+        """
+        if self._synthetic_batch is not None:
+            return self._synthetic_batch
+        made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
+        if public and (made is None or same_format(made, public)):
+            return public.take(np.arange(min(len(public), _TRIED)))
+        return made
 
     def vocabulary(self) -> None:
         """There is none: the user's own code reads inputs and outputs."""

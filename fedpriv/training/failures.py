@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from fedpriv.training.stopping import end_if_interrupted
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,9 +39,19 @@ def counted_failures() -> Iterator[Failures]:
 
 
 def contributes_zero(error: BaseException) -> None:
-    """Log and count that a user contributes zero; an error's text may hold the user's data."""
+    """Log and count that a user contributes zero; an error's text may hold the user's data.
+
+    Raises:
+        KeyboardInterrupt: If it was no failure of the user's but an interrupt of the run.
+    """
+    end_if_interrupted(error)
     failures = _COUNTED.get()
     if failures is not None:
         failures.count += 1
     _LOG.warning("a user contributes zero: %s", type(error).__name__)
     _LOG.debug("why it does", exc_info=error)
+
+
+def mostly_failed(num_failed: int, cohort_size: int) -> bool:
+    """Return whether more than half of a cohort contributed zero."""
+    return 2 * num_failed > cohort_size

@@ -16,6 +16,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import Adder, PartialSum, RunningSum
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import Params
 
 TRAIN = "train"
@@ -67,6 +68,10 @@ class Work(Protocol):
             * A user whose work raises, or whose contribution is not finite or not of the
               template's shapes, contributes zero, alone: no user can stop a round or change
               another's contribution.
+
+        Raises:
+            KeyboardInterrupt: If the run was interrupted, however that came to light: it is never
+                taken for a user's failure.
         """
         ...
 
@@ -105,6 +110,7 @@ class UserByUser:
         running = self.adder(template, bound.granularity)
         failed = 0
         for user_id in user_ids:
+            stop_if_asked()
             own = key.fold(user_id)
             try:
                 raw = self.trainer.train(params, data.examples(user_id), own)

@@ -40,6 +40,7 @@ import numpy as np
 from fedpriv.data.importers.sst2 import load_sst2
 from fedpriv.experiments.base_options import plain_bound
 from fedpriv.experiments.central import CentralExperiment
+from fedpriv.privacy.accounting import rounded_up_to
 from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
@@ -274,10 +275,10 @@ def page(grids: Sequence[Grid], done: Mapping[str, Mapping[str, Any]]) -> str:
         f"# DP-NSGD beside DP-SGD on SST-2{made_up}",
         "",
         f"Accuracy of {of} with frozen embeddings after {first['steps']} steps of about "
-        f"{setup.batch:,} examples. ε = {first['epsilon']:.3g} at δ = {first['delta']:g} "
-        f"({first['relation']}, per {first['unit']}, {first['accountant']}; RDP "
-        f"{first['epsilon_rdp']:.3g}; simulated). Settings were chosen on held-out training "
-        "examples, which no ε covers.",
+        f"{setup.batch:,} examples. ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
+        f"δ = {first['delta']:g} ({first['relation']}, per {first['unit']}, "
+        f"{first['accountant']}; RDP {rounded_up_to(first['epsilon_rdp'], 3):.3g}; simulated). "
+        "Settings were chosen on held-out training examples, which no ε covers.",
         "",
         "| | best η | best size | held out | test, mean of seeds |",
         "|---|---:|---:|---:|---:|",

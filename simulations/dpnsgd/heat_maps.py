@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.experiments.central import CentralExperiment
+from fedpriv.privacy.accounting import rounded_up_to
 from fedpriv.reproduction import TUNING_SEED, Run, Split
 from simulations.dpnsgd.images import RULES, Rule
 
@@ -104,9 +105,10 @@ def page(maps: HeatMaps, done: Done, picture: str) -> str:
     lines = [
         f"# {maps.title}{size}{made_up}",
         "",
-        f"Accuracy of {maps.model}, ε = {first['epsilon']:.3g} at δ = {first['delta']:g} "
-        f"({first['relation']}, per {first['unit']}, {first['accountant']}, simulated). Settings "
-        "were chosen on held-out training examples, which no ε covers.",
+        f"Accuracy of {maps.model}, ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
+        f"δ = {first['delta']:g} ({first['relation']}, per {first['unit']}, "
+        f"{first['accountant']}, simulated). Settings were chosen on held-out training examples, "
+        "which no ε covers.",
         "",
         "| | best η | best r or c | held out | test, mean of seeds | spread over the decades |",
         "|---|---:|---:|---:|---:|---:|",

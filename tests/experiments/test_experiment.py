@@ -17,6 +17,7 @@ from fedpriv.run.loop import rounds
 
 ISSUED = {
     "adadps-tags",
+    "adadps-tags-paper",
     "adadps-update-tags",
     "dp-fedavg-tags",
     "dp-fedadam-tags",

@@ -18,6 +18,8 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
+
 _LOG = logging.getLogger(__name__)
 _MIN_WAIT, _MAX_WAIT = 0.01, 0.5
 _OVERDUE_SECONDS = 600.0
@@ -76,6 +78,7 @@ class Exchange:
         exhausted, wait = False, _MIN_WAIT
         self._drop_late()
         while True:
+            stop_if_asked()
             exhausted = exhausted or self._push(waiting, pending)
             if not pending and exhausted:
                 return
@@ -118,6 +121,7 @@ class Exchange:
         except httpx.HTTPError:
             raise
         except Exception as error:  # what a node wrote broke Flower's decoder: its own loss
+            end_if_interrupted(error)
             _LOG.warning("dropped an answer that cannot be read: %s", type(error).__name__)
             self.dropped["unreadable"] += 1
             pending.pop(message_id, None)

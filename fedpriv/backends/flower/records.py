@@ -25,6 +25,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
 _FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
@@ -153,6 +154,7 @@ def _read(
     except MalformedRecordError:
         raise
     except Exception as error:  # NumPy parses the header with eval's grammar: anything may come.
+        end_if_interrupted(error)
         raise MalformedRecordError(f"{key!r} has no readable npy header: {error!s:.80}") from None
     if dtype not in dtypes or fortran:
         allowed = " or ".join(str(item) for item in dtypes)

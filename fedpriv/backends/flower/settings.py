@@ -16,6 +16,7 @@ from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment, make_side_information, make_trainer
+from fedpriv.experiments.task_factory import make_task, takes_corpus
 from fedpriv.tasks.tasks import Task
 from fedpriv.training.local.trainer import LocalTrainer
 
@@ -125,9 +126,9 @@ def open_task(run_config: Config, node_config: Config) -> Task:
     """
     experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     try:
-        return experiment.task(experiment, corpus)
+        return make_task(experiment, corpus)
     except ValueError as error:
-        if corpus is not None:
+        if corpus is not None or not takes_corpus(experiment.task):
             raise
         raise ValueError(
             f"{error}; under Flower name it by its absolute path, for every machine as "

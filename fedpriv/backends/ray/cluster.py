@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fedpriv.backends import stopping
 from fedpriv.backends.resources import Request, Share, share_of, this_machine
+from fedpriv.training import stopping
 
 _MIB = 1 << 20
 _FREE_SECONDS = 10.0

@@ -20,7 +20,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.accounting import Epsilon, rounded_up
 from fedpriv.privacy.adaptive import read_plan
 from fedpriv.privacy.ledger.ledger import LedgerError, read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
@@ -161,7 +161,7 @@ def _budget(state: LedgerState, final: Epsilon) -> list[Check]:
         Check(
             name="budget",
             ok=final.value <= target,
-            text=f"ε {final.value:.4f} against a target of {target:g}",
+            text=f"ε {rounded_up(final.value, 4):.4f} against a target of {target:g}",
         )
     ]
 
@@ -258,7 +258,8 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
         return [Check(name="summary", ok=False, text=f"summary.json cannot be read: {error}")]
     problems = []
     if "epsilon" in stated and not _same(stated["epsilon"], final.value):
-        problems.append(f"it states ε {stated['epsilon']}, the charges give {final.value:.6f}")
+        given = f"{rounded_up(final.value, 6):.6f}"
+        problems.append(f"it states ε {stated['epsilon']}, the charges give {given}")
     if "delta" in stated and not _same(stated["delta"], final.delta):
         problems.append(f"it states δ {stated['delta']}, the plan has {final.delta}")
     if stated.get("relation", final.relation.value) != final.relation.value:

@@ -16,6 +16,7 @@ import torch
 
 from fedpriv.rng import Key
 from fedpriv.training.local.padded_users import Kind, Work
+from fedpriv.training.stopping import end_if_interrupted
 
 #: From works in their slots to every slot's update, `(slots, *shape)` by name.
 Train = Callable[[Sequence[Work]], Mapping[str, torch.Tensor]]
@@ -45,7 +46,8 @@ def is_batch_invariant(train: Train, kind: Kind, slots: int) -> bool:
         mixed = [user if slot in places else others[slot] for slot in range(slots)]
         expected = _rows(train([user] * slots))
         alone, among = _rows(train([user])), _rows(train(mixed))
-    except Exception:
+    except Exception as error:
+        end_if_interrupted(error)
         return False
     found = [*expected, alone[0], *(among[place] for place in places)]
     return all(np.array_equal(row, expected[0], equal_nan=True) for row in found)

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, chunks, combined
+from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
@@ -102,7 +103,7 @@ def _measured(
     y: np.ndarray,
 ) -> Metrics:
     with torch.no_grad():
-        outputs, targets = module(as_tensor(x)), as_tensor(y)
+        outputs, targets = module(as_tensor(model_inputs(x))), as_tensor(model_targets(y))
         right = None
         if outputs.ndim == 2 and targets.ndim == 1:
             right = float((outputs.argmax(dim=1) == targets).double().mean())
@@ -210,7 +211,7 @@ class ModuleTrainer:
         """
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        x, y = self.on_device(np.asarray(chosen.x)), self.on_device(np.asarray(chosen.y))
+        x, y = self.on_device(model_inputs(chosen.x)), self.on_device(model_targets(chosen.y))
         trained = {name: self._own[name] for name in start}
         with torch.no_grad():
             for name, parameter in trained.items():

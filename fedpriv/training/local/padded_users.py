@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fedpriv.rng import Key
+from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.trainer import Schedule
 
 #: Batch width, shape and dtype of an input, shape and dtype of a target.
@@ -48,7 +49,7 @@ class Work:
         """Return the work that `ModuleTrainer` does with the same key."""
         rng = key.generator()
         chosen = examples.take(schedule.choose(len(examples), rng))
-        x, y = np.asarray(chosen.x), np.asarray(chosen.y)
+        x, y = model_inputs(chosen.x), model_targets(chosen.y)
         batches = schedule.batches(len(chosen), rng)
         width = batch_width(len(chosen), schedule)
         return cls(user=user, examples=examples, key=key, x=x, y=y, batches=batches, width=width)

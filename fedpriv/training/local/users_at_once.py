@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from fedpriv.training.local.dtypes import model_inputs
 from fedpriv.training.local.module import ModuleTrainer
 
 _GPU_BYTES = 2 << 30
@@ -69,6 +70,7 @@ def users_that_fit(trainer: ModuleTrainer, x: np.ndarray, num_bytes: int) -> int
     if len(x):
         buffers = {name: buffer.clone() for name, buffer in trainer.module.named_buffers()}
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            functional_call(trainer.module.eval(), buffers, (trainer.on_device(x[:1]),))
+            one = trainer.on_device(model_inputs(x[:1]))
+            functional_call(trainer.module.eval(), buffers, (one,))
     per_user = 4 * _COPIES * trained + 2 * kept * trainer.schedule.batch_size
     return max(1, min(_MOST_AT_ONCE, num_bytes // per_user))

@@ -31,6 +31,7 @@ from fedpriv.training.local.module import ModuleTrainer, one_thread
 from fedpriv.training.local.padded_users import Kind, PaddedUsers, Work
 from fedpriv.training.local.users_at_once import random_layer
 from fedpriv.training.local.vectorised_sum import Users, vectorised_partial_sum
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -171,6 +172,7 @@ class VectorisedTrainer:
         try:
             local, well = self._together(start, works)
         except Exception as error:
+            end_if_interrupted(error)
             if len(works) > 1:
                 # Somebody raises. Nobody else is to pay for it: each in a chunk of its own.
                 _LOG.debug("%d users are trained apart", len(works), exc_info=True)

@@ -17,6 +17,7 @@ from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.padded_users import batch_width
+from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 from fedpriv.tree import Params
 
 
@@ -85,6 +86,7 @@ def vectorised_partial_sum(
     running, failed = DeviceSum(start, bound.granularity), 0
     for chunk in _chunks(_by_size(data, user_ids, trainer), trainer.users_at_once):
         examples, keys = [], []
+        stop_if_asked()
         for user_id in chunk:
             try:
                 examples.append(data.examples(user_id))
@@ -138,7 +140,8 @@ def _by_size(data: Users, user_ids: Sequence[str], trainer: Together) -> list[st
         schedule = trainer.alone.schedule
         try:
             num = min(data.num_examples(user_id), schedule.max_examples)
-        except (Exception, SystemExit):
+        except (Exception, SystemExit) as error:
+            end_if_interrupted(error)
             num = 0  # its examples cannot be had either, which is said there
         return -batch_width(num, schedule), -num
 

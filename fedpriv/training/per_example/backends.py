@@ -39,6 +39,7 @@ from fedpriv.training.per_example.independence import NARROW, WIDE, Precision, T
 from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.synthetic_inputs import moved
 from fedpriv.training.per_example.whole import LoopPass, Pass, VmapPass
+from fedpriv.training.stopping import end_if_interrupted
 
 PerExampleBackend = Literal["factored", "vmap", "loop"]
 PER_EXAMPLE_BACKENDS: tuple[PerExampleBackend, ...] = ("factored", "vmap", "loop")
@@ -105,6 +106,7 @@ def choose(
             except KeepsStateError:
                 raise
             except Exception as error:  # asks for float32, or has no use for synthetic inputs
+                end_if_interrupted(error)
                 refused |= dict.fromkeys(PER_EXAMPLE_BACKENDS, _said(error))
                 continue
             made = 2 * _size(module) + 2 * kept
@@ -117,6 +119,7 @@ def choose(
                         else _tried(trial, run, draws, made, most)
                     )
                 except Exception as error:
+                    end_if_interrupted(error)
                     refused[backend] = _said(error)
                     continue
                 return Chosen(backend=backend, run=run, chunk=fit, is_random=is_random or draws)

@@ -13,6 +13,7 @@ from fedpriv.mechanisms.bound import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import contributes_zero
+from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import check_module, load_params
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.backends import (
@@ -190,13 +191,18 @@ class ModuleGradients:
     def _chosen(self) -> Chosen:
         if self._found is None:
             self._found = choose(
-                self._module, self._loss, self._x, self._y, self._given_backend, self._given_chunk
+                self._module,
+                self._loss,
+                _like(model_inputs(self._x[:0]), len(self._x)),
+                _like(model_targets(self._y[:0]), len(self._y)),
+                self._given_backend,
+                self._given_chunk,
             )
         return self._found
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
-        found = (torch.from_numpy(np.asarray(array[part])) for array in (self._x, self._y))
-        x, y = (tensor.to(self._device) for tensor in found)
+        found = model_inputs(self._x[part]), model_targets(self._y[part])
+        x, y = (torch.from_numpy(array).to(self._device) for array in found)
         return x, y
 
     def _keys(self, part: np.ndarray, key: Key | None) -> list[Key] | None:
@@ -303,6 +309,11 @@ class ModuleGradients:
         if before.multiplier is not None:
             total *= before.multiplier
         return total.cpu().numpy()
+
+
+def _like(none: np.ndarray, number: int) -> np.ndarray:
+    """Return so many examples of a shape and dtype; they have no values and take no memory."""
+    return np.broadcast_to(np.zeros((), none.dtype), (number, *none.shape[1:]))
 
 
 def _parts(index: np.ndarray, step: int) -> Iterator[np.ndarray]:

@@ -210,6 +210,21 @@ def test_an_answer_that_flower_cannot_decode_is_one_users_zero(stub):
     assert federation.strategy.counts == {"unreadable": 1}
 
 
+def test_an_interrupt_while_an_answer_is_decoded_is_no_unreadable_answer(stub):
+    federation = Federation(stub)
+
+    def interrupted(ids):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("a decoder returned a result with an exception set") from error
+
+    federation.grid.pull_messages = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        federation.sum(federation.task.roster[:5])
+    assert federation.strategy.counts["unreadable"] == 0
+
+
 def test_a_request_that_is_not_taken_is_missing(stub):
     federation = Federation(stub)
     cohort = federation.task.roster[:8]

@@ -1,0 +1,86 @@
+"""Errors of a user's own code: what is shown of them is that code's traceback and not ours."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+
+import fedpriv
+
+_OURS = str(Path(fedpriv.__file__).parent)
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+
+
+class OwnCodeNote(str):
+    """A note on an error that a user's own code raised: says when, and who had called it."""
+
+    caller: tuple[str, str] | None = None
+
+
+@contextmanager
+def own_code(said: str, *, refusals: bool = True) -> Iterator[None]:
+    """Add a note to what the code inside raises, unless it is a refusal of ours.
+
+    Args:
+        said: When it was raised, for the note.
+        refusals: Whether a `ValueError` or `OSError` that fedpriv itself raised, because of what it
+            was given, is left as it is: its text says what to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (refusals and _is_refusal(error)) and not _notes(error):
+            note = OwnCodeNote(said)
+            callers = [f for f in _codes(error) if f.co_filename != __file__]
+            note.caller = (callers[0].co_filename, callers[0].co_name)
+            error.add_note(note)
+        raise
+
+
+def own_traceback(error: BaseException) -> str | None:
+    """Return the traceback of an error from where the user's own code begins, notes included.
+
+    None for an error that no `own_code` has noted.
+    """
+    notes = _notes(error)
+    if not notes:
+        return None
+    shown = traceback.TracebackException.from_exception(error)
+    frames = list(shown.stack)
+    # First come the frames of the command, then some of ours, then the user's code.
+    callers = [i for i, f in enumerate(frames) if (f.filename, f.name) == notes[0].caller]
+    del frames[: max(callers, default=-1) + 1]
+    while frames and (_is_ours(frames[0].filename) or "importlib" in frames[0].filename):
+        del frames[0]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    return "".join(shown.format())
+
+
+def _notes(error: BaseException) -> list[OwnCodeNote]:
+    notes = getattr(error, "__notes__", ())
+    return [note for note in notes if isinstance(note, OwnCodeNote)]
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether fedpriv raised an error, itself or in a library that it called."""
+    if not isinstance(error, (ValueError, OSError)):
+        return False
+    for code in reversed(_codes(error)):
+        if _is_ours(code.co_filename):
+            return True
+        if not code.co_filename.startswith((*_LIBRARIES, "<frozen")):
+            return False
+    return False
+
+
+def _codes(error: Exception) -> list[CodeType]:
+    """Return the code of every frame that an error has come through, innermost last."""
+    return [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_OURS)

@@ -1,0 +1,86 @@
+"""What is said of a run before its first round and after its last, for terminals and logs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
+from fedpriv.privacy.statement.wording import turn_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """The head of a run's output.
+
+    Attributes:
+        title: The experiment's name and description.
+        promise: The ε of the whole plan, with all that makes it a statement.
+        cautions: What to beware of; empty where there is nothing.
+    """
+
+    title: str
+    promise: str
+    cautions: tuple[str, ...]
+
+
+def announcement(
+    name: str, description: str, plan: Plan, *, mode: str, covers: Coverage
+) -> Announcement:
+    """Return the head of a run: its figures are the plan's, whatever an experiment is called.
+
+    Args:
+        name: The experiment's.
+        description: Likewise.
+        plan: What is promised.
+        mode: "simulation" or "secure".
+        covers: What the ε does not cover.
+    """
+    affordable, turn = plan.affordable_rounds, turn_of(plan).one
+    promised = covers.explained(plan.epsilon(affordable))
+    if math.isinf(promised.value) and not plan.is_private:
+        said = f"no privacy (ε = ∞): {promised.reason}"
+    else:
+        shown = "∞" if math.isinf(promised.value) else f"{rounded_up(promised.value, 3):.3f}"
+        said = (
+            f"ε = {shown} at δ = {promised.delta:.2e} ({promised.unit}-level, "
+            f"{promised.relation.value}, {promised.accountant}, {mode}) after "
+            f"{affordable:,} {turn}{'' if affordable == 1 else 's'}"
+        )
+    cautions = []
+    if plan.is_private:
+        if not promised.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
+            cautions.append(
+                f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}; read "
+                "the run as a comparison of methods, not as a safeguard"
+            )
+        cautions += plan.warnings
+    if affordable < plan.num_rounds:
+        cautions.append(
+            f"the target ε of {plan.target_epsilon:g} pays for {affordable:,} of the "
+            f"{plan.num_rounds:,} planned {turn}s, and the run stops there"
+        )
+    if covers.mark:
+        cautions.append(f"ε {covers.mark}")
+    return Announcement(
+        title=f"{name}: {description}" if description else name,
+        promise=f"plan: {said}",
+        cautions=tuple(cautions),
+    )
+
+
+def early_end(summary: Mapping[str, Any]) -> str:
+    """Return why a finished run released fewer rounds than were planned; "" where it did not."""
+    planned = f"{summary['rounds_planned']} were planned"
+    match summary["stopped_early"]:
+        case "target-epsilon":
+            target = f"{summary['target_epsilon']:g}"
+            return f"{planned}, and one more would exceed the target ε of {target}"
+        case "lost-attempts":
+            return f"{planned}, and interrupted attempts used up the others' charges"
+    return ""

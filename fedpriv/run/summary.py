@@ -1,0 +1,107 @@
+"""The figures of a finished run: what `summary.json` holds and the command line shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fedpriv import json_lines
+from fedpriv.experiments.central import CentralComponents
+from fedpriv.experiments.experiment import Components
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.coverage import KEY, coverage_of
+from fedpriv.run.folder import RunFolder
+from fedpriv.run.loop import RoundRecord
+from fedpriv.training.failures import mostly_failed
+
+
+def summary_of(
+    name: str,
+    components: Components | CentralComponents,
+    folder: RunFolder,
+    state: Any,
+    record: RoundRecord | None,
+) -> dict[str, Any]:
+    """Return a run's summary.
+
+    Args:
+        name: The experiment's.
+        components: What was run.
+        folder: Where it was kept.
+        state: The last one that was released.
+        record: Of the last round; None if nothing was left to run, and the model is measured anew.
+    """
+    plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
+    spent = plan.epsilon(ledger.charges)
+    return {
+        "experiment": name,
+        **_measured(components, ledger.mode, state, record),
+        "majority_class_accuracy": corpus.get("majority_class_accuracy"),
+        "epsilon": spent.value if plan.is_private else None,
+        "epsilon_rdp": spent.rdp if plan.is_private else None,
+        KEY: list(coverage_of(folder.document).not_covered),
+        "delta": spent.delta,
+        "relation": plan.relation.value,
+        "unit": plan.unit,
+        "accountant": spent.accountant,
+        "mode": ledger.mode,
+        "noise_multiplier": plan.live_mechanism.noise_multiplier,
+        "target_epsilon": plan.target_epsilon,
+        "rounds": state.round_num,
+        "rounds_planned": plan.num_rounds,
+        "stopped_early": stopped_early(plan, state.round_num),
+        "charges": ledger.charges,
+        "users": plan.num_users,
+        **_diagnosed(folder.path),
+        "corpus": corpus["name"],
+        "roster": corpus.get("roster"),
+        "synthetic": bool(corpus["synthetic"]),
+        "run_dir": str(folder.path),
+    }
+
+
+def stopped_early(plan: Plan, rounds_done: int) -> str | None:
+    """Return why a finished run released fewer rounds than were planned.
+
+    Returns:
+        "target-epsilon" if one more charge would have exceeded the target, "lost-attempts" if
+        interrupted attempts used up charges of the others, None if no round is missing.
+    """
+    if rounds_done >= plan.num_rounds:
+        return None
+    return "target-epsilon" if plan.affordable_rounds < plan.num_rounds else "lost-attempts"
+
+
+def _measured(
+    components: Components | CentralComponents,
+    mode: str,
+    state: Any,
+    record: RoundRecord | None,
+) -> dict[str, float | None]:
+    """Return what the last round measured."""
+    if record is None:
+        measure, params = components.task.evaluate, components.algorithm.result(state)
+        public = measure(params, public=True)
+        seen = measure(params, public=False) if mode == "simulation" else None
+        shown = public and public.accuracy, public and public.recall_at_5
+    else:
+        seen, released = record.diagnostics, record.released
+        shown = released.accuracy_public, released.recall_at_5_public
+    return {
+        "accuracy": seen and seen.accuracy,
+        "recall_at_5": seen and seen.recall_at_5,
+        "accuracy_public": shown[0],
+        "recall_at_5_public": shown[1],
+    }
+
+
+def _diagnosed(folder: Path) -> Mapping[str, Any]:
+    """Return what the diagnostics of all rounds come to; without diagnostics, nothing."""
+    lines = json_lines.read(folder / "diagnostics.jsonl")
+    failed = [mostly_failed(line["num_failed"], line["cohort_size"]) for line in lines]
+    return {
+        "seconds_per_round": median(line["seconds"] for line in lines) if lines else None,
+        "rounds_mostly_failed": sum(failed) if lines else None,
+    }

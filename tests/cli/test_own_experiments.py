@@ -1,0 +1,204 @@
+"""`fedpriv run` with a file of one's own: its errors are its own, and no option is ignored."""
+
+import json
+import sys
+
+import pytest
+
+from fedpriv import cli
+
+GOOD = """
+import numpy as np
+from torch import nn
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.tasks import ModuleTask
+
+
+def task(experiment, corpus):
+    users = {f"u{n}": (np.full((4, 3), n / 9), np.arange(4) % 2) for n in range(10)}
+    return ModuleTask(
+        name="own", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy, users=users,
+        public=users["u0"],
+    )
+
+
+def experiment():
+    return Experiment(
+        name="own", description="Mine.", noise_multiplier=1.0, cohort=5.0, delta=0.01, rounds=3,
+        eval_every=1, task=task,
+    )
+"""
+
+
+@pytest.fixture
+def fedpriv(tmp_path, monkeypatch, capsys):
+    """Run the installed command's entry point beside a file `mine.py`: (status, out, err)."""
+
+    def call(source, *arguments, command="run"):
+        (tmp_path / "mine.py").write_text(source, "utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        sys.modules.pop("mine", None)
+        given = ["fedpriv", command, "mine:experiment", *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", given)
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as left:
+            status = left.code
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    yield call
+    sys.modules.pop("mine", None)
+
+
+OWN_ERRORS = {
+    "syntax": ("def experiment(:\n", 1, "SyntaxError: "),
+    "import": ("import no_such_package_anywhere\n", 1, "ModuleNotFoundError: "),
+    "top level": ("value = {}['gone']\n", 1, "KeyError: 'gone'"),
+    "in the function": ("def experiment():\n    return 1 / 0\n", 2, "ZeroDivisionError"),
+    "value error": ("def experiment():\n    return int('x')\n", 2, "ValueError: invalid literal"),
+    "missing file": ("def experiment():\n    open('/no/such/file')\n", 2, "FileNotFoundError: "),
+    "wrong argument": (
+        "from fedpriv.experiments.experiment import Experiment\n"
+        "def experiment():\n    return Experiment(nam='x')\n",
+        3,
+        "TypeError: ",
+    ),
+    "in the task": (
+        GOOD.replace("    users = {", "    users = 1 / 0, {"),
+        9,
+        "ZeroDivisionError",
+    ),
+}
+
+
+class TestErrors:
+    @pytest.mark.parametrize(("source", "line", "said"), OWN_ERRORS.values(), ids=OWN_ERRORS)
+    def test_the_files_own_traceback_is_shown_and_none_of_ours(
+        self, fedpriv, tmp_path, source, line, said
+    ):
+        """Red before: thirty frames of ours above it, or (ValueError, OSError) no line at all."""
+        status, out, err = fedpriv(source, "--out", tmp_path / "run")
+        assert (status, out) == (1, "")
+        assert f'mine.py", line {line}' in err and said in err
+        assert "while " in err.splitlines()[-1]
+        for ours in ("/fedpriv/", "click", "typer", "importlib"):
+            assert ours not in err
+        assert not (tmp_path / "run").exists()
+
+    def test_a_loss_that_fails_is_shown_from_the_file_on(self, fedpriv, tmp_path):
+        source = GOOD.replace("loss=nn.functional.cross_entropy", "loss=lambda o, t: o.missing()")
+        status, _, err = fedpriv(source, "--out", tmp_path / "run")
+        assert status == 1
+        lines = err.splitlines()
+        assert lines[0] == "Traceback (most recent call last):" and "mine.py" in lines[1]
+        assert "has no attribute 'missing'" in err and "before anything was charged" in lines[-1]
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        ("source", "said"),
+        [
+            (GOOD.replace("users=users", "users={}"), "there are no users"),
+            (GOOD.replace("nn.Linear(3, 2)", "nn.BatchNorm1d(3)"), "use nn.GroupNorm"),
+            (GOOD.replace("rounds=3", "rounds=0"), "rounds 0 must be at least 1"),
+            (GOOD.replace("def experiment", "def other"), "has no function 'experiment'"),
+            (GOOD.replace("return Experiment", "return dict"), "returned a dict"),
+        ],
+    )
+    def test_what_we_refuse_is_one_line(self, fedpriv, tmp_path, source, said):
+        status, _, err = fedpriv(source, "--out", tmp_path / "run")
+        assert status == 2
+        assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+
+
+class TestEnding:
+    def test_a_target_that_is_reached_early_is_said_before_and_after(self, fedpriv, tmp_path):
+        """Red before: 1 of 5 rounds, not a word, exit 0."""
+        arguments = ["--target-epsilon", "1.5", "--noise-multiplier", "2", "--rounds", "30"]
+        status, out, err = fedpriv(GOOD, *arguments, "--out", tmp_path / "run")
+        assert status == 0
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        done = summary["rounds"]
+        assert 0 < done < 30 == summary["rounds_planned"]
+        assert summary["stopped_early"] == "target-epsilon"
+        assert f"the target ε of 1.5 pays for {done} of the 30 planned rounds" in err
+        assert "30 were planned, and one more would exceed the target ε of 1.5" in out
+        page = (tmp_path / "run" / "report.html").read_text()
+        assert f"{done} of 30 rounds, stopped at the target ε" in page
+
+    def test_a_run_to_the_end_says_nothing_of_the_kind(self, fedpriv, tmp_path):
+        _, out, err = fedpriv(GOOD, "--out", tmp_path / "run")
+        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+        assert (summary["rounds"], summary["stopped_early"]) == (3, None)
+        assert "planned" not in out + err
+
+
+class TestHead:
+    def test_the_plans_own_figures_head_the_run(self, fedpriv, tmp_path):
+        _, _, err = fedpriv(GOOD, "--out", tmp_path / "run")
+        assert err.startswith("own: Mine.\nplan: ε = ")
+        assert "(user-level, add-remove, PLD, simulation) after 3 rounds" in err
+
+    def test_without_noise(self, fedpriv, tmp_path):
+        arguments = ["--noise", "none", "--out", tmp_path / "run"]
+        _, _, err = fedpriv(GOOD.replace("noise_multiplier=1.0,", ""), *arguments)
+        assert "plan: no privacy (ε = ∞): no noise is added\n" in err
+
+    def test_no_meaningful_protection_is_said_at_the_top(self, fedpriv, tmp_path):
+        arguments = ["--noise-multiplier", "0.2", "--delta", "0.1", "--out", tmp_path / "run"]
+        _, _, err = fedpriv(GOOD, *arguments)
+        assert "no meaningful protection: ε is above 10" in err.split("own ")[0]
+        assert "is not below 1/n" in err
+
+
+def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
+    source = GOOD.replace("np.arange(4) % 2", "np.arange(4) % 2 + (1000 if n else 0)")
+    _, out, _ = fedpriv(source, "--out", tmp_path / "run")
+    assert "drawn users failed and contribute zero" in caplog.text
+    assert "in 3 recorded rounds more than half of the drawn users failed" in out
+    assert "Most users failed in 3 rounds" in (tmp_path / "run" / "report.html").read_text()
+
+
+class TestOptionsOfTags:
+    """Red before: each of them was taken and changed nothing, without a word."""
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            (["--users", "4"], "users 4: the task of own has 10 users whatever this option says"),
+            (["--roster", "some"], "roster 'some': the task of own has the roster 'all'"),
+            (["--corpus", "CORPUS"], "brings its own data; leave --corpus"),
+            (["-s", "users=4"], "users 4: "),
+        ],
+    )
+    def test_what_an_own_task_does_not_follow_is_refused(
+        self, fedpriv, tmp_path, tiny_corpus, option, said
+    ):
+        option = [str(tiny_corpus.directory) if o == "CORPUS" else o for o in option]
+        status, _, err = fedpriv(GOOD, *option, "--out", tmp_path / "run")
+        assert status == 2 and said in err and err.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+
+    def test_a_task_function_may_do_without_the_corpus(self, fedpriv, tmp_path, tiny_corpus):
+        source = GOOD.replace("def task(experiment, corpus)", "def task(experiment)")
+        assert fedpriv(source, "--out", tmp_path / "run")[0] == 0
+        given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "other"]
+        assert "leave --corpus" in fedpriv(source, *given)[2]
+
+    def test_a_task_that_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
+        source = GOOD.replace("range(10)", "range(experiment.users or 10)")
+        assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
+        plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
+        assert plan["num_users"] == 7
+        reads = GOOD.replace("range(10)", "corpus.view(experiment.roster).roster[:9]").replace(
+            "n / 9", "len(n) / 9"
+        )
+        reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")
+        given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "nine"]
+        status, _, err = fedpriv(reads, *given)
+        assert status == 0, err
+        document = json.loads((tmp_path / "nine" / "experiment.json").read_text())
+        assert document["plan"]["num_users"] == 9
+        assert document["corpus"]["path"] == str(tiny_corpus.directory.resolve())

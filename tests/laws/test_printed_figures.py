@@ -1,0 +1,131 @@
+"""What is printed of a run holds of that run: no ε is rounded down, no description has figures."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from fedpriv.experiments.catalogue import find_experiments
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("fedpriv", "server", "client", "simulations")
+FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+
+#: What raises a figure before it is written: `fedpriv.privacy.accounting` and what is made of it.
+RAISED = {"rounded_up", "rounded_up_to", "short"}
+#: An ε that somebody asked for, or a constant, is written as it was given.
+ASKED = re.compile(r"target|ABOVE|learning|server|regulariser", re.I)
+NAMED = re.compile(r"(^|_)(epsilon|epsilons|eps|rdp|spent)($|_)", re.I)
+SPENT = re.compile(r"spent|epsilon|promised|final|priced", re.I)
+
+
+def is_epsilon(node: ast.AST) -> bool:
+    """Return whether an expression is a number by the name of an ε, not yet raised."""
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        return name not in RAISED and name != "len" and any(is_epsilon(a) for a in node.args)
+    if isinstance(node, ast.BinOp):
+        return is_epsilon(node.left) or is_epsilon(node.right)
+    if isinstance(node, ast.IfExp):
+        return is_epsilon(node.body) or is_epsilon(node.orelse)
+    if isinstance(node, ast.Attribute) and node.attr == "value":
+        return bool(SPENT.search(ast.unparse(node.value)))
+    name = ""
+    if isinstance(node, ast.Name):
+        name = node.id
+    elif isinstance(node, ast.Attribute):
+        name = node.attr
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        name = str(node.slice.value)
+    return bool(NAMED.search(name)) and not ASKED.search(ast.unparse(node))
+
+
+def written_otherwise(source: str) -> list[str]:
+    """Return the places of a module where an ε is rounded by a format, and not up."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        suspects: list[ast.AST] = []
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            suspects = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            suspects = node.args[:1] if node.func.id in ("round", "format") else []
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            literal = isinstance(node.func.value, ast.Constant)
+            suspects = node.args if literal and node.func.attr == "format" else []
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+            right = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            suspects = list(right) if text else []
+        found += [f"line {node.lineno}: {ast.unparse(s)}" for s in suspects if is_epsilon(s)]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_printed_epsilon_is_rounded_up(file):
+    """Red before in the pages of reproductions, the Flower server, the toy and five others."""
+    assert written_otherwise(file.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'f"{spent.value:.2f}"',
+        "f\"ε = {row['epsilon']:.3g}\"",
+        'f"{released.epsilon:.3f}"',
+        'f"{2 * epsilon_rdp:g}"',
+        '"%.2f" % epsilon',
+        '"{:.2f}".format(plan.epsilon(3).value)',
+        "round(row['epsilon_rdp'], 2)",
+        "format(epsilon, '.2f')",
+        "f\"{'-' if e is None else spent.rdp:.1f}\"",
+        'f"{max(epsilon, 1.0):.2f}"',
+    ],
+)
+def test_the_law_sees_it(source):
+    assert len(written_otherwise(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'f"{rounded_up(spent.value, 2):.2f}"',
+        "f\"{rounded_up_to(row['epsilon'], 3):.3g}\"",
+        'f"{spent.delta:.3g} {target_epsilon:g}"',
+        'f"{epsilon}"',
+    ],
+)
+def test_and_sees_nothing_else(source):
+    assert written_otherwise(source) == []
+
+
+class TestDescriptions:
+    def test_of_experiments_by_name(self):
+        for name, make in find_experiments().items():
+            assert_general(name, make().description)
+
+    @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+    def test_of_every_experiment_that_is_written_down(self, file):
+        """Red before: seven of nine said "user-level DP at ε = 8", whatever was run."""
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or "ArgumentParser" in ast.unparse(node.func):
+                continue
+            for keyword in node.keywords:
+                if keyword.arg == "description":
+                    parts = ast.walk(keyword.value)
+                    texts = [part.value for part in parts if isinstance(part, ast.Constant)]
+                    if is_experiment(node):
+                        assert_general(str(file), " ".join(map(str, texts)))
+
+
+def is_experiment(node: ast.Call) -> bool:
+    """Return whether a call makes an experiment, or one from another."""
+    return ast.unparse(node.func) in ("Experiment", "CentralExperiment", "replace")
+
+
+def assert_general(where: str, description: str) -> None:
+    """A description says what is done; how much of it, and at which ε, is the plan's to say."""
+    assert not re.search(r"[0-9]", description), f"{where}: {description}"
+    assert not re.search(r"ε|epsilon|without privacy|DP at|private", description), (
+        f"{where}: {description}"
+    )

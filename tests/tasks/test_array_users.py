@@ -1,0 +1,117 @@
+"""Examples in whatever form their owner has them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedpriv.rng import Key
+from fedpriv.tasks.array_users import ArrayUsers, array_examples
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+
+X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 1, 0])
+FORMS = {
+    "examples": ArrayExamples(X, Y),
+    "tuple": (X, Y),
+    "list": [X, Y],
+    "tensors": (torch.from_numpy(X), torch.from_numpy(Y)),
+    "lists": (X.tolist(), Y.tolist()),
+    "dataset": TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)),
+}
+NO_FORMS = {
+    "one array": X,
+    "three": (X, Y, Y),
+    "dataset of one": TensorDataset(torch.from_numpy(X)),
+    "mapping": {"x": X, "y": Y},
+    "text": "xy",
+}
+
+
+@pytest.mark.parametrize("given", FORMS.values(), ids=FORMS)
+def test_forms_that_are_taken(given):
+    """Red before: a tuple or a TensorDataset ended in "has no attribute 'x'"."""
+    users = ArrayUsers({"a": given})
+    assert users.num_examples("a") == 4
+    np.testing.assert_array_equal(users.examples("a").x, X)
+    np.testing.assert_array_equal(users.examples("a").y, Y)
+
+
+@pytest.mark.parametrize("given", NO_FORMS.values(), ids=NO_FORMS)
+def test_others_are_refused_when_the_task_is_made(given):
+    with pytest.raises(ValueError, match=r"user 'a' are a .*; give ArrayExamples\(x, y\), a pair"):
+        ArrayUsers({"a": given})
+
+
+def test_public_and_test_examples_likewise():
+    task = ModuleTask(
+        name="t",
+        module=lambda: nn.Linear(3, 2),
+        loss=nn.functional.cross_entropy,
+        users={"a": (X, Y)},
+        public=(X, Y),
+        test=FORMS["dataset"],
+    )
+    params = task.init_params(Key.simulation(0))
+    assert task.evaluate(params, public=True) == task.evaluate(params, public=False)
+    with pytest.raises(ValueError, match="the public examples are a ndarray"):
+        ModuleTask(
+            name="t",
+            module=lambda: nn.Linear(3, 2),
+            loss=nn.functional.cross_entropy,
+            users={"a": (X, Y)},
+            public=X,
+        )
+
+
+def test_inputs_and_targets_of_different_numbers():
+    with pytest.raises(ValueError, match="4 inputs but 3 targets"):
+        array_examples((X, Y[:3]), "the examples")
+
+
+def test_a_mapping_that_reads_files_is_not_read_when_the_task_is_made():
+    class Files(Mapping):
+        read = 0
+
+        def __getitem__(self, user_id):
+            self.read += 1
+            return X, Y
+
+        def __iter__(self):
+            return iter(["a", "b"])
+
+        def __len__(self):
+            return 2
+
+        def __contains__(self, user_id):
+            return user_id in ("a", "b")
+
+    files = Files()
+    users = ArrayUsers(files)
+    assert files.read == 0
+    assert users.num_examples("b") == 4
+
+
+class TestSynthetic:
+    def test_it_has_the_format_of_most_and_the_values_of_none(self):
+        users = {f"u{number}": (X + 7.5, Y.astype(np.int16)) for number in range(5)}
+        users["u0"] = (np.zeros((2, 9)), Y[:2])
+        users["u1"] = (np.zeros((0, 3)), Y[:0])
+        made = ArrayUsers(users).synthetic(nn.Linear(3, 2), 2)
+        assert made is not None
+        assert made.x.shape == (2, 3) and made.x.dtype == np.float32
+        assert made.y.shape == (2,) and made.y.dtype == np.int64
+        assert np.abs(made.x).max() < 7
+
+    def test_users_values_do_not_move_it(self):
+        def made(seed):
+            x = np.random.default_rng(seed).normal(size=(4, 3))
+            return ArrayUsers({"a": (x, Y)}).synthetic(nn.Linear(3, 2), 2)
+
+        np.testing.assert_array_equal(made(0).x, made(1).x)
+
+    def test_nothing_is_made_of_nobody(self):
+        assert ArrayUsers({"a": (X[:0], Y[:0])}).synthetic(nn.Linear(3, 2), 2) is None

@@ -1,0 +1,222 @@
+"""A mistake in a task ends a run before anything is charged, and never by a user's data."""
+
+import sys
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpriv.data.features.dataset import Dataset
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.run.folder import read_lines
+from fedpriv.run.prepared import resume_run, start_run
+from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+
+NUM_USERS = 12
+
+
+def users(width=8, labels=np.int64):
+    for number in range(NUM_USERS):
+        x = np.random.default_rng(number).normal(size=(6, width)).astype(np.float32)
+        yield f"u{number:02d}", ArrayExamples(x, (x[:, 0] > 0).astype(labels))
+
+
+def experiment(task, **options):
+    options = {"rounds": 3, "cohort": 6.0, "noise_multiplier": 1.0, **options}
+    return Experiment(
+        name="own", description="", task=lambda experiment, corpus: task, delta=0.01, **options
+    )
+
+
+def task(width=8, **changes):
+    arguments = {
+        "name": "t",
+        "module": lambda: nn.Linear(width, 2),
+        "loss": nn.functional.cross_entropy,
+        "users": dict(users()),
+        "synthetic": True,
+        **changes,
+    }
+    return ModuleTask(**arguments)
+
+
+PUBLIC = next(users())[1]
+WRONG = {
+    "width": {"width": 9},
+    "width, with public examples": {"width": 9, "public": PUBLIC},
+    "labels": {"users": dict(users(labels=np.float32))},
+    "labels, where public ones are right": {
+        "users": dict(users(labels=np.float32)),
+        "public": PUBLIC,
+    },
+    "loss": {"loss": lambda outputs, targets: {}["loss"]},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG)
+def test_a_programming_error_is_raised_and_nothing_is_written(tmp_path, changes):
+    """Red before: the rounds ran, every user contributed zero, and ε was spent on noise."""
+    wrong = experiment(task(**changes))
+    with pytest.raises((RuntimeError, KeyError)) as caught:
+        start_run(wrong, "own:experiment", None, tmp_path / "run")
+    assert "before anything was charged" in caught.value.__notes__[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_rostered_examples_are_not_looked_at(tmp_path):
+    """Values that no model takes change nothing but those users' contributions."""
+    hostile = dict(users())
+    for user in list(hostile)[1:]:
+        hostile[user] = ArrayExamples(hostile[user].x, hostile[user].y + 1000)
+    prepared = start_run(experiment(task(users=hostile)), "own:x", None, tmp_path / "run")
+    prepared.folder.close()
+
+
+def test_who_knows_better_gives_a_batch_of_its_own(tmp_path):
+    def loss(outputs, targets):
+        assert (targets == 3).all(), "of the synthetic classes 0 and 1 there are none"
+        return nn.functional.cross_entropy(outputs, targets)
+
+    threes = {user: ArrayExamples(own.x, 0 * own.y + 3) for user, own in users()}
+    given = {"loss": loss, "users": threes, "module": lambda: nn.Linear(8, 5)}
+    with pytest.raises(AssertionError):
+        start_run(experiment(task(**given)), "own:x", None, tmp_path / "no")
+    made = task(**given, synthetic_batch=(np.zeros((1, 8)), np.full(1, 3)))
+    summary = start_run(experiment(made), "own:x", None, tmp_path / "run").run()
+    assert summary["rounds_mostly_failed"] == 0
+
+
+def test_a_task_without_a_batch_is_not_tried(tmp_path):
+    made = task(width=9, users={"a": ArrayExamples(np.zeros((0, 8)), np.zeros(0, int))})
+    one = experiment(made, cohort=1.0)
+    start_run(one, "own:x", None, tmp_path / "run").folder.close()
+
+
+def test_an_update_of_other_tensors_is_a_mistake_too(tmp_path):
+    class Odd(ModuleTask):
+        def trainer(self, schedule, multiplier, device="cpu"):
+            class Trainer:
+                def train(self, params, examples, key):
+                    return {"other": np.zeros(3, np.float32)}
+
+            return Trainer()
+
+    odd = Odd(
+        name="t", module=lambda: nn.Linear(8, 2), loss=lambda o, t: o.sum(), users=dict(users())
+    )
+    with pytest.raises(ValueError, match="expected tensors"):
+        start_run(experiment(odd), "own:x", None, tmp_path / "run")
+
+
+@pytest.mark.parametrize("with_public", [True, False])
+def test_centralised_tasks_are_tried_too(tmp_path, with_public):
+    """Red before: the run ended in the first step, which had been charged."""
+    x = np.random.default_rng(0).normal(size=(90, 8)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    public = {"x_public": x[60:], "y_public": y[60:]} if with_public else {}
+    data = Dataset(
+        name="d",
+        x_train=x[:40],
+        y_train=y[:40],
+        x_test=x[40:60],
+        y_test=y[40:60],
+        provenance={},
+        **public,
+    )
+
+    def central(width):
+        made = module_task(data, lambda: nn.Linear(width, 2), nn.functional.cross_entropy)
+        return CentralExperiment(
+            name="c",
+            description="",
+            task=lambda experiment: made,
+            noise_multiplier=1.0,
+            steps=2,
+            batch_size=8,
+        )
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        start_run(central(9), "own:x", None, tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+    assert start_run(central(8), "own:x", None, tmp_path / "right").run()["rounds"] == 2
+
+
+def own(source, folder, monkeypatch, name):
+    (folder / f"{name}.py").write_text(source, "utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(folder)
+
+
+SOURCE = """
+import numpy as np
+from torch import nn
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.tasks import ModuleTask
+
+
+def experiment():
+    users = {name: (np.ones((2, 3)), np.array([0, 1])) for name in "abcd"}
+    return Experiment(
+        name="own", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=2,
+        task=lambda experiment, corpus: ModuleTask(
+            name="own", module=lambda: nn.Linear(3, 2), loss=loss, users=users,
+        ),
+    )
+
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def test_a_resumed_task_is_tried_again(tmp_path, monkeypatch):
+    own(SOURCE, tmp_path, monkeypatch, "own_resumed")
+    prepared = start_run(
+        load_experiment("own_resumed:experiment"), "own_resumed:experiment", None, tmp_path / "run"
+    )
+    prepared.folder.close()
+    (tmp_path / "own_resumed.py").write_text(SOURCE.replace("return nn.f", "return nn.g"), "utf-8")
+    del sys.modules["own_resumed"]
+    with pytest.raises(AttributeError):
+        resume_run(tmp_path / "run")
+    (tmp_path / "own_resumed.py").write_text(SOURCE + "\n\n# mended\n", "utf-8")
+    del sys.modules["own_resumed"]
+    assert resume_run(tmp_path / "run").run()["rounds"] == 2  # the ledger was let go of
+
+
+class TestMostlyFailed:
+    def failing(self):
+        """Users whose own labels no model of two classes takes, and two who are fine."""
+        made = dict(users())
+        for user in list(made)[2:]:
+            made[user] = ArrayExamples(made[user].x, made[user].y + 1000)
+        return made
+
+    def test_it_is_said_at_once_and_in_the_summary(self, tmp_path, caplog):
+        wrong = experiment(task(users=self.failing()), eval_every=1)
+        seen = []
+        prepared = start_run(wrong, "own:x", None, tmp_path / "run")
+        summary = prepared.run(on_round=lambda record: seen.append(len(said(caplog))))
+        assert seen[0] == 1, "after the first round already"
+        assert len(said(caplog)) == 1 and "round 1: " in said(caplog)[0]
+        assert summary["rounds_mostly_failed"] == 3
+
+    def test_a_few_who_fail_are_no_alarm(self, tmp_path, caplog):
+        few = dict(users())
+        few["u03"] = ArrayExamples(few["u03"].x, few["u03"].y + 1000)
+        summary = start_run(experiment(task(users=few)), "own:x", None, tmp_path / "run").run()
+        assert summary["rounds_mostly_failed"] == 0 and not said(caplog)
+
+    def test_a_secure_run_says_nothing_of_it(self, tmp_path, caplog):
+        wrong = experiment(task(users=self.failing()))
+        prepared = start_run(wrong, "own:x", None, tmp_path / "run", secure=True)
+        assert prepared.run()["rounds_mostly_failed"] is None
+        assert not said(caplog) and not read_lines(tmp_path / "run", "diagnostics")
+
+
+def said(caplog):
+    return [r.getMessage() for r in caplog.records if "mostly noise" in r.getMessage()]

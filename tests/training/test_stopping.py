@@ -1,0 +1,355 @@
+"""An interrupt that a library drops or disguises still ends the run, and costs no user its data."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+from numba import njit
+from torch import nn
+
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.threads import ThreadBackend
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.run.folder import read_lines
+from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import start_run
+from fedpriv.training import stopping
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import as_work
+
+
+def partial_sum(*, trainer, **given):
+    return as_work(trainer).partial_sum(**given)
+
+
+@pytest.fixture
+def default_sigint():
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def installed(default_sigint):
+    before = signal.getsignal(signal.SIGTERM)
+    stopping.install()
+    yield
+    stopping.restore(before)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def disguised():
+    """As compiled code disguises an interrupt: twice a SystemError of which the other is cause."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("_numba_unpickle returned a result") from error
+    except SystemError as error:
+        raise SystemError("CPUDispatcher returned a result") from error
+
+
+def as_context():
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise RuntimeError("cleaning up failed") from None
+
+
+@njit("UniTuple(float64[:],2)(float64[:],int64)", nogil=True)
+def compiled(x, steps):
+    total = 0.0
+    for step in range(steps):
+        total += np.sqrt(step + x[0])
+    return x * total, x
+
+
+def in_compiled_code():
+    """A real SIGINT while compiled code runs, which surfaces as a SystemError."""
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        compiled(np.ones(3), 100_000_000)
+    finally:
+        timer.join()
+
+
+def dropped():
+    """A real SIGINT whose exception is dropped by whoever called the handler."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+    except KeyboardInterrupt:
+        pass
+
+
+INTERRUPTS = [disguised, as_context, in_compiled_code, dropped]
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_swallowed_signal_is_raised_again(installed, number, raised):
+    stopping.stop_if_asked()  # no signal came yet
+    with pytest.raises(raised):
+        os.kill(os.getpid(), number)
+        for _ in range(1000):
+            pass
+    with pytest.raises(raised) as again:
+        stopping.stop_if_asked()
+    if raised is SystemExit:
+        assert again.value.code == 128 + signal.SIGTERM
+
+
+def test_what_others_answer_is_left_to_them():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a command in the background
+    try:
+        stopping.install()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        stopping.restore(before[1])
+        signal.signal(signal.SIGINT, before[0])
+
+
+class TestInterruptible:
+    @pytest.mark.parametrize("how", INTERRUPTS)
+    def test_whatever_became_of_it_an_interrupt_comes_out(self, default_sigint, how):
+        with pytest.raises(KeyboardInterrupt), stopping.interruptible(), stopping.interruptible():
+            how()
+        stopping.stop_if_asked()  # it was delivered, once
+
+    def test_other_errors_are_themselves(self, default_sigint):
+        with pytest.raises(ValueError, match="own"), stopping.interruptible():
+            raise ValueError("own")
+
+    def test_an_earlier_interrupt_that_is_being_handled_is_none_of_ours(self, default_sigint):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            with pytest.raises(ValueError, match="own"), stopping.interruptible():
+                raise ValueError("own")  # noqa: B904 - its context is what this is about
+
+    def test_in_another_thread_nothing_is_installed(self, default_sigint):
+        answers = []
+
+        def look():
+            with stopping.interruptible():
+                answers.append(signal.getsignal(signal.SIGINT))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert answers == [signal.default_int_handler]
+
+
+class Users:
+    def __init__(self, everyones=None):
+        self.everyones = everyones
+
+    def examples(self, user_id):
+        return user_id if self.everyones is None else self.everyones
+
+    def num_examples(self, user_id):
+        return 1
+
+
+class Interrupted:
+    """A trainer whose third user is interrupted, and notes who was trained."""
+
+    thread_safe = True
+
+    def __init__(self, how):
+        self.how, self.trained = how, []
+
+    def train(self, params, examples, key):
+        self.trained.append(examples)
+        if examples == "u2":
+            self.how()
+        return {name: np.ones_like(array) for name, array in params.items()}
+
+
+PARAMS = {"weight": np.zeros(3, np.float32)}
+USERS = tuple(f"u{number}" for number in range(6))
+ARGUMENTS = {"params": PARAMS, "bound": Clip(l2_clip_norm=1.0), "key": Key.simulation(0)}
+
+
+class TestSums:
+    @pytest.mark.parametrize("how", INTERRUPTS)
+    def test_an_interrupted_user_is_no_failed_user(self, default_sigint, how):
+        trainer = Interrupted(how)
+        with pytest.raises(KeyboardInterrupt), stopping.interruptible():
+            partial_sum(**ARGUMENTS, trainer=trainer, data=Users(), user_ids=USERS)
+        assert trainer.trained == ["u0", "u1", "u2"]
+
+    @pytest.mark.parametrize("how", [disguised, as_context])
+    def test_nor_is_it_where_no_handler_is_installed(self, how):
+        trainer = Interrupted(how)
+        with pytest.raises(KeyboardInterrupt):
+            partial_sum(**ARGUMENTS, trainer=trainer, data=Users(), user_ids=USERS)
+
+    @pytest.mark.parametrize("how", [disguised, as_context])
+    def test_nor_on_a_thread(self, how):
+        backend = ThreadBackend(
+            trainer=Interrupted(how),
+            data=Users(),
+            measure=lambda params, public: None,
+            num_workers=2,
+            max_examples=1,
+        )
+        with pytest.raises(KeyboardInterrupt):
+            backend.partial_sum(
+                params=PARAMS,
+                bound=ARGUMENTS["bound"],
+                cohort=USERS,
+                key=ARGUMENTS["key"],
+                round_num=1,
+                attempt=1,
+            )
+        backend.close()
+
+    @pytest.mark.parametrize("how", INTERRUPTS)
+    @pytest.mark.parametrize("users_at_once", [1, 2])
+    def test_nor_of_users_trained_at_once(self, default_sigint, users_at_once, how):
+        calls = []
+
+        def loss(outputs, targets):
+            calls.append(1)
+            if len(calls) == 3:
+                how()
+            return outputs.square().mean()
+
+        module = nn.Linear(2, 1)
+        alone = ModuleTrainer(module=module, loss=loss, schedule=Schedule(learning_rate=0.1))
+        trainer = VectorisedTrainer(alone=alone, users_at_once=users_at_once)
+        examples = ArrayExamples(np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32))
+        arguments = {**ARGUMENTS, "params": module_params(module), "trainer": trainer}
+        with pytest.raises(KeyboardInterrupt), stopping.interruptible():
+            partial_sum(**arguments, data=Users(examples), user_ids=USERS)
+
+    def test_a_user_that_exits_or_fails_still_contributes_zero_alone(self, default_sigint):
+        for error in (SystemExit(3), SystemError("own"), ValueError("own")):
+
+            def fail(error=error):
+                raise error
+
+            with stopping.interruptible():
+                done = partial_sum(
+                    **ARGUMENTS, trainer=Interrupted(fail), data=Users(), user_ids=USERS
+                )
+            assert (done.num_users, done.num_failed) == (6, 1)
+
+
+class TestRounds:
+    @pytest.mark.parametrize("how", INTERRUPTS)
+    def test_the_round_is_not_released(self, default_sigint, tiny_corpus, monkeypatch, how):
+        """Red before: the round went on without the user, and so did the run."""
+        components = build(
+            Experiment(name="t", description="", rounds=4, noise_multiplier=1.0, cohort=30.0),
+            tiny_corpus,
+        )
+        real, calls, released = SparseSoftmaxTrainer.train, [], []
+
+        def train(self, params, examples, key):
+            calls.append(1)
+            if len(calls) == 40:  # in the second round: cohorts are about 30
+                how()
+            return real(self, params, examples, key)
+
+        monkeypatch.setattr(SparseSoftmaxTrainer, "train", train)
+        backend = SerialBackend(trainer=components.trainer, data=components.task.data)
+        with pytest.raises(KeyboardInterrupt):
+            for record, _ in rounds(components, backend, Key.simulation(0)):
+                released.append(record.diagnostics.num_failed)
+        assert released == [0]
+
+    def test_one_that_came_between_rounds_charges_nothing_more(
+        self, default_sigint, tiny_corpus, tmp_path
+    ):
+        experiment = Experiment(name="t", description="", rounds=4, noise_multiplier=1.0)
+        prepared = start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            prepared.run(on_round=lambda record: dropped())
+        assert len(read_lines(tmp_path / "run", "rounds")) == 1
+        assert verify_run(tmp_path / "run").num_charges == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_a_real_sigint_at_a_random_moment_of_a_round(default_sigint, tiny_corpus):
+    """Twelve random moments of rounds that are compiled work nearly all the time.
+
+    Red before in about four of ten moments, so by luck green in fewer than one of 400 runs.
+    """
+    experiment = Experiment(
+        name="t", description="", rounds=100, noise_multiplier=1.0, local_epochs=2000
+    )
+    components = build(experiment, tiny_corpus)
+    backend = SerialBackend(trainer=components.trainer, data=components.task.data)
+    rng = random.Random(1)
+    for _ in range(12):
+        failed = []
+        played = rounds(components, backend, Key.simulation(0), eval_every=1000)
+        next(played)
+        timer = threading.Timer(0.1 * rng.random(), os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt), closing(played):
+            timer.start()
+            for record, _ in played:
+                failed.append(record.diagnostics.num_failed)
+        timer.join()
+        assert not any(failed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends signals")
+def test_a_real_ctrl_c_at_a_random_moment_ends_the_command(tiny_corpus, tmp_path):
+    """A process, a SIGINT, six random moments of the first second of rounds.
+
+    Red before in about four of ten tries a moment: with six, this test passed by luck in fewer than
+    one of twenty runs. No clock decides: the guards only keep a run that hangs from hanging us.
+    """
+    rng = random.Random(1)
+    program = (
+        "import sys; from fedpriv.cli import main; sys.argv = ['fedpriv', *sys.argv[1:]]; main()"
+    )
+    for number in range(6):
+        out = tmp_path / str(number)
+        asked = ["run", "adadps-tags", "--corpus", str(tiny_corpus.directory), "--cohort", "30"]
+        asked += ["--rounds", "5000", "--noise-multiplier", "1", "-s", "local-epochs=2000"]
+        asked += ["-s", "eval-every=5000", "-s", "exact-sum=false", "--out", str(out)]
+        started = subprocess.Popen(
+            [sys.executable, "-c", program, *asked],
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell has its background jobs ignore Ctrl-C, and tests may run in one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        try:
+            until = time.monotonic() + 300
+            while not (out / "rounds.jsonl").exists() and time.monotonic() < until:
+                assert started.poll() is None, started.communicate()[1]
+                time.sleep(0.02)
+            time.sleep(rng.random())
+            started.send_signal(signal.SIGINT)
+            said = started.communicate(timeout=300)[1]
+        finally:
+            started.kill()
+            started.wait()
+        assert started.returncode == 130
+        assert f"--resume {out}" in said and "Traceback" not in said
+        assert all(line["num_failed"] == 0 for line in read_lines(out, "diagnostics"))
+        assert verify_run(out).ok
