@@ -177,11 +177,11 @@ def main() -> None:
             pieces.append(floor.round(cohort))
             bare.append(time.perf_counter() - started)
         seconds, bare, pieces = seconds[4:], bare[4:], pieces[4:]
-        state = components.round.init(components.task.init_params(root))
+        params = components.task.init_params(root)
         timed = []
         for public in (False, True):
             started = time.perf_counter()
-            components.task.evaluate(state.params, public=public)
+            components.task.evaluate(params, public=public)
             timed.append(time.perf_counter() - started)
     print(f"{about(arguments, corpus)}, {len(os.sched_getaffinity(0))} core(s)")
     for name, values in (("round", seconds), ("floor", bare)):

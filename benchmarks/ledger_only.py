@@ -17,17 +17,17 @@ class LedgerOnly:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self.ledger, self._folder = folder.ledger, folder
+        self.path, self.ledger, self._folder = folder.path, folder.ledger, folder
 
     @classmethod
-    def create(cls, out: Path, experiment: Experiment, parts: Components) -> LedgerOnly:
+    def create(cls, out: Path, experiment: Experiment, components: Components) -> LedgerOnly:
         """Return a new one in a folder that does not exist yet."""
         return cls(
             RunFolder.create(
                 out,
                 experiment=experiment,
                 reference=experiment.name,
-                parts=parts,
+                components=components,
                 corpus_path=None,
                 engine="serial",
                 mode="simulation",
@@ -35,9 +35,9 @@ class LedgerOnly:
             )
         )
 
-    def keep(self, state: Any, attempt: int) -> None:
+    def keep(self, state: Any) -> None:
         """Sync the release; there is no checkpoint file that it could be the digest of."""
-        self.ledger.release(state.round_num, attempt, "0" * 64)
+        self.ledger.release(state.round_num, self.ledger.last_attempt, "0" * 64)
 
     def record(self, released: Any, diagnostics: Any) -> None:
         """Append the round's records."""

@@ -82,7 +82,9 @@ class Vault:
         part = path.with_name(f".{path.name}.part")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.write(descriptor, content)
+            written = 0
+            while written < len(content):
+                written += os.write(descriptor, content[written:])
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

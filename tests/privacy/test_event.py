@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event, default_delta
 
 GOOD = [
     {"kind": "gaussian", "noise_multiplier": 2.0},
@@ -20,6 +20,9 @@ GOOD = [
         "cap": 40,
     },
     {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400, "size": 20},
+    {"kind": "pure", "epsilon": 0.5},
+    {"kind": "zcdp", "rho": 0.125},
+    {"kind": "nonprivate"},
 ]
 
 
@@ -49,6 +52,19 @@ def test_json_comes_back(value):
         {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400, "size": 401},
         {"kind": "fixed-size-gaussian", "noise_multiplier": 1.0, "num_users": 400.0, "size": 20},
         {"kind": "gaussian", "noise_multiplier": 1.0, "module_name": "os"},
+        {"kind": "pure"},
+        {"kind": "pure", "epsilon": 0.0},
+        {"kind": "pure", "epsilon": -0.5},
+        {"kind": "pure", "epsilon": float("inf")},
+        {"kind": "pure", "epsilon": float("nan")},
+        {"kind": "pure", "epsilon": True},
+        {"kind": "pure", "epsilon": 0.5, "rho": 0.125},
+        {"kind": "pure", "rho": 0.125},
+        {"kind": "zcdp", "rho": "0.125"},
+        {"kind": "zcdp", "rho": 0.0},
+        {"kind": "zcdp", "epsilon": 0.5},
+        {"kind": "nonprivate", "epsilon": 0.5},
+        {"kind": "nonprivate", "noise_multiplier": None},
         {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]},
     ],
     ids=repr,
@@ -75,6 +91,23 @@ def test_numbers_of_any_type_become_built_in_floats(sigma):
     got = epsilon(event, 100, delta=1 / 400, relation="add-remove")
     assert got.value == pytest.approx(1.9059, abs=5e-5)
     assert got.rdp == pytest.approx(2.3890, abs=5e-5)
+
+
+def test_what_a_kind_is():
+    kinds = {value["kind"]: Event.from_json(value) for value in GOOD}
+    assert {kind for kind, event in kinds.items() if not event.is_private} == {"nonprivate"}
+    assert {kind for kind, event in kinds.items() if event.is_sampled} == {
+        "poisson-gaussian",
+        "truncated-poisson-gaussian",
+        "fixed-size-gaussian",
+    }
+    for kind, event in kinds.items():
+        if kind in ("pure", "zcdp", "nonprivate"):
+            with pytest.raises(ValueError, match=f"a {kind} event has no noise multiplier"):
+                _ = event.sigma
+        else:
+            assert event.sigma == event.noise_multiplier
+    assert kinds["nonprivate"] == NONPRIVATE and len(set(kinds.values())) == len(GOOD)
 
 
 def test_only_rdp_under_replace_one_gets_half_the_noise():

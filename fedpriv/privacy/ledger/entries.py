@@ -145,6 +145,8 @@ def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
             raise ValueError(f"charges {value!r} are not ascending ranges")
         out.append((first, end))
         last = end
+    if not out:
+        raise ValueError("a release of no charges is written without them")
     return tuple(out)
 
 

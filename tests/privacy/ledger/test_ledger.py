@@ -9,12 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.adaptive import AdaptivePlan
+from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, LedgerError, read_ledger
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.recorded import RecordedMechanism
+from fedpriv.privacy.sampling import Everybody
 
 PLAN = cohort_plan(
     num_users=400,
@@ -26,6 +36,7 @@ PLAN = cohort_plan(
     noise_multiplier=2.0,
 )
 DIGEST = "ab" * 32
+SAMPLED = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0)
 
 
 @pytest.fixture
@@ -420,3 +431,540 @@ def test_other_modes_and_values_json_cannot_hold_are_refused(path):
         create(path, bad=float("nan"))
     with pytest.raises(LedgerError):
         create(path, bad=object())
+
+
+# What one ledger may hold besides a charge and a release a round: other costs, several queries,
+# one charge for a whole run.
+
+
+class Answer:
+    """A privatizer of any cost."""
+
+    name = "made up"
+    after_crash = "retry"
+
+    def __init__(self, kind, value, whole_run=False):
+        self.cost = Cost(kind=kind, value=value, whole_run=whole_run)
+
+
+def plan_of(kind, value, *, rounds=10, whole_run=False, **rest):
+    """A plan in which everybody takes part and an answer costs so much."""
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=400),
+        bound=Clip(l2_clip_norm=0.5),
+        privatizer=Answer(kind, value, whole_run),
+    )
+    return Plan(mechanism=mechanism, num_rounds=rounds, **rest)
+
+
+def rewritten(path, change):
+    """Write a ledger again, its lines (kind and fields) changed and well chained."""
+    previous, data = "0" * 64, b""
+    kinds = [(record.kind, dict(record.fields)) for record in decode(path.read_bytes()).records]
+    for number, (kind, fields) in enumerate(change(kinds)):
+        record, line = encode(number, previous, kind, fields)
+        previous, data = record.hash, data + line
+    path.write_bytes(data)
+
+
+def pairs(charges):
+    return [(charge.round_num, charge.attempt) for charge in charges]
+
+
+class TestOtherCosts:
+    def test_pure_answers_are_charged_and_added_up_at_delta_zero(self, path):
+        made = plan_of("pure", 0.25)
+        assert made.delta == 0.0
+        with create(path, made) as ledger:
+            for round_num in range(1, 11):
+                ledger.charge(round_num, 1)
+            spent = ledger.epsilon()
+            assert (spent.value, spent.delta, spent.accountant) == (2.5, 0.0, "composition")
+            with pytest.raises(BudgetSpentError, match="all 10 charges are spent"):
+                ledger.charge(1, 2)
+        _, state, _ = read_ledger(path)
+        assert state.epsilon() == made.total() == spent
+        # What is read is the event and the words, not the objects; it accounts all the same.
+        assert isinstance(state.plan.mechanism, RecordedMechanism)
+        assert state.plan.event == made.event and state.plan.to_json() == made.to_json()
+        assert json.loads(path.read_bytes().splitlines()[1])["event"] == {
+            "kind": "pure",
+            "epsilon": 0.25,
+        }
+
+    def test_a_target_of_pure_answers(self, path):
+        made = plan_of("pure", 0.25, target_epsilon=1.1)
+        with create(path, made) as ledger:
+            for round_num in range(1, 5):
+                ledger.charge(round_num, 1)
+            assert not ledger.pays_for_more
+            with pytest.raises(BudgetSpentError, match=r"take ε to 1.2500, above the target 1.1"):
+                ledger.charge(5, 1)
+
+    def test_another_event_than_the_plans_is_refused(self, path):
+        with create(path, plan_of("pure", 0.25)) as ledger:
+            for event in (Event(kind="pure", epsilon=0.2), Event(kind="zcdp", rho=0.1), NONPRIVATE):
+                with pytest.raises(BudgetSpentError, match="it is charged for"):
+                    ledger.charge(1, 1, event)
+            ledger.charge(1, 1, Event(kind="pure", epsilon=0.25))
+
+    def test_a_charge_without_noise_is_written_as_what_it_is(self, path):
+        with create(path, cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=3)) as ledger:
+            ledger.charge(1, 1)
+        assert json.loads(path.read_bytes().splitlines()[1])["event"] == {"kind": "nonprivate"}
+
+    def test_prices_decided_on_the_way(self, path):
+        made = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)
+        with create(path, made) as ledger:
+            with pytest.raises(LedgerError, match="give its event"):
+                ledger.charge(1, 1)
+            ledger.charge(1, 1, Event(kind="gaussian", noise_multiplier=1.0))
+            ledger.charge(1, 1, Event(kind="pure", epsilon=0.5), query="best")
+            before = path.read_bytes()
+            for event in (Event(kind="zcdp", rho=0.4), SAMPLED, NONPRIVATE):
+                with pytest.raises(BudgetSpentError):
+                    ledger.charge(2, 1, event)
+            assert path.read_bytes() == before and ledger.pays_for_more
+            ledger.charge(2, 1, Event(kind="zcdp", rho=0.375))
+            with pytest.raises(BudgetSpentError, match="above the 1 of the plan"):
+                ledger.charge(3, 1, Event(kind="zcdp", rho=1e-6))
+            assert ledger.plan.left(ledger.state.spent) == 0.0
+            assert ledger.epsilon() == made.total()
+        with Ledger.open(path) as ledger:  # nothing that was spent comes back
+            assert ledger.plan == made and ledger.plan.left(ledger.state.spent) == 0.0
+
+    def test_more_than_the_total_is_refused_when_it_is_read(self, path):
+        with create(path, AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)) as ledger:
+            ledger.charge(1, 1, Event(kind="zcdp", rho=0.9))
+        rewritten(path, lambda lines: [*lines, (lines[1][0], {**lines[1][1], "round_num": 2})])
+        with pytest.raises(LedgerError, match=r"line 3: round 2 cannot be charged: ρ = 0.9 more"):
+            read_ledger(path)
+
+
+class TestQueries:
+    """A round may ask several things; each is charged, and counts its own attempts."""
+
+    def test_attempts_are_of_a_query(self, path):
+        with create(path) as ledger:
+            ledger.charge(1, 1)
+            ledger.charge(1, 1, query="count")
+            with pytest.raises(LedgerError, match="its next attempt is 2"):
+                ledger.charge(1, 1, query="count")
+            ledger.charge(1, 2, query="count")
+            assert [ledger.attempts(1, query) for query in ("update", "count", "else")] == [1, 2, 0]
+            assert ledger.has_charge(1, 2, "count") and not ledger.has_charge(1, 2)
+            assert ledger.state.number_of(1, 2, "count") == 3
+            assert ledger.charges == 3 and ledger.epsilon() == PLAN.epsilon(3)
+
+    def test_a_release_is_of_the_last_attempt_of_every_query(self, path):
+        with create(path) as ledger:
+            for attempt, query in ((1, "update"), (1, "count"), (2, "count")):
+                ledger.charge(1, attempt, query=query)
+            ledger.release(1, 2, DIGEST)
+            assert ledger.state.releases[-1].charges == ((1, 1), (3, 3))
+            assert [(c.query, c.attempt) for c in ledger.lost] == [("count", 1)]
+            for attempt, query in ((1, "update"), (1, "count")):
+                ledger.charge(2, attempt, query=query)
+            ledger.release(2, 1, DIGEST)
+            assert ledger.state.releases[-1].charges == ((4, 5),)
+            said = [charge.query for charge in ledger.state.charges]
+            assert said == ["update", "count", "count", "update", "count"]
+            head = ledger.head
+        with Ledger.open(path) as ledger:
+            assert ledger.head == head and [c.attempt for c in ledger.lost] == [1]
+
+    def test_an_empty_name_is_refused(self, path):
+        with create(path) as ledger, pytest.raises(LedgerError, match="query ''"):
+            ledger.charge(1, 1, query="")
+
+
+class TestReleasedCharges:
+    """A release names the charges it is made of; whatever none names is lost."""
+
+    def lines(self, path, kind):
+        return [r.fields for r in decode(path.read_bytes()).records if r.kind == kind]
+
+    def test_every_release_names_its_own(self, path):
+        filled(path)
+        named = [line["charges"] for line in self.lines(path, "release")]
+        assert named == [[[number, number]] for number in range(1, 6)]
+
+    def test_attempts_that_came_to_nothing_are_in_none(self, path):
+        with create(path) as ledger:
+            for attempt in (1, 2, 3):
+                ledger.charge(1, attempt)
+            ledger.release(1, 3, DIGEST)
+            ledger.charge(2, 1)
+            ledger.release(2, 1, DIGEST)
+            ledger.charge(3, 1)
+            assert pairs(ledger.lost) == [(1, 1), (1, 2), (3, 1)]
+        assert [line["charges"] for line in self.lines(path, "release")] == [[[3, 3]], [[4, 4]]]
+
+    @pytest.mark.parametrize("named", [[[7, 7]], [[1, 9]], [], [[2, 1]], [[0, 1]], 3, "1"], ids=str)
+    def test_charges_that_are_not_there_are_refused(self, path, named):
+        filled(path)
+        rewritten(
+            path, lambda lines: [*lines[:-1], (lines[-1][0], {**lines[-1][1], "charges": named})]
+        )
+        for opened in (read_ledger, Ledger.open):
+            with pytest.raises(LedgerError, match="line 11"):
+                opened(path)
+
+
+class TestOldLedgers:
+    """Null for a charge without noise, and releases that name nothing."""
+
+    def old(self, path):
+        def change(lines):
+            for kind, fields in lines:
+                if kind == "charge" and fields["event"] == {"kind": "nonprivate"}:
+                    fields["event"] = None
+                fields.pop("charges", None)
+            return lines
+
+        rewritten(path, change)
+
+    def test_releases_stand_for_their_own_attempts(self, path):
+        with create(path) as ledger:
+            for attempt in (1, 2):
+                ledger.charge(1, attempt)
+            ledger.release(1, 2, DIGEST)
+            ledger.charge(2, 1)
+        self.old(path)
+        assert b"charges" not in path.read_bytes()
+        with Ledger.open(path) as ledger:
+            assert pairs(ledger.lost) == [(1, 1), (2, 1)] and ledger.charges == 3
+            assert ledger.epsilon() == PLAN.epsilon(3)
+            ledger.resume()
+            ledger.charge(2, 2)
+            ledger.release(2, 2, DIGEST)  # a line of now beside lines of then
+            assert pairs(ledger.lost) == [(1, 1), (2, 1)]
+            assert ledger.state.releases[-1].charges == ((4, 4),)
+        assert pairs(read_ledger(path)[1].lost) == [(1, 1), (2, 1)]
+
+    def test_in_centralised_training_for_every_step_since_the_one_before(self, path):
+        made = cohort_plan(**{**PLAN.to_json(), "unit": "example"})
+        with create(path, made) as ledger:
+            for pair in ((1, 1), (2, 1), (3, 1)):
+                ledger.charge(*pair)
+            ledger.release(3, 1, DIGEST)
+            for pair in ((4, 1), (5, 1), (4, 2)):
+                ledger.charge(*pair)
+            ledger.release(4, 2, DIGEST)
+            now = pairs(ledger.lost)
+        self.old(path)
+        assert pairs(read_ledger(path)[1].lost) == now == [(4, 1), (5, 1)]
+        with Ledger.open(path) as ledger:
+            ledger.charge(5, 2)
+            ledger.charge(6, 1)
+            ledger.release(6, 1, DIGEST)
+            assert ledger.state.releases[-1].charges == ((7, 8),)
+            assert pairs(ledger.lost) == [(4, 1), (5, 1)]
+
+    def test_null_events_are_charges_without_noise(self, path):
+        made = cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=3)
+        with create(path, made) as ledger:
+            ledger.charge(1, 1)
+            ledger.release(1, 1, DIGEST)
+        self.old(path)
+        assert b'"event":null' in path.read_bytes()
+        with Ledger.open(path) as ledger:
+            assert ledger.state.charges[0].event == NONPRIVATE and ledger.lost == ()
+            assert ledger.epsilon().to_json()["epsilon"] is None
+            ledger.charge(2, 1)
+
+    def test_a_null_event_buys_nothing_where_noise_was_promised(self, path):
+        filled(path)
+        rewritten(
+            path, lambda lines: [*lines[:1], (lines[1][0], {**lines[1][1], "event": None})]
+        )
+        with pytest.raises(LedgerError, match="line 2: round 1 cannot be charged"):
+            read_ledger(path)
+
+
+class TestWholeRun:
+    """Noise with memory: one charge for all rows, each of which meets one sum at most."""
+
+    ROWS = plan_of("gaussian", 3.0, rounds=4, whole_run=True, delta=1e-5)
+
+    def test_it_is_charged_once_for_all_its_rows(self, path):
+        with create(path, self.ROWS) as ledger:
+            assert ledger.pays_for_more and ledger.plan.charged_once
+            with pytest.raises(LedgerError, match="before the run was charged"):
+                ledger.row(1)
+            ledger.charge(1, 1)
+            spent = ledger.epsilon()
+            assert spent == self.ROWS.total() == epsilon(
+                self.ROWS.event, 1, delta=1e-5, relation="add-remove"
+            )
+            for number in range(1, 5):
+                assert ledger.row(number).row == number == ledger.rows == ledger.last_attempt
+                ledger.release(number, number, DIGEST)
+                assert ledger.epsilon() == spent
+            assert ledger.charges == 1 and not ledger.pays_for_more
+            with pytest.raises(BudgetSpentError, match="all 4 rows of noise are used up"):
+                ledger.row(5)
+            for again in ((1, 2), (2, 1)):
+                with pytest.raises(BudgetSpentError, match="charged for all of its rows"):
+                    ledger.charge(*again)
+        _, state, _ = read_ledger(path)
+        assert [(row.row, row.round_num) for row in state.rows] == [(n, n) for n in range(1, 5)]
+        assert state.releases[0].charges == ((1, 1),) and state.lost == ()
+        assert state.rounds_done == 4 and state.epsilon() == spent
+
+    def test_a_target_is_kept(self, path):
+        """All rows are charged with the first: a target below their ε admits none."""
+        spent = self.ROWS.total().value
+        kept = replace(self.ROWS, target_epsilon=spent * 1.01)
+        with create(path, kept) as ledger:
+            ledger.charge(1, 1)
+            assert ledger.row(1).row == 1
+        path.unlink()
+        with pytest.raises(ValueError, match="target"):
+            with create(path, replace(self.ROWS, target_epsilon=spent * 0.99)) as ledger:
+                ledger.charge(1, 1)
+
+    def test_a_row_that_a_crash_left_open_is_burned(self, path):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            ledger.row(1)
+            ledger.release(1, 1, DIGEST)
+            ledger.row(2)  # and the process dies
+        with Ledger.open(path) as ledger:
+            ledger.resume()
+            assert ledger.row(2).row == 3  # another row for the same round
+            ledger.release(2, 3, DIGEST)
+            assert ledger.reached(2, 3) and ledger.reached(2, 2) and not ledger.reached(2, 1)
+            ledger.row(3)
+            assert not ledger.pays_for_more  # the burned row is gone from the four
+        assert [(r.row, r.round_num) for r in read_ledger(path)[1].rows] == [
+            (1, 1), (2, 2), (3, 2), (4, 3)
+        ]  # fmt: skip
+
+    def test_a_row_is_on_the_disk_before_it_may_be_drawn(self, path, monkeypatch):
+        order, write, sync = [], os.write, os.fsync
+        ledger = create(path, self.ROWS)
+        ledger.charge(1, 1)
+        monkeypatch.setattr(os, "write", lambda *args: (order.append("write"), write(*args))[1])
+        monkeypatch.setattr(os, "fsync", lambda *args: (order.append("sync"), sync(*args))[1])
+        ledger.row(1)
+        order.append("returned")
+        assert order == ["write", "sync", "returned"]
+        monkeypatch.setattr(os, "write", failing(write, 0, errno.ENOSPC))
+        with pytest.raises(LedgerError, match="No space left"):
+            ledger.row(2)
+        with pytest.raises(LedgerError, match="takes no further line"):
+            ledger.row(2)
+        assert ledger.rows == 1
+        ledger.close()
+
+    @pytest.mark.parametrize(
+        ("row", "said"),
+        [
+            ({"row": 2, "round_num": 3}, "row 2 cannot be used; the next row is 3"),
+            ({"row": 1, "round_num": 3}, "row 1 cannot be used"),
+            ({"row": 4, "round_num": 3}, "row 4 cannot be used"),
+            ({"row": 3.0, "round_num": 3}, "row 3.0"),
+            ({"row": True, "round_num": 3}, "row True"),
+            ({"row": 3, "round_num": 3, "gift": 1}, "gift"),
+            ({"row": 3}, "round_num"),
+        ],
+        ids=str,
+    )
+    def test_a_forged_row_is_refused(self, path, row, said):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            ledger.row(1)
+            ledger.row(2)
+        rewritten(path, lambda lines: [*lines, ("row", row)])
+        with pytest.raises(LedgerError, match=said) as refusal:
+            read_ledger(path)
+        assert "line 5" in str(refusal.value)
+
+    def test_more_rows_than_were_made_are_refused_when_they_are_read(self, path):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            for number in range(1, 5):
+                ledger.row(number)
+        rewritten(path, lambda lines: [*lines, ("row", {"row": 5, "round_num": 5})])
+        with pytest.raises(LedgerError, match="row 5 is beyond the 4 rows of the plan"):
+            read_ledger(path)
+
+    @pytest.mark.parametrize("made", [PLAN, AdaptivePlan(num_users=4, rho=1.0)], ids=["fixed", "ρ"])
+    def test_a_run_that_is_charged_round_by_round_has_no_rows(self, path, made):
+        event = Event(kind="gaussian", noise_multiplier=1.0) if made is not PLAN else None
+        with create(path, made) as ledger:
+            ledger.charge(1, 1, event)
+            with pytest.raises(LedgerError, match="charged round by round"):
+                ledger.row(1)
+
+    def test_a_result_needs_a_row_of_its_own(self, path):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            ledger.row(1)
+            with pytest.raises(LedgerError, match="without a row of its own"):
+                ledger.release(2, 1, DIGEST)
+            ledger.release(1, 1, DIGEST)
+            with pytest.raises(LedgerError, match="released twice"):
+                ledger.release(1, 1, DIGEST)
+
+
+class TestInMemory:
+    """The ledger of a run that is not kept goes by the same rules, and touches no disk."""
+
+    def test_nothing_is_written(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        for name in ("open", "write", "fsync"):
+            monkeypatch.setattr(os, name, lambda *args, **named: pytest.fail("it was written"))
+        with Ledger.in_memory(PLAN, mode="simulation") as ledger:
+            for round_num in range(1, 11):
+                ledger.charge(round_num, 1)
+                ledger.release(round_num, 1, DIGEST)
+            assert (ledger.path, ledger.mode, ledger.plan) == (None, "simulation", PLAN)
+            assert ledger.epsilon() == PLAN.total() and not ledger.pays_for_more
+            with pytest.raises(BudgetSpentError):
+                ledger.charge(1, 2)
+        monkeypatch.undo()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_same_is_refused(self):
+        ledger = Ledger.in_memory(PLAN, mode="secure")
+        ledger.charge(1, 1)
+        for call in (
+            lambda: ledger.charge(1, 1),
+            lambda: ledger.charge(11, 1),
+            lambda: ledger.release(2, 1, DIGEST),
+            lambda: ledger.row(1),
+        ):
+            with pytest.raises(LedgerError):
+                call()
+        assert ledger.charges == 1
+        ledger.close()
+        with pytest.raises(LedgerError, match="closed"):
+            ledger.charge(1, 2)
+        with pytest.raises(ValueError, match="mode"):
+            Ledger.in_memory(PLAN, mode="public")
+
+    def test_runs_have_ids_of_their_own(self):
+        one, two = (Ledger.in_memory(PLAN, mode="simulation") for _ in range(2))
+        assert one.run_id != two.run_id
+
+
+def steps_of(call):
+    """How many lines of fedpriv a call goes through; loops count once a turn."""
+    steps = 0
+
+    def within(frame, event, argument):
+        nonlocal steps
+        steps += 1
+        return within
+
+    def trace(frame, event, argument):
+        return within(frame, event, argument) if "fedpriv" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["rounds", "lost", "steps", "queries", "rows", "prices"])
+def test_reading_a_ledger_takes_time_linear_in_its_lines(tmp_path, kind):
+    """Counted in lines of Python gone through, not by a clock: four times as many for four times.
+
+    Hashing is done by C, a line at a time; here is what the lines add up to.
+    """
+
+    def records(number):
+        rounds = {"rows": number + 1}.get(kind, 10 * number)
+        made = cohort_plan(**{**PLAN.to_json(), "num_rounds": rounds})
+        if kind == "steps":
+            made = cohort_plan(**{**made.to_json(), "unit": "example"})
+        if kind == "rows":
+            made = plan_of("gaussian", 3.0, rounds=rounds, whole_run=True, delta=1e-5)
+        if kind == "prices":
+            made = AdaptivePlan(num_users=400, rho=1e6, delta=1e-5)
+        path = tmp_path / f"{number}.jsonl"
+        event = PLAN.event.to_json()
+
+        def lines(first):
+            yield first
+            if kind == "rows":
+                yield "charge", {"round_num": 1, "attempt": 1, "event": made.event.to_json()}
+            for n in range(1, number + 1):
+                released = {"round_num": n, "attempt": 1, "digest": DIGEST}
+                if kind == "rounds":
+                    yield "charge", {"round_num": n, "attempt": 1, "event": event}
+                    yield "release", {**released, "charges": [[n, n]]}
+                elif kind == "lost":
+                    yield "charge", {"round_num": 1, "attempt": n, "event": event}
+                elif kind == "steps":
+                    yield "charge", {"round_num": n, "attempt": 1, "event": event}
+                    if n % 100 == 0:
+                        yield "release", released
+                elif kind == "queries":
+                    yield "charge", {"round_num": n, "attempt": 1, "event": event}
+                    yield "charge", {"round_num": n, "attempt": 1, "event": event, "query": "b"}
+                    yield "release", {**released, "charges": [[2 * n - 1, 2 * n]]}
+                elif kind == "rows":
+                    yield "row", {"row": n, "round_num": n}
+                    yield "release", {**released, "attempt": n}
+                else:
+                    price = {"kind": "zcdp", "rho": 1.0}
+                    yield "charge", {"round_num": n, "attempt": 1, "event": price}
+
+        create(path, made).close()
+        rewritten(path, lambda first: lines(first[0]))
+        return decode(path.read_bytes()).records
+
+    def read(lines):
+        state = LedgerState.replay(lines)
+        assert len(state.lost) + len(state.charges) + state.rounds_done > 0
+
+    few, many = records(500), records(2000)
+    read(few)  # what is computed once and kept
+    one, four = (steps_of(lambda lines=lines: read(lines)) for lines in (few, many))
+    assert len(many) > 3.9 * len(few) and one > 5000
+    assert four <= 4.1 * one
+
+
+def test_events_of_a_ledger_are_checked_once(tmp_path, monkeypatch):
+    """A ledger repeats one event by the ten thousand; to check it each time was its cost."""
+    made = 0
+    check = Event.__post_init__
+
+    def counted(self):
+        nonlocal made
+        made += 1
+        check(self)
+
+    path = tmp_path / "ledger.jsonl"
+    create(path, cohort_plan(**{**PLAN.to_json(), "num_rounds": 2000})).close()
+    charge = {"attempt": 1, "event": {**PLAN.event.to_json(), "sampling_prob": 0.05}}
+    rewritten(
+        path, lambda lines: [*lines, *(("charge", {"round_num": n, **charge}) for n in range(1, 2001))]
+    )
+    monkeypatch.setattr(Event, "__post_init__", counted)
+    assert len(read_ledger(path)[1].charges) == 2000
+    assert made < 20
+
+
+def test_writing_a_charge_does_not_read_those_before(path, monkeypatch):
+    """As many lines of Python for the 2000th round as for the 100th."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    steps = []
+    with create(path, cohort_plan(**{**PLAN.to_json(), "num_rounds": 3000})) as ledger:
+        for number in range(1, 2001):
+
+            def play(number=number):
+                ledger.charge(number, 1)
+                ledger.release(number, 1, DIGEST)
+
+            if number in (100, 2000):
+                steps.append(steps_of(play))
+            else:
+                play()
+    assert steps[0] == steps[1] > 10

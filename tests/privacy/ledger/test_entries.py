@@ -1,0 +1,183 @@
+"""The lines of a ledger as values: written, read back, and refused when they are anything else."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges, hex_digest
+
+NOISE = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=2.0)
+DIGEST = "ab" * 32
+CHARGE = {"round_num": 3, "attempt": 2, "event": NOISE.to_json()}
+RELEASE = {"round_num": 3, "attempt": 2, "digest": DIGEST, "charges": [[1, 2], [4, 4]]}
+
+
+def through_json(fields):
+    return json.loads(json.dumps(fields, allow_nan=False))
+
+
+class TestCharge:
+    @pytest.mark.parametrize(
+        "event",
+        [
+            NOISE,
+            Event(kind="gaussian", noise_multiplier=1.0),
+            Event(kind="pure", epsilon=0.5),
+            Event(kind="zcdp", rho=0.5),
+            NONPRIVATE,
+        ],
+        ids=lambda event: event.kind,
+    )
+    @pytest.mark.parametrize("query", [UPDATE, "count"])
+    def test_it_comes_back(self, event, query):
+        made = Charge(round_num=3, attempt=2, event=event, query=query)
+        fields = through_json(made.to_json())
+        assert Charge.from_json(fields) == made
+        assert fields["event"] == event.to_json()
+        # The ordinary query is not named: ledgers with one query a round are as they always were.
+        named = set() if query == UPDATE else {"query"}
+        assert set(fields) == {"round_num", "attempt", "event"} | named
+
+    def test_a_charge_without_noise_used_to_have_no_event(self):
+        assert Charge.from_json({**CHARGE, "event": None}).event == NONPRIVATE
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"round_num": 0},
+            {"round_num": "3"},
+            {"round_num": 3.0},
+            {"round_num": True},
+            {"round_num": None},
+            {"attempt": 0},
+            {"attempt": 1.5},
+            {"attempt": [1]},
+            {"query": ""},
+            {"query": 3},
+            {"query": None},
+            {"event": {}},
+            {"event": []},
+            {"event": "gaussian"},
+            {"event": 3},
+            {"event": {"kind": "gaussian"}},
+            {"event": {"kind": "gaussian", "noise_multiplier": True}},
+            {"event": {"kind": "gaussian", "noise_multiplier": "1.0"}},
+            {"event": {"kind": "gaussian", "noise_multiplier": None}},
+            {"event": {"kind": ["gaussian"], "noise_multiplier": 1.0}},
+            {"event": {"kind": "gaussian", "noise_multiplier": [1.0]}},
+            {"event": {"kind": "gaussian", "noise_multiplier": 1.0, "sampling_prob": 0.1}},
+            {"event": {"kind": "laplace", "noise_multiplier": 1.0}},
+            {"event": {"module_name": "os"}},
+            {"gift": 1},
+            {"event": ...},
+            {"round_num": ...},
+        ],
+        ids=str,
+    )
+    def test_anything_else_is_refused(self, change):
+        fields = {**CHARGE, **change}
+        # The replay of a ledger turns each of these into a refusal of the line.
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            Charge.from_json({name: value for name, value in fields.items() if value is not ...})
+
+    def test_equal_numbers_of_another_type_are_not_taken_for_a_known_event(self):
+        """Events are checked once and known again: 1 == 1.0 == True, and True is no noise."""
+        for value in (1.0, 1, 1.0):
+            found = Charge.from_json(
+                {**CHARGE, "event": {"kind": "gaussian", "noise_multiplier": value}}
+            )
+            assert found.event == Event(kind="gaussian", noise_multiplier=1.0)
+        with pytest.raises(ValueError, match="True"):
+            Charge.from_json({**CHARGE, "event": {"kind": "gaussian", "noise_multiplier": True}})
+        swapped = {"kind": "fixed-size-gaussian", "noise_multiplier": 1, "num_users": 9, "size": 1}
+        Charge.from_json({**CHARGE, "event": swapped})
+        for name in ("num_users", "size"):
+            with pytest.raises(ValueError, match=name):
+                Charge.from_json({**CHARGE, "event": {**swapped, name: float(swapped[name])}})
+            with pytest.raises(ValueError, match=name):
+                Charge.from_json({**CHARGE, "event": {**swapped, name: True}})
+
+
+class TestRow:
+    def test_it_comes_back(self):
+        made = Row(row=4, round_num=7)
+        assert Row(**through_json(made.to_json())) == made
+
+    @pytest.mark.parametrize("bad", [0, -1, 1.0, "1", True, None, [1]], ids=repr)
+    def test_bad_numbers_are_refused(self, bad):
+        for fields in ({"row": bad, "round_num": 1}, {"row": 1, "round_num": bad}):
+            with pytest.raises(ValueError):
+                Row(**fields)
+
+
+class TestRelease:
+    def test_it_comes_back_with_its_charges(self):
+        made = Release(round_num=3, attempt=2, digest=DIGEST, charges=((1, 2), (4, 4)))
+        assert through_json(made.to_json()) == RELEASE
+        assert Release.from_json(through_json(made.to_json())) == made
+
+    def test_old_releases_name_none(self):
+        fields = {name: value for name, value in RELEASE.items() if name != "charges"}
+        found = Release.from_json(fields)
+        assert found.charges is None and found.to_json() == fields
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"charges": []},
+            {"charges": [[2, 1]]},
+            {"charges": [[0, 1]]},
+            {"charges": [[1, 2], [2, 3]]},
+            {"charges": [[4, 5], [1, 2]]},
+            {"charges": [[1, 1], [1, 1]]},
+            {"charges": [[1.0, 2.0]]},
+            {"charges": [["1", "2"]]},
+            {"charges": [[True, 2]]},
+            {"charges": [[1]]},
+            {"charges": [[1, 2, 3]]},
+            {"charges": [1, 2]},
+            {"charges": "12"},
+            {"charges": {"1": 2}},
+            {"charges": 1},
+            {"charges": [None]},
+            {"digest": "short"},
+            {"digest": "G" * 64},
+            {"digest": "AB" * 32},
+            {"digest": None},
+            {"digest": [DIGEST]},
+            {"round_num": 0},
+            {"attempt": True},
+            {"gift": 1},
+            {"digest": ...},
+        ],
+        ids=str,
+    )
+    def test_anything_else_is_refused(self, change):
+        fields = {**RELEASE, **change}
+        with pytest.raises((ValueError, TypeError, KeyError)):
+            Release.from_json({name: value for name, value in fields.items() if value is not ...})
+
+
+class TestRanges:
+    @given(st.sets(st.integers(1, 60)))
+    def test_they_hold_the_numbers_and_no_others_and_are_as_few_as_can_be(self, numbers):
+        ranges = as_ranges(sorted(numbers))
+        held = [n for first, last in ranges for n in range(first, last + 1)]
+        assert held == sorted(numbers)
+        assert all(one[1] + 1 < two[0] for one, two in zip(ranges, ranges[1:], strict=False))
+        if numbers:
+            made = Release(round_num=1, attempt=1, digest=DIGEST, charges=ranges)
+            assert Release.from_json(through_json(made.to_json())) == made
+
+    def test_none(self):
+        assert as_ranges([]) == ()
+
+
+def test_digests():
+    assert hex_digest(DIGEST) == DIGEST
+    for bad in ("", DIGEST[:-1], DIGEST + "a", DIGEST.upper(), 3, None, DIGEST.encode()):
+        with pytest.raises(ValueError, match="64 hex digits"):
+            hex_digest(bad)

@@ -1,0 +1,234 @@
+"""Adaptive plans: any prices, decided on the way, until their sum would pass the total."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import FrozenInstanceError, fields, replace
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.privacy.adaptive import AdaptivePlan, read_plan, rho_of
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.plan import cohort_plan
+
+NAN, INF = float("nan"), float("inf")
+GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}
+TENTH = Event(kind="zcdp", rho=0.1)
+SAMPLED = [
+    cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0),
+    cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0, cohort_cap=60),
+    cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0, sampling="fixed"),
+]
+
+
+def plan(**changes):
+    return AdaptivePlan(**{**GOOD, **changes})
+
+
+def gaussian(sigma):
+    return Event(kind="gaussian", noise_multiplier=sigma)
+
+
+class TestFilter:
+    def test_ten_tenths_are_the_whole_and_an_eleventh_is_refused(self):
+        """The sums of floats are a rounding off; the whole total can be spent all the same."""
+        made, spent = plan(), Counter()
+        for number in range(10):
+            assert made.refusal(spent, TENTH) == "", number
+            spent[TENTH] += 1
+        assert made.refusal(spent, TENTH) == (
+            "ρ = 0.1 more would take the total to 1.1, above the 1 of the plan"
+        )
+        assert made.refusal(spent, Event(kind="zcdp", rho=1e-9)) != ""
+        assert made.left(spent) == 0.0
+        assert made.epsilon_of(spent) == made.total()
+
+    @given(st.lists(st.floats(1e-3, 0.4), min_size=1, max_size=60))
+    def test_what_is_admitted_never_adds_up_to_more(self, prices):
+        made, spent, total = plan(), Counter(), 0.0
+        for price in prices:
+            event = Event(kind="zcdp", rho=price)
+            if made.refusal(spent, event) == "":
+                spent[event] += 1
+                total = math.fsum((total, price))
+            else:  # and what is refused would have been too much
+                assert total + price > 1.0
+        assert total <= 1.0 + 1e-11
+        assert made.left(spent) == pytest.approx(max(0.0, 1.0 - total), abs=1e-11)
+        assert made.epsilon_of(spent) == made.total()
+
+    def test_kinds_are_added_up_together(self):
+        """1/(2·4²) + 0.5²/2 + 0.8 = 0.95625."""
+        made = plan()
+        spent = Counter([gaussian(4.0), Event(kind="pure", epsilon=0.5)])
+        spent[Event(kind="zcdp", rho=0.8)] += 1
+        assert made.left(spent) == pytest.approx(1.0 - 0.95625)
+        assert made.refusal(spent, Event(kind="zcdp", rho=0.04)) == ""
+        assert "to 1.00625" in made.refusal(spent, Event(kind="zcdp", rho=0.05))
+
+    def test_order_does_not_matter(self):
+        events = [gaussian(3.0), TENTH, Event(kind="pure", epsilon=0.3), gaussian(3.0)]
+        left = {plan().left(Counter(turned)) for turned in (events, events[::-1])}
+        assert len(left) == 1
+
+    @pytest.mark.parametrize("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
+    def test_what_has_no_rho_is_refused_whatever_is_left(self, event):
+        for spent in (Counter(), Counter({TENTH: 10})):
+            assert plan(rho=1e6).refusal(spent, event) == (
+                f"a filter of ρ takes no {event.kind} charge; let everybody take part"
+            )
+        with pytest.raises(ValueError, match=f"a {event.kind} charge has no ρ"):
+            plan(rho=1e6).epsilon_of({event: 1})
+
+    def test_a_ledger_of_more_than_the_total_is_refused(self):
+        with pytest.raises(ValueError, match=r"ρ = 1.1 are above the 1 of the plan"):
+            plan().epsilon_of({TENTH: 11})
+
+
+class TestPrices:
+    @pytest.mark.parametrize("sigma", [0.5, 1.0, 10.0])
+    def test_a_gaussian(self, sigma):
+        """Bun and Steinke 2016, Proposition 1.6; a replaced user moves the sum twice as far."""
+        assert rho_of(gaussian(sigma), Relation.ADD_REMOVE) == pytest.approx(0.5 / sigma**2)
+        assert rho_of(gaussian(sigma), Relation.REPLACE_ONE) == pytest.approx(2.0 / sigma**2)
+
+    def test_a_pure_answer_and_rho_itself(self):
+        for relation in Relation:  # stated for the relation of the plan already
+            assert rho_of(Event(kind="pure", epsilon=0.6), relation) == pytest.approx(0.18)
+            assert rho_of(TENTH, relation) == 0.1
+
+    def test_the_relation_of_the_plan_counts(self):
+        spent = Counter({gaussian(2.0): 1})
+        assert plan().left(spent) == pytest.approx(0.875)
+        assert plan(relation="replace-one").left(spent) == pytest.approx(0.5)
+
+
+class TestTotal:
+    @pytest.mark.parametrize("rho", [1e-3, 0.1, 1.0, 20.0])
+    @pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.01])
+    def test_epsilon_is_dp_accountings_own_conversion(self, rho, delta):
+        told = plan(rho=rho, delta=delta).total()
+        expected = RdpAccountant().compose(dp.ZCDpEvent(rho)).get_epsilon(delta)
+        assert told.value == pytest.approx(expected, rel=1e-12)
+        # Never above the plain conversion of Bun and Steinke 2016, Proposition 1.3, nor below
+        # that of a Gaussian of this ρ, which is ρ-zCDP itself; orders stop at a finite one.
+        if 0.1 <= rho <= 20.0:
+            assert told.value <= rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+        gaussian_cost = dp.pld.privacy_loss_distribution.from_gaussian_mechanism(
+            (0.5 / rho) ** 0.5, use_connect_dots=True
+        ).get_epsilon_for_delta(delta)
+        assert told.value >= gaussian_cost - 1e-3
+        assert (told.delta, told.accountant, told.unit) == (delta, "RDP", "user")
+
+    def test_it_is_the_same_whatever_was_spent(self):
+        """Charges were decided by releases: a smaller claim afterwards would not be covered."""
+        made = plan()
+        assert made.total() == made.epsilon(0) == made.epsilon(7)
+        assert made.total() == made.epsilon_of({}) == made.epsilon_of({TENTH: 1})
+
+    def test_relation_and_unit_are_said(self):
+        told = plan(relation="replace-one", unit="example").total()
+        assert told.relation is Relation.REPLACE_ONE and "per example" in str(told)
+
+    def test_delta_defaults_below_one_in_n(self):
+        assert plan(delta=None).delta == default_delta(400)
+
+    def test_what_else_a_plan_says(self):
+        made = plan()
+        assert made.is_private and made.warnings == () and made.target_epsilon is None
+        assert made.budget == "ρ = 1"
+        made.check_roster(["a"] * 400)
+        with pytest.raises(ValueError, match="399 users, the plan was made for 400"):
+            made.check_roster(["a"] * 399)
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"rho": 0.0}, "rho 0"),
+            ({"rho": -1.0}, "rho -1"),
+            ({"rho": NAN}, "rho nan"),
+            ({"rho": INF}, "rho inf"),
+            ({"rho": "1"}, "rho '1'"),
+            ({"rho": True}, "rho True"),
+            ({"rho": None}, "rho None"),
+            ({"num_users": 0}, "num_users 0"),
+            ({"num_users": 400.0}, "num_users 400.0"),
+            ({"num_users": 1, "delta": None}, "delta"),
+            ({"delta": 0.0}, "delta 0"),
+            ({"delta": 1.0}, "delta 1"),
+            ({"delta": NAN}, "delta nan"),
+            ({"relation": "zero-out"}, "relation 'zero-out'"),
+            ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
+            ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
+            ({"unit": "household"}, "unit 'household'"),
+        ],
+        ids=str,
+    )
+    def test_bad_values_are_refused_by_name(self, changes, named):
+        with pytest.raises(ValueError) as refusal:
+            plan(**changes)
+        assert named in str(refusal.value) and "\n" not in str(refusal.value)
+
+    def test_it_is_frozen_and_numbers_become_built_in(self):
+        with pytest.raises(FrozenInstanceError):
+            plan().rho = 2.0  # type: ignore[misc]
+        made = plan(rho=np.float64(1), num_users=np.int64(400))
+        assert made == plan() and hash(made) == hash(plan())
+        assert (type(made.rho), type(made.num_users)) == (float, int)
+
+    def test_json_comes_back_as_the_plan_it_was(self):
+        made = plan(
+            relation="replace-one", max_examples_per_user=9, roster_sha256="a" * 64, unit="example"
+        )
+        for one in (made, plan()):
+            value = json.loads(json.dumps(one.to_json(), allow_nan=False))
+            assert value["kind"] == "adaptive"
+            assert read_plan(value) == AdaptivePlan.from_json(value) == one
+        fixed = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=3)
+        assert read_plan(json.loads(json.dumps(fixed.to_json()))) == fixed
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            *({field.name: ...} for field in fields(AdaptivePlan)),
+            {"extra": 1},
+            {"num_rounds": 3},
+            {"rho": "1.0"},
+            {"rho": None},
+            {"rho": True},
+            {"rho": [1.0]},
+            {"rho": -1.0},
+            {"num_users": "400"},
+            {"num_users": 400.5},
+            {"delta": 2.0},
+            {"relation": None},
+            {"relation": ["add-remove"]},
+            {"unit": {}},
+            {"unit": None},
+            {"roster_sha256": 3},
+            {"kind": "fixed"},
+            {"kind": ["adaptive"]},
+            {"kind": ...},
+        ],
+        ids=str,
+    )
+    def test_hostile_json_is_refused(self, change):
+        value = {**plan().to_json(), **change}
+        with pytest.raises(ValueError):
+            read_plan({name: item for name, item in value.items() if item is not ...})
+
+    @pytest.mark.parametrize("value", [None, [], 3, "adaptive", {}, {"kind": "adaptive"}], ids=str)
+    def test_what_is_no_plan_at_all_is_refused(self, value):
+        with pytest.raises(ValueError):
+            read_plan(value)
+
+    def test_another_total_is_another_plan(self):
+        assert replace(plan(), rho=2.0).total().value > plan().total().value
+        assert replace(plan(), rho=2.0) != plan()

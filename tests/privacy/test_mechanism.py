@@ -1,0 +1,233 @@
+"""Mechanisms: everything about an answer is derived from the objects that make it."""
+
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
+from fedpriv.noise.gaussian import Gaussian, Unprotected, gaussian
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.event import NONPRIVATE, Event
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+
+POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
+PARAMS = {"w": np.zeros((30, 20), np.float32), "b": np.zeros(20, np.float32)}
+KEY = Key.simulation(4).fold("noise")
+
+
+class Costing:
+    """A privatizer of any cost, with or without a memory; it adds nothing."""
+
+    name = "written down"
+    after_crash = "retry"
+
+    def __init__(self, kind, value=0.0, *, whole_run=False, memory=None):
+        self.cost, self.memory = Cost(kind=kind, value=value, whole_run=whole_run), memory or {}
+
+    def init(self, template, key):
+        return self.memory
+
+    def draw(self, memory, *, template, sensitivity, key):
+        return sensitivity, memory
+
+    def release(self, total, drawn, share):
+        return total.total["w"].sum() * share
+
+
+def mechanism(**changes):
+    made = {
+        "sampler": POISSON,
+        "bound": Clip(l2_clip_norm=0.5),
+        "privatizer": Gaussian(noise_multiplier=2.0),
+    }
+    return Mechanism(**{**made, **changes})
+
+
+def plan(**changes):
+    return Plan(mechanism=mechanism(**changes), num_rounds=10, delta=1e-4)
+
+
+class TestDerived:
+    @pytest.mark.parametrize("norm", [0.01, 0.5, 30.0])
+    @pytest.mark.parametrize("sigma", [0.3, 1.0, 8.0])
+    def test_noise_follows_the_bound_and_the_multiplier(self, norm, sigma):
+        for bound in (Clip(l2_clip_norm=norm), Normalise(l2_clip_norm=norm, regulariser=0.1)):
+            made = mechanism(bound=bound, privatizer=Gaussian(noise_multiplier=sigma))
+            assert (made.l2_bound, made.sensitivity, made.noise_multiplier) == (norm, norm, sigma)
+            assert made.stddev == sigma * norm
+            rounded = replace(made, bound=Rounded(bound=bound))
+            assert (rounded.stddev, rounded.event) == (made.stddev, made.event)
+
+    @pytest.mark.parametrize(
+        ("sampler", "kind", "denominator"),
+        [
+            (POISSON, "poisson-gaussian", 20.0),
+            (replace(POISSON, expected_cohort_size=2.5), "poisson-gaussian", 2.5),
+            (replace(POISSON, cap=60), "truncated-poisson-gaussian", 20.0),
+            (FixedSizeSampler(num_users=400, size=20), "fixed-size-gaussian", 20.0),
+            (replace(POISSON, expected_cohort_size=400), "gaussian", 400.0),
+            (Everybody(num_users=400), "gaussian", 400.0),
+        ],
+        ids=lambda value: value if isinstance(value, str) else None,
+    )
+    def test_event_and_denominator_follow_the_sampler(self, sampler, kind, denominator):
+        made = mechanism(sampler=sampler)
+        assert (made.event.kind, made.event.noise_multiplier) == (kind, 2.0)
+        assert (made.num_users, made.denominator) == (400, denominator)
+        assert made.expected_cohort_size == sampler.expected_cohort_size == denominator
+        assert made.is_private
+
+    def test_a_micro_batch_doubles_the_sensitivity_and_divides_the_denominator(self):
+        for size in (2, 4, 20):
+            made = mechanism(micro_batch=size)
+            assert (made.l2_bound, made.sensitivity, made.stddev) == (0.5, 1.0, 2.0)
+            assert (made.denominator, made.event) == (20 / size, mechanism().event)
+        assert mechanism(micro_batch=1) == mechanism()
+        assert type(mechanism(micro_batch=np.int64(4)).micro_batch) is int
+
+    def test_other_costs_are_their_own_events(self):
+        everybody = Everybody(num_users=400)
+        for kind, event in (
+            ("pure", Event(kind="pure", epsilon=0.5)),
+            ("zcdp", Event(kind="zcdp", rho=0.5)),
+        ):
+            made = mechanism(sampler=everybody, privatizer=Costing(kind, 0.5))
+            assert (made.event, made.noise_multiplier, made.stddev) == (event, 0.0, 0.0)
+            assert made.is_private and made.sensitivity == 0.5
+
+    def test_without_noise_or_without_a_bound_nothing_is_promised(self):
+        for bound in (Unbounded(), Clip(l2_clip_norm=0.5)):
+            made = mechanism(bound=bound, privatizer=Unprotected())
+            assert (made.event, made.is_private, made.stddev) == (NONPRIVATE, False, 0.0)
+        open_ = mechanism(bound=Unbounded(), privatizer=Unprotected())
+        assert (open_.l2_bound, open_.sensitivity) == (math.inf, 0.0)
+        # Noise that is added for comparison only buys nothing.
+        shown = mechanism(privatizer=Unprotected(stddev=7.0))
+        assert (shown.event, shown.noise_multiplier, shown.stddev) == (NONPRIVATE, 0.0, 0.0)
+        assert shown.draw(PARAMS, KEY)["w"].std() == pytest.approx(7.0, rel=0.15)  # of 600 normals
+
+
+class TestAnswers:
+    def test_what_is_drawn_is_noise_of_its_stddev_and_nothing_else(self):
+        made = mechanism(micro_batch=4)
+        found, expected = made.draw(PARAMS, KEY), gaussian(KEY, PARAMS, 2.0)
+        for name in PARAMS:
+            np.testing.assert_array_equal(found[name], expected[name])
+
+    def test_what_is_released_is_the_noised_sum_over_the_denominator(self):
+        made = mechanism(micro_batch=4)
+        total = {name: np.full(tensor.shape, 3.0) for name, tensor in PARAMS.items()}
+        noise = gaussian(KEY, PARAMS, 2.0)
+        for num_users in (0, 20, 10**6):  # neither the users drawn nor those that failed count
+            answer = made.release(
+                PartialSum(total=total, num_users=num_users, num_failed=num_users),
+                made.draw(PARAMS, KEY),
+            )
+            for name in PARAMS:
+                np.testing.assert_allclose(answer.update[name], (3.0 + noise[name]) / 5, rtol=1e-6)
+            assert answer.squared_norm == pytest.approx(tree.l2_norm(answer.update) ** 2)
+
+    def test_the_privatizer_has_the_last_word(self):
+        made = mechanism(sampler=Everybody(num_users=2), privatizer=Costing("pure", 0.5))
+        assert made.draw(PARAMS, KEY) == 0.5  # the sensitivity it was given
+        total = PartialSum(total={"w": np.full((2, 2), 3.0)}, num_users=2)
+        assert made.release(total, 0.5) == 6.0
+
+    def test_noise_with_memory_is_drawn_by_a_run_alone(self):
+        privatizer = Costing("gaussian", 2.0, whole_run=True, memory={"row": np.zeros(1)})
+        made = mechanism(sampler=Everybody(num_users=400), privatizer=privatizer)
+        with pytest.raises(ValueError, match="has a memory, which a run keeps"):
+            made.draw(PARAMS, KEY)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"bound": Unbounded()}, "'gaussian' without a bound protects no one"),
+            ({"privatizer": Gaussian(noise_multiplier=0.0)}, "noise_multiplier 0"),
+            ({"privatizer": Gaussian(noise_multiplier=-1.0)}, "noise_multiplier -1"),
+            ({"privatizer": Gaussian(noise_multiplier=math.nan)}, "noise_multiplier nan"),
+            ({"privatizer": Gaussian(noise_multiplier=1e-3)}, "noise_multiplier 0.001"),
+            ({"bound": Clip(l2_clip_norm=5e-324)}, "stddev"),
+            ({"micro_batch": 0}, "micro_batch 0"),
+            ({"micro_batch": 2.0}, "micro_batch 2.0"),
+            ({"micro_batch": True}, "micro_batch True"),
+            ({"micro_batch": 21}, "micro_batch 21 is above the expected batch of 20"),
+            ({"privatizer": Costing("pure", 0.5)}, "pure answer over a drawn cohort"),
+            ({"privatizer": Costing("zcdp", 0.5)}, "zcdp answer over a drawn cohort"),
+            (
+                {"sampler": FixedSizeSampler(num_users=400, size=20),
+                 "privatizer": Costing("pure", 0.5)},
+                "pure answer over a drawn cohort",
+            ),
+            ({"privatizer": Costing("gaussian", 2.0, whole_run=True)}, "charged for a whole run"),
+            (
+                {"sampler": Everybody(num_users=9), "bound": Unbounded(),
+                 "privatizer": Costing("pure", 0.5)},
+                "'written down' without a bound protects no one",
+            ),
+            (
+                {"sampler": Everybody(num_users=9), "privatizer": Costing("pure", 0.0)},
+                "epsilon 0",
+            ),
+            ({"sampler": Everybody(num_users=9), "privatizer": Costing("zcdp", -1.0)}, "rho -1"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )  # fmt: skip
+    def test_parts_that_do_not_fit(self, changes, said):
+        if said == "stddev":
+            changes = {**changes, "privatizer": Gaussian(noise_multiplier=0.1)}
+        with pytest.raises(ValueError) as refusal:
+            mechanism(**changes)
+        assert said in str(refusal.value) and "\n" not in str(refusal.value)
+
+    def test_it_is_frozen_and_keyword_only(self):
+        with pytest.raises(FrozenInstanceError):
+            mechanism().bound = Clip(l2_clip_norm=50.0)  # type: ignore[misc]
+        with pytest.raises(TypeError):
+            Mechanism(POISSON, Clip(l2_clip_norm=1.0), Gaussian(noise_multiplier=1.0))  # type: ignore[misc]
+
+
+class TestOneTruth:
+    """What runs and what is accounted are one object: no number of it stands anywhere else."""
+
+    @pytest.mark.parametrize(
+        "name", ["event", "stddev", "sensitivity", "denominator", "l2_bound", "noise_multiplier"]
+    )
+    def test_no_derived_number_can_be_put_beside_it(self, name):
+        with pytest.raises(TypeError, match=name):
+            replace(mechanism(), **{name: 50.0})
+        with pytest.raises(TypeError, match=name):
+            replace(plan(), **{name: 50.0})
+
+    def test_a_plan_with_another_mechanism_has_its_epsilon(self):
+        first = plan()
+        for changes, cheaper in (
+            ({"privatizer": Gaussian(noise_multiplier=4.0)}, True),
+            ({"privatizer": Gaussian(noise_multiplier=1.0)}, False),
+            ({"sampler": replace(POISSON, expected_cohort_size=10)}, True),
+            ({"sampler": Everybody(num_users=400)}, False),
+        ):
+            other = replace(first, mechanism=replace(first.live_mechanism, **changes))
+            assert other.event == other.live_mechanism.event != first.event
+            assert (other.total().value < first.total().value) == cheaper, changes
+            assert other != first
+
+    def test_another_bound_has_the_same_price_because_its_noise_grows_with_it(self):
+        first = plan()
+        wide = replace(first.live_mechanism, bound=Clip(l2_clip_norm=50.0))
+        other = replace(first, mechanism=wide)
+        assert other.total() == first.total() and other != first
+        assert wide.stddev == 100 * first.live_mechanism.stddev
+
+    def test_a_bound_cannot_be_taken_away_from_noise(self):
+        with pytest.raises(ValueError, match="without a bound"):
+            replace(plan().live_mechanism, bound=Unbounded())

@@ -1,0 +1,207 @@
+"""What a file says of a mechanism that is not of the ordinary kind: enough to account, no more."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.recorded import RecordedMechanism
+from fedpriv.privacy.sampling import Everybody, PoissonSampler
+
+
+class Laplace:
+    """A privatizer of somebody's own."""
+
+    name = "laplace"
+    after_crash = "retry"
+
+    def __init__(self, kind="pure", value=0.5, whole_run=False):
+        self.cost = Cost(kind=kind, value=value, whole_run=whole_run)
+
+
+class Median(Clip):
+    """A bound of somebody's own, which options have no name for."""
+
+    name = None
+
+
+def mechanism(**changes):
+    given = {
+        "sampler": Everybody(num_users=400),
+        "bound": Clip(l2_clip_norm=0.5),
+        "privatizer": Laplace(),
+    }
+    return Mechanism(**{**given, **changes})
+
+
+def plan(rest=None, **changes):
+    return Plan(mechanism=mechanism(**changes), num_rounds=10, **(rest or {}))
+
+
+def through_json(value):
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+OWN = {
+    "pure": plan(),
+    "zcdp": plan(privatizer=Laplace("zcdp", 0.01)),
+    "whole run": plan(privatizer=Laplace("gaussian", 2.0, whole_run=True)),
+    "own bound": plan(bound=Median(l2_clip_norm=0.5), privatizer=Gaussian(noise_multiplier=2.0)),
+    "own privatizer": plan(
+        sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
+        privatizer=Laplace("gaussian", 2.0),
+    ),
+    "examples": plan(
+        {"unit": "example"},
+        sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
+        privatizer=Laplace("gaussian", 2.0),
+        micro_batch=4,
+    ),
+    "nonprivate": plan(privatizer=Laplace("nonprivate", 0.0)),
+}
+every_kind = pytest.mark.parametrize("made", OWN.values(), ids=OWN)
+
+
+class TestPlansOfOnesOwn:
+    @every_kind
+    def test_they_come_back_accountable(self, made):
+        value = through_json(made.to_json())
+        found = Plan.from_json(value)
+        assert isinstance(found.mechanism, RecordedMechanism)
+        assert through_json(found.to_json()) == value
+        assert Plan.from_json(value) == found
+        for name in ("event", "num_users", "delta", "charged_once", "is_private", "budget"):
+            assert getattr(found, name) == getattr(made, name), name
+        assert found.total() == made.total()
+        assert [found.epsilon(n) for n in (0, 1, 10)] == [made.epsilon(n) for n in (0, 1, 10)]
+        assert found.warnings == made.warnings
+        assert found.affordable_rounds == made.affordable_rounds
+
+    @every_kind
+    def test_nothing_is_run_from_a_file(self, made):
+        found = Plan.from_json(through_json(made.to_json()))
+        assert made.live_mechanism is made.mechanism
+        with pytest.raises(ValueError, match="only records its mechanism .* build it again"):
+            _ = found.live_mechanism
+
+    @every_kind
+    def test_they_are_not_equal_to_the_plan_that_runs(self, made):
+        """A record is no mechanism, however alike: who compares goes by what files hold."""
+        found = Plan.from_json(through_json(made.to_json()))
+        assert found != made and found.to_json() == made.to_json()
+
+    @every_kind
+    def test_no_object_is_named_to_be_imported(self, made):
+        text = json.dumps(made.to_json())
+        assert __name__ not in text and "fedpriv" not in text and "module" not in text
+
+    def test_the_description_says_who_what_and_how(self):
+        said = OWN["examples"].to_json()["mechanism"]["description"]
+        for part in ("PoissonSampler of 20 among 400", "0.5 (l2) by Clip", "Laplace"):
+            assert part in said
+
+    def test_other_parts_are_other_records(self):
+        records = [json.dumps(made.to_json(), sort_keys=True) for made in OWN.values()]
+        assert len(set(records)) == len(records)
+
+    def test_calibration_is_for_gaussian_noise_that_can_be_built(self):
+        found = Plan.from_json(OWN["own bound"].to_json())
+        for made in (found, OWN["pure"], OWN["own privatizer"]):
+            with pytest.raises(ValueError, match="calibrates Gaussian noise only"):
+                made.calibrated(2.0)
+
+    def test_a_plan_of_the_ordinary_kind_stays_flat_and_comes_back_live(self):
+        """As ledgers and run folders have always had it."""
+        ordinary = cohort_plan(
+            num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=0.5,
+            noise="gaussian", noise_multiplier=2.0,
+        )  # fmt: skip
+        names = set(ordinary.to_json())
+        assert "mechanism" not in names and {"num_users", "l2_bound", "noise_multiplier"} <= names
+        assert Plan.from_json(ordinary.to_json()).live_mechanism == ordinary.mechanism
+        poisson = PoissonSampler(num_users=400, expected_cohort_size=20)
+        for parts in (
+            {"bound": Rounded(bound=Clip(l2_clip_norm=0.5)), "privatizer": Gaussian(noise_multiplier=2.0)},
+            {"privatizer": Unprotected()},
+        ):  # fmt: skip
+            made = plan(sampler=poisson, **parts)
+            assert set(made.to_json()) == names
+            assert Plan.from_json(made.to_json()).total() == made.total()
+
+
+GOOD = OWN["examples"].to_json()["mechanism"]
+
+
+class TestRecords:
+    def test_of_a_record_is_itself(self):
+        made = RecordedMechanism.of(mechanism())
+        assert RecordedMechanism.of(made) is made
+        assert made == RecordedMechanism.from_json(through_json(made.to_json()))
+        assert made.sampler is None and made.privatizer.name == "laplace"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            *({name: ...} for name in GOOD),
+            {"module_name": "os"},
+            {"name": 3},
+            {"name": None},
+            {"whole_run": 1},
+            {"whole_run": "false"},
+            {"num_users": 0},
+            {"num_users": 400.0},
+            {"num_users": "400"},
+            {"micro_batch": 0},
+            {"micro_batch": True},
+            {"expected_cohort_size": 0},
+            {"expected_cohort_size": math.inf},
+            {"expected_cohort_size": "20"},
+            {"event": None},
+            {"event": {}},
+            {"event": {"kind": "laplace"}},
+            {"event": {"kind": "pure", "epsilon": -1.0}},
+            {"event": {"module_name": "subprocess", "class_name": "Popen", "args": ["true"]}},
+        ],
+        ids=str,
+    )
+    def test_hostile_records_are_refused(self, change):
+        value = {n: v for n, v in {**GOOD, **change}.items() if v is not ...}
+        whole = {**OWN["examples"].to_json(), "mechanism": value}
+        for read in (lambda: RecordedMechanism.from_json(value), lambda: Plan.from_json(whole)):
+            with pytest.raises(ValueError):
+                read()
+
+    @pytest.mark.parametrize("value", [None, [], "laplace", 3, {}], ids=str)
+    def test_what_is_no_record_at_all_is_refused(self, value):
+        whole = {**OWN["pure"].to_json(), "mechanism": value}
+        for read in (lambda: RecordedMechanism.from_json(value), lambda: Plan.from_json(whole)):
+            with pytest.raises(ValueError):
+                read()
+
+    def test_a_plan_has_a_record_or_flat_numbers_and_not_both(self):
+        value = OWN["pure"].to_json()
+        for odd in ({**value, "num_users": 400}, {**value, "l2_bound": 0.5}):
+            with pytest.raises(ValueError, match="do not match"):
+                Plan.from_json(odd)
+
+    def test_numbers_are_checked_as_in_a_plan_that_runs(self):
+        value = OWN["examples"].to_json()
+        with pytest.raises(ValueError, match="is for examples"):
+            Plan.from_json({**value, "unit": "user"})
+        with pytest.raises(ValueError, match="delta"):
+            Plan.from_json({**value, "delta": 0.0})
+        fixed = Event(kind="fixed-size-gaussian", noise_multiplier=2.0, num_users=400, size=20)
+        record = {**value["mechanism"], "event": fixed.to_json(), "micro_batch": 1}
+        with pytest.raises(ValueError, match="replace-one"):
+            Plan.from_json({**value, "mechanism": record}).total()
+
+    def test_numpy_numbers_are_written_as_json(self):
+        made = plan(sampler=Everybody(num_users=np.int64(400)))
+        assert through_json(made.to_json())["mechanism"]["num_users"] == 400
