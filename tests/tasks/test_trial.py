@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from torch import nn
 
+from fedpriv import json_lines
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.run.folder import read_lines
 from fedpriv.run.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.tasks import ModuleTask
@@ -215,7 +215,7 @@ class TestMostlyFailed:
         wrong = experiment(task(users=self.failing()))
         prepared = start_run(wrong, "own:x", None, tmp_path / "run", secure=True)
         assert prepared.run()["rounds_mostly_failed"] is None
-        assert not said(caplog) and not read_lines(tmp_path / "run", "diagnostics")
+        assert not said(caplog) and not json_lines.read(tmp_path / "run" / "diagnostics.jsonl")
 
 
 def said(caplog):

@@ -14,13 +14,13 @@ import pytest
 from numba import njit
 from torch import nn
 
+from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.run.folder import read_lines
 from fedpriv.run.loop import rounds
 from fedpriv.run.prepared import start_run
 from fedpriv.training import stopping
@@ -285,7 +285,7 @@ class TestRounds:
         prepared = start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run")
         with pytest.raises(KeyboardInterrupt):
             prepared.run(on_round=lambda record: dropped())
-        assert len(read_lines(tmp_path / "run", "rounds")) == 1
+        assert len(json_lines.read(tmp_path / "run" / "rounds.jsonl")) == 1
         assert verify_run(tmp_path / "run").num_charges == 1
 
 
@@ -351,5 +351,5 @@ def test_a_real_ctrl_c_at_a_random_moment_ends_the_command(tiny_corpus, tmp_path
             started.wait()
         assert started.returncode == 130
         assert f"--resume {out}" in said and "Traceback" not in said
-        assert all(line["num_failed"] == 0 for line in read_lines(out, "diagnostics"))
+        assert all(line["num_failed"] == 0 for line in json_lines.read(out / "diagnostics.jsonl"))
         assert verify_run(out).ok
