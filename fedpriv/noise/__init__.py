@@ -1,5 +1,1 @@
 """Noise for the sum of a round, and what makes an answer of the two."""
-
-from fedpriv.noise.gaussian import gaussian
-
-__all__ = ["gaussian"]

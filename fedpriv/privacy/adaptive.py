@@ -153,13 +153,15 @@ class AdaptivePlan:
         return {"kind": "adaptive", **values, "relation": self.relation.value}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> AdaptivePlan:
+    def from_json(cls, value: Any) -> AdaptivePlan:
         """Return the plan that `to_json` wrote.
 
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
         names = {"kind", *(field.name for field in fields(cls))}
+        if not isinstance(value, Mapping) or value.get("kind") != "adaptive":
+            raise ValueError(f"{value!r} is not an adaptive plan")
         if set(value) != names:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
             raise ValueError(f"the plan's fields do not match ({odd}); it was edited")

@@ -100,6 +100,12 @@ class Plan:
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
         self._check_sampling()
+        target = self.target_epsilon
+        if self.charged_once and target is not None and self.total().value > target:
+            raise ValueError(
+                f"target_epsilon {target:g} is below ε = {rounded_up(self.total().value, 4):.4f} "
+                "of the whole run, which is charged at once; raise it, or add more noise"
+            )
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

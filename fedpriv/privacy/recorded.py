@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from fedpriv.noise.privatizer import AfterCrash, Cost
 from fedpriv.privacy.event import Event
@@ -25,6 +25,7 @@ _FIELDS = {
     "micro_batch",
     "event",
     "whole_run",
+    "after_crash",
 }
 
 
@@ -35,20 +36,17 @@ class RecordedPrivatizer:
     Attributes:
         name: Its name.
         whole_run: Whether one charge pays for all rows of the run.
+        after_crash: What became of an attempt that a crash ended.
     """
 
     name: str
     whole_run: bool
+    after_crash: AfterCrash
 
     @property
     def cost(self) -> Cost:
         """How it is charged; what it costs is in the event."""
         return Cost(kind="nonprivate", whole_run=self.whole_run)
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """Nothing is run from a record."""
-        return "retry"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,9 @@ class RecordedMechanism:
         privatizer = mechanism.privatizer
         return cls(
             privatizer=RecordedPrivatizer(
-                name=privatizer.name, whole_run=privatizer.cost.whole_run
+                name=privatizer.name,
+                whole_run=privatizer.cost.whole_run,
+                after_crash=privatizer.after_crash,
             ),
             description=(
                 f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
@@ -117,6 +117,7 @@ class RecordedMechanism:
             "micro_batch": self.micro_batch,
             "event": self.event.to_json(),
             "whole_run": self.privatizer.whole_run,
+            "after_crash": self.privatizer.after_crash,
         }
 
     @classmethod
@@ -130,8 +131,12 @@ class RecordedMechanism:
             raise ValueError(f"{value!r} is not the record of a mechanism")
         if not isinstance(value["name"], str) or not isinstance(value["whole_run"], bool):
             raise ValueError(f"{value['name']!r} is not the name of a privatizer")
+        if value["after_crash"] not in get_args(AfterCrash):
+            raise ValueError(f"{value['after_crash']!r} is nothing that becomes of an attempt")
         return cls(
-            privatizer=RecordedPrivatizer(name=value["name"], whole_run=value["whole_run"]),
+            privatizer=RecordedPrivatizer(
+                name=value["name"], whole_run=value["whole_run"], after_crash=value["after_crash"]
+            ),
             description=str(value["description"]),
             num_users=value["num_users"],
             expected_cohort_size=value["expected_cohort_size"],

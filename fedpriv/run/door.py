@@ -31,7 +31,12 @@ from fedpriv.training.work import TRAIN, Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
-_STREAM = "stream"
+_STREAM, _REPLAY = "stream", "replay"
+
+
+def _cohorts(name: str) -> str:
+    """Return what the vault calls a sampler's memory of a query."""
+    return f"cohorts-{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +153,16 @@ class RunDoor:
         """Ask, and keep the raw sum within the `with`, to be answered again.
 
         Raises:
-            ValueError: If the answer is a row of noise with memory: no two rows meet one sum.
+            ValueError: If the answer is a row of noise with memory: no two rows meet one sum. If
+                the cohort is drawn: amplification is earned once a cohort, and each answer is
+                charged as if its cohort were new.
         """
         mechanism = self._mechanism(query)
+        if mechanism.event.is_sampled:
+            raise ValueError(
+                "a sum over a drawn cohort cannot be answered twice: amplification is earned once "
+                "a cohort; let everybody take part (Everybody)"
+            )
         if mechanism.privatizer.after_crash != "retry":
             raise ValueError(
                 f"{mechanism.privatizer.name} noise cannot answer one sum twice; ask for it"
@@ -188,6 +200,7 @@ class RunDoor:
         """Spend what an answer costs, and return the numbers under which it is drawn."""
         ledger, round_num = self._ledger, self._round_num
         after, cost = mechanism.privatizer.after_crash, mechanism.privatizer.cost
+        self._prepare(name, mechanism)
         if cost.whole_run:
             if ledger.charges == 0:
                 ledger.charge(round_num, 1, mechanism.event, query=name)
@@ -203,10 +216,33 @@ class RunDoor:
                 attempt += 1
                 ledger.charge(round_num, attempt, mechanism.event, query=name)
             # The same secret keys as before the crash: what is released again is the same.
-            keys = self._vault.key("replay")
+            keys = self._vault.key(_REPLAY)
             return _Draw(round_num=round_num, attempt=attempt, row=None, keys=keys)
         ledger.charge(round_num, attempt + 1, mechanism.event, query=name)
         return _Draw(round_num=round_num, attempt=attempt + 1, row=None, keys=self._root)
+
+    def _prepare(self, name: str, mechanism: Mechanism) -> None:
+        """Have secret state on the disk before the first charge that needs it; miss it later.
+
+        Raises:
+            ValueError: If it is gone: noise would go on with another key, or a limit of
+                participation be counted from zero.
+        """
+        fresh = not self._ledger.state.knows_query(name)
+        after = mechanism.privatizer.after_crash
+        if after != "retry":
+            self._vault.key(_STREAM if after == "burn" else _REPLAY, fresh=fresh)
+        first = mechanism.sampler.init()
+        if not first:
+            return
+        if fresh:
+            self._vault.remember(_cohorts(name), first)
+        elif self._vault.recall(_cohorts(name)) is None:
+            raise ValueError(
+                f"the secret record of who took part in {name!r} is gone: restore the folder's "
+                "secret/, or start a new run (participation is limited, and the limit is what the "
+                "plan's ε rests on)"
+            )
 
     def _drawing(self, query: Query, mechanism: Mechanism, draw: _Draw) -> Future[Any]:
         """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
@@ -253,7 +289,7 @@ class RunDoor:
         return total
 
     def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
-        sampler, name = mechanism.sampler, f"cohorts-{query.name}"
+        sampler, name = mechanism.sampler, _cohorts(query.name)
         memory = self._vault.recall(name)
         if memory is None:
             memory = sampler.init()

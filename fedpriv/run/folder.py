@@ -39,7 +39,7 @@ from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.central import CentralComponents, CentralExperiment
 from fedpriv.experiments.experiment import Components, Experiment
-from fedpriv.privacy.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.tasks.data_digest import check_same_data, data_digests
@@ -275,6 +275,8 @@ class RunFolder:
         """Return whether the round charged last is kept: each `every`-th, and the run's last."""
         if round_num % self._every == 0:
             return True
+        if isinstance(self.ledger.plan, AdaptivePlan):
+            return True  # only the next charge can say whether there is a next round
         return not self.ledger.pays_for_more
 
     def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:

@@ -81,7 +81,7 @@ def _measured(
     record: RoundRecord | None,
 ) -> dict[str, float | None]:
     """Return what the last round measured."""
-    if record is None:
+    if record is None or _unmeasured(record):
         measure, params = components.task.evaluate, components.algorithm.result(state)
         public = measure(params, public=True)
         seen = measure(params, public=False) if mode == "simulation" else None
@@ -95,6 +95,12 @@ def _measured(
         "accuracy_public": shown[0],
         "recall_at_5_public": shown[1],
     }
+
+
+def _unmeasured(record: RoundRecord) -> bool:
+    """Return whether nobody measured the last round: an adaptive plan ends without notice."""
+    seen = record.diagnostics
+    return record.released.accuracy_public is None and (seen is None or seen.accuracy is None)
 
 
 def _diagnosed(folder: Path) -> Mapping[str, Any]:

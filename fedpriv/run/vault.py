@@ -36,23 +36,32 @@ class Vault:
         self._keys: dict[str, Key] = {}
         self._memories: dict[str, dict[str, np.ndarray]] = {}
 
-    def key(self, name: str) -> Key:
+    def key(self, name: str, *, fresh: bool = False) -> Key:
         """Return the run's secret key of a name, the same after a restart.
 
+        Args:
+            name: Of the key.
+            fresh: Whether nothing was drawn from it yet, so that it may be made here.
+
         Raises:
-            ValueError: If its file is not a key.
+            ValueError: If its file is not a key, or gone although something was drawn from it.
         """
         if name not in self._keys:
-            self._keys[name] = self._found(name)
+            self._keys[name] = self._found(name, fresh)
         return self._keys[name]
 
-    def _found(self, name: str) -> Key:
+    def _found(self, name: str, fresh: bool) -> Key:
         if self._root.mode == "simulation":
             return self._root.fold("vault").fold(name)
         if self._folder is None:
             return Key.secure()
         path = self._folder / f"{name}.key"
         if not path.exists():
+            if not fresh:
+                raise ValueError(
+                    f"{path} is gone: restore it, or start a new run (without it the noise that "
+                    "was drawn cannot be continued)"
+                )
             self._write(path, secrets.token_bytes(32))
         value = path.read_bytes()
         if len(value) != 32:
@@ -78,7 +87,9 @@ class Vault:
         return self._memories.get(name)
 
     def _write(self, path: Path, content: bytes) -> None:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700)
+            _sync(path.parent.parent)
         part = path.with_name(f".{path.name}.part")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -89,8 +100,12 @@ class Vault:
         finally:
             os.close(descriptor)
         os.replace(part, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

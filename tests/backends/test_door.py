@@ -419,8 +419,7 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
         play(OneShot, first, HERE, mode=mode, die_after=1)
     shutil.copytree(first, second)
     found = [play(OneShot, folder, HERE, mode=mode) for folder in (first, second)]
-    if mode == "simulation":  # a secure one had no key yet: each copy made its own
-        np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*found)
     again = tmp_path / "again"
     shutil.copytree(first, again)
     (again / "state.safetensors").unlink()
@@ -448,6 +447,16 @@ def test_c_a_row_left_open_is_burned_and_its_users_took_part(mode, die_after, tm
     times = load_file(tmp_path / "secret" / "cohorts-update.safetensors")["times"]
     # The kill came between the row and its cohort: nobody was drawn for it.
     assert times.max() <= 2 and times.sum() == 5 * 3
+
+
+@pytest.mark.parametrize("lost", ["stream.key", "cohorts-update.safetensors"])
+def test_c_secret_state_that_is_gone_is_missed(lost, tmp_path):
+    """Another key would not cancel what was drawn, and a limit would be counted from zero."""
+    with pytest.raises(Killed):
+        play(Stream, tmp_path, HERE, mode="secure", die_after=4)
+    (tmp_path / "secret" / lost).unlink()
+    with pytest.raises(ValueError, match="gone: restore"):
+        play(Stream, tmp_path, HERE, mode="secure")
 
 
 def test_d_too_few_shares_release_nothing(tmp_path):

@@ -13,4 +13,3 @@ def _room(name):
 
 
 make_run = _room("report").make_run
-tff_writer = _room("data").tff_writer

@@ -88,7 +88,7 @@ class TestPlansOfOnesOwn:
     def test_nothing_is_run_from_a_file(self, made):
         found = Plan.from_json(through_json(made.to_json()))
         assert made.live_mechanism is made.mechanism
-        with pytest.raises(ValueError, match="only records its mechanism .* build it again"):
+        with pytest.raises(ValueError, match=r"only records its mechanism .* build it again"):
             _ = found.live_mechanism
 
     @every_kind
@@ -128,7 +128,10 @@ class TestPlansOfOnesOwn:
         assert Plan.from_json(ordinary.to_json()).live_mechanism == ordinary.mechanism
         poisson = PoissonSampler(num_users=400, expected_cohort_size=20)
         for parts in (
-            {"bound": Rounded(bound=Clip(l2_clip_norm=0.5)), "privatizer": Gaussian(noise_multiplier=2.0)},
+            {
+                "bound": Rounded(bound=Clip(l2_clip_norm=0.5)),
+                "privatizer": Gaussian(noise_multiplier=2.0),
+            },
             {"privatizer": Unprotected()},
         ):  # fmt: skip
             made = plan(sampler=poisson, **parts)

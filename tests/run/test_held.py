@@ -1,5 +1,6 @@
 """Sums that are held: one cohort's sum earns the amplification of its sampling once."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,7 +76,7 @@ def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
     ids=["poisson", "capped", "fixed"],
 )
 def test_a_sum_over_a_drawn_cohort_is_answered_once(sampler, relation):
-    """Four answers of one cohort at σ = 1 cost one at σ = 1/2: ε = 3.40, where 4 charges say 0.91."""
+    """Four answers of one cohort at σ = 1 cost one at σ = 1/2: ε = 3.40, and 4 charges say 0.91."""
     algorithm = Twice(3)
     with pytest.raises(ValueError, match="drawn cohort"):
         play(sampler, algorithm, relation=relation)
@@ -86,7 +87,7 @@ def test_where_everybody_takes_part_each_answer_is_a_charge():
     algorithm = Twice(1)
     played = play(Everybody(num_users=12), algorithm)
     assert len(played) == 2 and len(algorithm.answers) == 4
-    assert all(not np.array_equal(a, b) for a, b in zip(algorithm.answers, algorithm.answers[1:]))
+    assert all(not np.array_equal(a, b) for a, b in pairwise(algorithm.answers))
     assert played[-1].released.epsilon > played[0].released.epsilon
 
 

@@ -36,23 +36,23 @@ class TestSecureKeys:
     def test_a_key_is_the_same_after_reopening_whatever_the_root(self, folder):
         """A secure run's root key is new in every process; what must go on does not hang on it."""
         first = Vault(folder, Key.secure())
-        key = first.key("stream")
-        assert key.mode == "secure" and first.key("stream") is key
-        again = Vault(folder, Key.secure()).key("stream")
+        key = first.key("stream", fresh=True)
+        assert key.mode == "secure" and first.key("stream", fresh=True) is key
+        again = Vault(folder, Key.secure()).key("stream", fresh=True)
         assert again.to_bytes() == key.to_bytes() and again.mode == "secure"
         np.testing.assert_array_equal(
             again.fold(1).normal((50,), np.float32), key.fold(1).normal((50,), np.float32)
         )
 
     def test_it_is_for_its_owner_alone(self, folder, umask):
-        Vault(folder, Key.secure()).key("stream")
+        Vault(folder, Key.secure()).key("stream", fresh=True)
         assert [path.name for path in folder.iterdir()] == ["stream.key"]
         assert mode(folder / "stream.key") == 0o600 and mode(folder) == 0o700
 
     def test_names_and_runs_have_keys_of_their_own(self, tmp_path):
         root = Key.secure()
         keys = {
-            Vault(tmp_path / run, root).key(name).to_bytes()
+            Vault(tmp_path / run, root).key(name, fresh=True).to_bytes()
             for run in ("a", "b")
             for name in ("stream", "replay")
         }
@@ -72,17 +72,17 @@ class TestSecureKeys:
 
         monkeypatch.setattr(os, "fsync", fsync)
         monkeypatch.setattr(os, "replace", replace)
-        Vault(folder, Key.secure()).key("stream")
+        Vault(folder, Key.secure()).key("stream", fresh=True)
         part, whole = str(folder / ".stream.key.part"), str(folder / "stream.key")
         assert order.index(("sync", part)) < order.index(("rename", whole))
         assert order.index(("rename", whole)) < order.index(("sync", str(folder)))
 
     @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 33, b"x" * 64])
     def test_a_damaged_key_is_refused_and_kept(self, folder, content):
-        Vault(folder, Key.secure()).key("stream")
+        Vault(folder, Key.secure()).key("stream", fresh=True)
         (folder / "stream.key").write_bytes(content)
         with pytest.raises(ValueError, match=r"stream.key is not a key of 32 bytes; restore it"):
-            Vault(folder, Key.secure()).key("stream")
+            Vault(folder, Key.secure()).key("stream", fresh=True)
         assert (folder / "stream.key").read_bytes() == content
 
     def test_a_kill_while_it_is_written_leaves_no_half_key(self, folder, monkeypatch):
@@ -94,30 +94,36 @@ class TestSecureKeys:
 
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(os, "replace", dies)
-            Vault(folder, Key.secure()).key("stream")
+            Vault(folder, Key.secure()).key("stream", fresh=True)
         assert not (folder / "stream.key").exists()
-        key = Vault(folder, Key.secure()).key("stream")
-        assert Vault(folder, Key.secure()).key("stream").to_bytes() == key.to_bytes()
+        key = Vault(folder, Key.secure()).key("stream", fresh=True)
+        assert Vault(folder, Key.secure()).key("stream", fresh=True).to_bytes() == key.to_bytes()
 
 
 class TestSimulatedKeys:
     def test_they_come_from_the_seed_and_are_written_nowhere(self, folder):
-        key = Vault(folder, SIMULATED).key("stream")
-        assert Vault(folder, Key.simulation(7)).key("stream").to_bytes() == key.to_bytes()
-        assert Vault(None, Key.simulation(7)).key("stream").to_bytes() == key.to_bytes()
+        key = Vault(folder, SIMULATED).key("stream", fresh=True)
+        assert (
+            Vault(folder, Key.simulation(7)).key("stream", fresh=True).to_bytes() == key.to_bytes()
+        )
+        assert Vault(None, Key.simulation(7)).key("stream", fresh=True).to_bytes() == key.to_bytes()
         assert key.mode == "simulation" and not folder.exists()
 
     def test_names_and_seeds_and_the_streams_of_rounds_have_keys_of_their_own(self, folder):
-        keys = [Vault(folder, Key.simulation(s)).key(n) for s in (7, 8) for n in ("stream", "b")]
+        keys = [
+            Vault(folder, Key.simulation(s)).key(n, fresh=True)
+            for s in (7, 8)
+            for n in ("stream", "b")
+        ]
         others = [
             SIMULATED.fold(stream) for stream in ("noise", "cohort", "users", "guide", "stream")
         ]
         assert len({key.to_bytes() for key in keys + others}) == 9
 
     def test_they_are_not_read_from_a_file_either(self, folder):
-        Vault(folder, Key.secure()).key("stream")
-        found = Vault(folder, SIMULATED).key("stream")
-        assert found.to_bytes() == Vault(None, SIMULATED).key("stream").to_bytes()
+        Vault(folder, Key.secure()).key("stream", fresh=True)
+        found = Vault(folder, SIMULATED).key("stream", fresh=True)
+        assert found.to_bytes() == Vault(None, SIMULATED).key("stream", fresh=True).to_bytes()
 
 
 class TestMemories:
@@ -205,13 +211,28 @@ class TestInMemory:
         monkeypatch.chdir(tmp_path)
         for root in (SIMULATED, Key.secure()):
             vault = Vault(None, root)
-            key = vault.key("stream")
-            assert vault.key("stream").to_bytes() == key.to_bytes() and key.mode == root.mode
+            key = vault.key("stream", fresh=True)
+            assert (
+                vault.key("stream", fresh=True).to_bytes() == key.to_bytes()
+                and key.mode == root.mode
+            )
             vault.remember("cohorts", {"times": np.ones(3)})
             np.testing.assert_array_equal(vault.recall("cohorts")["times"], np.ones(3))
         assert everything(tmp_path) == {}
 
     def test_secure_keys_of_two_runs_have_nothing_in_common(self):
         root = Key.secure()
-        keys = [Vault(None, root).key(name) for _ in range(2) for name in ("stream", "replay")]
+        keys = [
+            Vault(None, root).key(name, fresh=True)
+            for _ in range(2)
+            for name in ("stream", "replay")
+        ]
         assert len({key.to_bytes() for key in keys}) == 4
+
+
+def test_a_key_that_something_was_drawn_from_is_missed(tmp_path):
+    vault = Vault(tmp_path / "secret", Key.secure())
+    with pytest.raises(ValueError, match="is gone: restore it"):
+        vault.key("stream")
+    made = vault.key("stream", fresh=True)
+    assert Vault(tmp_path / "secret", Key.secure()).key("stream") == made

@@ -56,6 +56,7 @@ class LedgerState:
         self._releases: list[Release] = []
         self._charged_before: list[int] = []
         self._attempts: dict[tuple[str, int], int] = {}
+        self._queries: set[str] = set()
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._spent: Counter[Event] = Counter()
         self._last_round = 0
@@ -147,6 +148,7 @@ class LedgerState:
                 self.num_resumes += 1
             case Charge():
                 self._charges.append(entry)
+                self._queries.add(entry.query)
                 self._attempts[entry.query, entry.round_num] = entry.attempt
                 self._numbers[entry.query, entry.round_num, entry.attempt] = len(self._charges)
                 self._spent[entry.event] += 1
@@ -189,10 +191,16 @@ class LedgerState:
 
     def _admit_release(self, release: Release) -> None:
         named = release.charges
-        if named is not None and named[-1][1] > len(self._charges):
-            raise ValueError(f"round {release.round_num} is released of charges that are not there")
+        if named is not None and not (
+            self._through < named[0][0] and named[-1][1] <= len(self._charges)
+        ):
+            raise ValueError(
+                f"round {release.round_num} is released of charges that are not there, or that "
+                "another release is made of"
+            )
         if self._rows:
-            if release.round_num != self._rows[-1].round_num:
+            row = self._rows[-1]
+            if (release.round_num, release.attempt) != (row.round_num, row.row):
                 raise ValueError(f"round {release.round_num} is released without a row of its own")
             if self._releases and self._releases[-1].round_num == release.round_num:
                 raise ValueError(f"round {release.round_num} is released twice")
@@ -213,6 +221,10 @@ class LedgerState:
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a query were charged in a round."""
         return self._attempts.get((query, round_num), 0)
+
+    def knows_query(self, query: str) -> bool:
+        """Return whether a query was ever charged."""
+        return query in self._queries
 
     def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
         """Return how manieth charge an attempt was, from 1; None if it was never charged."""

@@ -19,6 +19,7 @@ from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import read_ledger
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
@@ -246,8 +247,10 @@ def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
             "Floating point: not hardened. Noise is drawn in float32, whose last bits can "
             "betray the sum.",
         ]
+    after = plan.mechanism.privatizer.after_crash if isinstance(plan, Plan) else "retry"
+    kept = "nowhere" if after == "retry" else "in the run folder's secret/, which must stay secret"
     return [
-        "Keys come from the operating system's entropy and are kept nowhere; noise is drawn "
+        f"Keys come from the operating system's entropy and are kept {kept}; noise is drawn "
         f"from a ChaCha20 key stream, {turn.draws} from a generator seeded by the same source.",
         "Floating point: not hardened. Noise is drawn in float32, whose last bits can betray "
         "the sum; ε is that of exact arithmetic.",

@@ -1,6 +1,7 @@
 """The lines of a ledger as values: written, read back, and refused when they are anything else."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -167,7 +168,7 @@ class TestRanges:
         ranges = as_ranges(sorted(numbers))
         held = [n for first, last in ranges for n in range(first, last + 1)]
         assert held == sorted(numbers)
-        assert all(one[1] + 1 < two[0] for one, two in zip(ranges, ranges[1:], strict=False))
+        assert all(one[1] + 1 < two[0] for one, two in pairwise(ranges))
         if numbers:
             made = Release(round_num=1, attempt=1, digest=DIGEST, charges=ranges)
             assert Release.from_json(through_json(made.to_json())) == made
