@@ -133,8 +133,8 @@ def processes_of(session):
     return found
 
 
-def wait_until(true, seconds=60):
-    until = time.monotonic() + seconds
+def wait_until(true):
+    until = time.monotonic() + 900  # a hang, and not a slow machine
     while not true() and time.monotonic() < until:
         time.sleep(0.05)
     return true()
@@ -155,14 +155,14 @@ def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        assert wait_until(lambda: (out / "rounds.jsonl").exists())
+        assert wait_until(lambda: (out / "rounds.jsonl").exists() or started.poll() is not None)
         assert len(processes_of(started.pid)) > 3
         started.send_signal(sent)
-        said = started.communicate(timeout=60)[1]
+        said = started.communicate(timeout=900)[1]
         assert started.returncode == 128 + sent
         assert "starting Ray for 2 workers" in said and "s to start" in said
         assert (f"--resume {out}" in said) == (sent == signal.SIGINT)
-        assert wait_until(lambda: not processes_of(started.pid), 5)
+        assert wait_until(lambda: not processes_of(started.pid))
     finally:
         for process in processes_of(started.pid):
             os.kill(process, signal.SIGKILL)
