@@ -551,7 +551,7 @@ class TestDamage:
 # a little more, however long they take. It does not end before it is killed, so nobody is too late.
 
 CHILD = """
-import builtins, hashlib, io, json, os, signal, sys, time
+import builtins, hashlib, io, json, os, signal, sys, threading, time
 from pathlib import Path
 import fedpriv.training.round as round_module
 from fedpriv.data.corpus.corpus import Corpus
@@ -645,12 +645,14 @@ def work(order):
 
 for line in sys.stdin:
     order = json.loads(line)
-    if "warm" in order:  # what is computed once and cached, such as the privacy loss
-        from fedpriv.experiments.experiment import build
+    if "warm" in order:  # what is loaded, compiled or computed once, such as the privacy loss
         experiment = load_experiment("dp-fedavg-tags").with_options(order["options"])
-        plan = build(experiment, Corpus.open(order["corpus"])).plan
-        for charges in range(plan.num_rounds + 1):
-            plan.epsilon(charges)
+        prepared = start_run(experiment, "dp-fedavg-tags", Corpus.open(order["corpus"]),
+                             Path(order["warm"]))
+        prepared.run()
+        for charges in range(min(experiment.rounds, 3) + 1):
+            prepared.components.plan.epsilon(charges)
+        assert threading.active_count() == 1  # a fork has no other thread
         print(json.dumps({"warm": True}), flush=True)
         continue
     child = os.fork()
@@ -678,7 +680,7 @@ class Runner:
         experiment = load_experiment("dp-fedavg-tags").with_options(self.options)
         self.plan = build(experiment, corpus).plan
         self.root = Key.simulation(experiment.seed)
-        self.order(warm=True)
+        self.order(warm=str(tmp_path / "warm"))
         assert self.answer() == {"warm": True}
 
     def order(self, **order):
