@@ -96,6 +96,7 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     assert (seen["accuracy"], seen["num_failed"]) == (told["accuracy"], 0)
 
 
+@pytest.mark.slow
 def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
     out = tmp_path / "run"
     prepared = start(tiny_corpus, out, ray_backends(ray, tiny_corpus), secure=True)
@@ -103,6 +104,7 @@ def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
     assert len(lines(out, "rounds")) == 4 and not (out / "diagnostics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_an_experiment_that_workers_do_not_find_is_said(ray, tiny_corpus, tmp_path):
     prepared = start(tiny_corpus, tmp_path / "run", on_ray(ray, "adadps-tag", None))
     with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
