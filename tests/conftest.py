@@ -1,8 +1,12 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests, and the order in which they run."""
+
+from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,6 +16,10 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 
+if TYPE_CHECKING:
+    from fedpriv.backends.ray.cluster import Cluster
+
+HERE = Path(__file__).parent
 # What commands print is wrapped to the terminal: one width for everybody.
 os.environ["COLUMNS"] = "160"
 # Derandomised: the suite gives the same answer every time. No test is timed.
@@ -19,6 +27,48 @@ settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
 )
 settings.load_profile("fedpriv")
+
+
+_RAY = pytest.StashKey["Cluster"]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that need Ray first and in a row, so that one process starts it once."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+
+
+@pytest.fixture(scope="module")
+def ray(request: pytest.FixtureRequest) -> Cluster:
+    """A running Ray of four logical GPUs, whose workers find the modules beside the tests.
+
+    It is kept as long as the next test may want it.
+    """
+    from fedpriv.backends.ray.cluster import Cluster
+    from fedpriv.backends.resources import Request
+
+    stash = request.config.stash
+    if _RAY not in stash:
+        helpers = [HERE / "backends", HERE / "backends" / "flower", HERE / "laws"]
+        found = [*map(str, helpers), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", os.pathsep.join(found))
+            stash[_RAY] = Cluster(Request(workers=4, logical_gpus=4))
+            stash[_RAY].start(1 << 20)
+    return stash[_RAY]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Stop Ray where the next test does not need it."""
+    try:
+        return (yield)
+    finally:
+        over = nextitem is None or nextitem.get_closest_marker("ray") is None
+        if over and _RAY in item.config.stash:
+            item.config.stash[_RAY].close()
+            del item.config.stash[_RAY]
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ def collected(hash_seed: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_two_processes_in_different_seconds_collect_the_same_tests():
     # Ids made from a clock, an address or the order of a set differ between two such processes.
     first, second = collected(1), collected(2)

@@ -46,6 +46,31 @@ def test_it_holds_the_library_and_the_experiments_only(wheel):
     assert not any("test" in Path(name).name for name in names)
 
 
+def test_what_is_in_it_finds_its_experiments(wheel, tmp_path):
+    """Nothing is compiled here; the run below does."""
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    empty.mkdir()
+    zipfile.ZipFile(wheel).extractall(site)
+    code = (
+        "import fedpriv, pathlib, simulations, sys\n"
+        "from fedpriv.cli import main\n"
+        "for module in (fedpriv, simulations):\n"
+        f"    assert pathlib.Path(module.__file__).is_relative_to({str(site)!r})\n"
+        "sys.argv = ['fedpriv', 'list', '--json']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=empty,
+        env={**os.environ, "PYTHONPATH": str(site), "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "adadps-tags" in {entry["name"] for entry in json.loads(done.stdout)}
+
+
+@pytest.mark.slow
 def test_an_installed_package_runs_a_round(wheel, tmp_path):
     site, empty = tmp_path / "site", tmp_path / "empty"
     empty.mkdir()

@@ -1,9 +1,8 @@
-"""Fixtures of the engine's tests: one Ray for each module that needs it."""
+"""Fixtures of the backends' tests."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,3 @@ def staff():
     import staff
 
     return staff
-
-
-@pytest.fixture(scope="module")
-def ray(staff) -> Iterator:
-    """A running Ray of eight logical GPUs, whose workers find `staff`."""
-    from fedpriv.backends.ray.cluster import Cluster
-    from fedpriv.backends.resources import Request
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", HERE)
-        with Cluster(Request(workers=4, logical_gpus=4)) as cluster:
-            cluster.start(1 << 20)
-            yield cluster

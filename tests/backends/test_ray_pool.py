@@ -109,7 +109,8 @@ def test_what_a_call_raises_is_raised_and_the_pool_goes_on(hire):
     assert pool.run([call("double", 3), call("double", 4)]) == [6, 8]
 
 
-def test_closing_ends_every_process(hire):
+def test_closing_ends_every_process(hire, monkeypatch):
+    monkeypatch.setattr("fedpriv.backends.ray.pool._CLOSE_SECONDS", 900.0)
     pool = hire(2)
     processes = [opened.process for opened in pool.opened]
     pool.close()

@@ -96,6 +96,7 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     assert (seen["accuracy"], seen["num_failed"]) == (told["accuracy"], 0)
 
 
+@pytest.mark.slow
 def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
     out = tmp_path / "run"
     prepared = start(tiny_corpus, out, ray_backends(ray, tiny_corpus), secure=True)
@@ -103,6 +104,7 @@ def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
     assert len(lines(out, "rounds")) == 4 and not (out / "diagnostics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_an_experiment_that_workers_do_not_find_is_said(ray, tiny_corpus, tmp_path):
     prepared = start(tiny_corpus, tmp_path / "run", on_ray(ray, "adadps-tag", None))
     with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
@@ -133,8 +135,8 @@ def processes_of(session):
     return found
 
 
-def wait_until(true, seconds=60):
-    until = time.monotonic() + seconds
+def wait_until(true):
+    until = time.monotonic() + 900  # a hang, and not a slow machine
     while not true() and time.monotonic() < until:
         time.sleep(0.05)
     return true()
@@ -155,14 +157,14 @@ def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        assert wait_until(lambda: (out / "rounds.jsonl").exists())
+        assert wait_until(lambda: (out / "rounds.jsonl").exists() or started.poll() is not None)
         assert len(processes_of(started.pid)) > 3
         started.send_signal(sent)
-        said = started.communicate(timeout=60)[1]
+        said = started.communicate(timeout=900)[1]
         assert started.returncode == 128 + sent
         assert "starting Ray for 2 workers" in said and "s to start" in said
         assert (f"--resume {out}" in said) == (sent == signal.SIGINT)
-        assert wait_until(lambda: not processes_of(started.pid), 5)
+        assert wait_until(lambda: not processes_of(started.pid))
     finally:
         for process in processes_of(started.pid):
             os.kill(process, signal.SIGKILL)

@@ -1,15 +1,11 @@
-"""Fixtures of the rooms whose commands are tested here."""
+"""The made-up run folders of the report's tests: commands read them too."""
 
 import importlib.util
 from pathlib import Path
 
-
-def _room(name):
-    path = Path(__file__).parents[1] / name / "conftest.py"
-    spec = importlib.util.spec_from_file_location(f"{name}_fixtures", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make_run = _room("report").make_run
+_SPEC = importlib.util.spec_from_file_location(
+    "run_folders", Path(__file__).parents[1] / "report" / "conftest.py"
+)
+_MODULE = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+make_run = _MODULE.make_run

@@ -285,7 +285,7 @@ def test_two_processes_make_it_once(tmp_path):
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=120)[0].split() for process in running]
+    said = [process.communicate(timeout=900)[0].split() for process in running]
     assert [process.returncode for process in running] == [0, 0]
     assert sorted(said) == sorted([["made", NAME], [NAME]])
     assert len(contents(tmp_path / "cache" / "corpora")) == 1

@@ -15,8 +15,6 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.ray.cluster import Cluster
-from fedpriv.backends.resources import Request
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.rng import Key
@@ -79,28 +77,26 @@ BACKENDS = {
 
 
 @pytest.fixture(scope="module")
-def on_ray():
-    """Backends of 1, 2 and 4 workers of one Ray."""
-    with contextlib.ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setenv("PYTHONPATH", str(Path(stub.__file__).parent))
-        cluster = stack.enter_context(Cluster(Request(workers=4)))
-        cluster.start(1 << 20)
-        from fedpriv.backends.ray.backend import RayBackend
+def on_ray(ray):
+    """From a number of workers to a backend, which is kept for the module."""
+    from fedpriv.backends.ray.backend import RayBackend
 
-        yield {
-            workers: stack.enter_context(
-                contextlib.closing(
-                    RayBackend(
-                        share=replace(cluster.share, num_workers=workers, num_cpus=0.1),
-                        make_context=functools.partial(stub.make_context, schedule=SCHEDULE),
-                        data=TASK.data,
-                        max_examples=SCHEDULE.max_examples,
-                    )
-                )
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def make(workers):
+            backend = RayBackend(
+                share=replace(ray.share, num_workers=workers, num_cpus=0.1),
+                make_context=functools.partial(stub.make_context, schedule=SCHEDULE),
+                data=TASK.data,
+                max_examples=SCHEDULE.max_examples,
             )
-            for workers in (1, 2, 4)
-        }
+            return stack.enter_context(contextlib.closing(backend))
+
+        yield make
+
+
+WORKERS = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 4))]
 
 
 def total(backend, bound, cohort, key=KEY):
@@ -156,22 +152,22 @@ def test_on_a_grid_flower_gives_the_very_integers(num_nodes, num_shards, order, 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_ray_gives_the_sum_of_the_oracle(on_ray, workers, bound):
     cohort = TASK.roster[1:9]
-    expected, found = total(serial({}), bound, cohort), total(on_ray[workers], bound, cohort)
+    expected, found = total(serial({}), bound, cohort), total(on_ray(workers), bound, cohort)
     assert found.num_failed == expected.num_failed == 0
     assert relative_error(found.real(), expected.real()) < 1e-6
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("bound", ["clip", "normalise", "preconditioned"])
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_on_a_grid_ray_gives_the_very_sum(on_ray, workers, bound):
     """Exact, whoever trains whom: 8 users dealt to 1, 2 and 4 workers."""
     exact, cohort = Rounded(bound=BOUNDS[bound]), TASK.roster[1:9]
     expected = tree.to_dense(total(serial({}), exact, cohort).real())
-    found = tree.to_dense(total(on_ray[workers], exact, cohort).real())
+    found = tree.to_dense(total(on_ray(workers), exact, cohort).real())
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert tree.l2_norm(expected) > 0
 

@@ -15,8 +15,6 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.ray.cluster import Cluster
-from fedpriv.backends.resources import Request
 from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ModuleTrainer
@@ -81,24 +79,17 @@ def test_flower(num_nodes, num_shards, task, bound):
     assert_very_same(total(backend, task, bound), total(serial(task), task, bound))
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE))
-        with Cluster(Request(workers=4)) as cluster:
-            cluster.start(1 << 20)
-            yield cluster
-
-
 @pytest.mark.ray
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_ray(cluster, workers, task):
+@pytest.mark.parametrize(
+    "workers", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 4))]
+)
+def test_ray(ray, workers, task):
     from fedpriv.backends.ray.backend import RayBackend
 
     users_at_once = 1 if task is ONE_BY_ONE else 32
     backend = RayBackend(
-        share=replace(cluster.share, num_workers=workers, num_cpus=0.1),
+        share=replace(ray.share, num_workers=workers, num_cpus=0.1),
         make_context=functools.partial(dense.make_context, users_at_once=users_at_once),
         data=task.data,
         max_examples=dense.SCHEDULE.max_examples,

@@ -58,7 +58,7 @@ def after(path, happens):
 
 
 def wait_for(true):
-    for _ in range(6000):
+    for _ in range(100_000):  # a hang, and not a slow machine
         if true():
             return
         time.sleep(0.01)
@@ -199,7 +199,13 @@ class TestDeath:
 
     def test_a_row_that_ended_beside_a_death_is_kept(self, tmp_path, monkeypatch):
         """Both answers lie there when they are looked at; the dead worker's comes first."""
-        pid, ended = tmp_path / "pid", tmp_path / "ended"
+        pid, ended, answered = tmp_path / "pid", tmp_path / "ended", tmp_path / "answered"
+        asked = workers._next
+
+        def asking(numbers):
+            if ended.exists():  # whoever asks for more has answered
+                answered.touch()
+            return asked(numbers)
 
         def noted(run):
             row = perform(run)
@@ -209,14 +215,14 @@ class TestDeath:
 
         def last():
             pid.write_text(str(os.getpid()), "utf-8")
-            wait_for(ended.exists)
-            time.sleep(0.5)  # between its end and its answer there is a line of code
+            wait_for(answered.exists)
             die()
 
+        monkeypatch.setattr(workers, "_next", asking)
         monkeypatch.setattr(workers, "perform", noted)
         rows = performed([run(1, last), run(0), run(2)], 2)
         assert next(rows)["seed"] == 0  # and nobody looks while its worker does seed 2
-        wait_for(lambda: ended.exists() and not is_alive(pid))
+        wait_for(lambda: answered.exists() and not is_alive(pid))
         assert next(rows)["seed"] == 2
         with pytest.raises(ChildProcessError, match="seed 1"):
             next(rows)
@@ -273,7 +279,7 @@ these.complete(todo, here / "r", processes=2)
             wait_for(lambda: all(file.exists() for file in files) or command.poll() is not None)
             assert command.poll() is None, command.stderr.read()
             (os.killpg if everyone else os.kill)(command.pid, number)
-            said = command.communicate(timeout=60)[1].decode()
+            said = command.communicate(timeout=900)[1].decode()
             wait_for(lambda: not any(map(is_alive, files)))
         finally:
             command.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 
@@ -11,6 +12,7 @@ import pytest
 import simulations
 from fedpriv.data.features.dataset import hold_out_public
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.models import Autoencoder, TextLSTM
 from fedpriv.reproduction import Figure, Run, Script, perform
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.methods import METHODS
@@ -40,7 +42,7 @@ TABLES = [item for item in ITEMS if not isinstance(item, Figure)]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tiny_corpus):
-    """Made-up data of a size for tests; what was cached of other data is forgotten."""
+    """Made-up data and models of a size for tests; what was cached of others is forgotten."""
     for cached in CACHES:
         cached.cache_clear()
     digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
@@ -50,6 +52,8 @@ def small(monkeypatch, tiny_corpus):
     monkeypatch.setattr(imdb, "amazon", lambda: reviews.test)
     monkeypatch.setattr(imdb, "fewer_public", lambda data, size: data)
     monkeypatch.setattr(lstm, "SHORT", 5)
+    monkeypatch.setattr(mnist, "Autoencoder", functools.partial(Autoencoder, (784, 20, 5)))
+    monkeypatch.setattr(lstm, "TextLSTM", functools.partial(TextLSTM, width=8))
     seen = tiny_corpus.view(roster=tiny_corpus.default_roster)
     monkeypatch.setattr(pooled_tags, "view", lambda: seen)
     monkeypatch.setattr(pooled_tags, "PUBLIC_SHARE", 0.3)
@@ -94,6 +98,16 @@ def test_two_steps_of_a_cell(item, row, column):
     if "side-information" in found["options"].get("guide", ""):
         knows_words = item.name.endswith("imdb") and column == "paper"
         assert found["side_information"] == ("private" if knows_words else "public")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["autoencoder", "lstm"])
+def test_two_steps_of_a_model_in_its_own_size(key, monkeypatch):
+    monkeypatch.setattr(mnist, "Autoencoder", Autoencoder)
+    monkeypatch.setattr(lstm, "TextLSTM", TextLSTM)
+    item = next(item for item in ITEMS if item.name.endswith(key))
+    for column in ("paper", "right"):
+        test_two_steps_of_a_cell(item, item.rows[0], column)
 
 
 class TestTables:

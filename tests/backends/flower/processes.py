@@ -112,7 +112,7 @@ class Flower:
             "insecure = true\n",
             encoding="utf-8",
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 900  # a hang, and not a slow machine
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"no SuperLink: {self.log('superlink')[-2000:]}")
@@ -129,7 +129,7 @@ class Flower:
              "--isolation", "subprocess"],
         )  # fmt: skip
 
-    def run(self, app: Path, config: str, federation: str = "", seconds: float = 240) -> str:
+    def run(self, app: Path, config: str, federation: str = "", seconds: float = 1500) -> str:
         """`flwr run` an app to its end and return its log.
 
         Without a SuperLink of our own, `flwr` starts one that outlives it; `stop` ends that too.

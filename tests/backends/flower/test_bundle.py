@@ -65,7 +65,6 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
-@pytest.mark.timeout(300)
 def test_one_round_from_the_bundle_in_an_empty_directory(
     processes, flower, bundle, tiny_corpus, tmp_path
 ):

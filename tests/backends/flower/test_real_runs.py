@@ -78,7 +78,6 @@ def interrupted_after_one_round(corpus, out, **options):
 
 @pytest.mark.flower
 @pytest.mark.ray
-@pytest.mark.timeout(280)
 def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_corpus, tmp_path):
     app = processes.copy_app(tmp_path / "app")
     flower.start_superlink(simulation=True)
@@ -95,7 +94,6 @@ def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_co
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
-@pytest.mark.timeout(280)
 def test_flwr_run_starts_a_superlink_of_its_own(processes, flower, tiny_corpus, tmp_path):
     app = processes.copy_app(tmp_path / "app")
     before = (app / "pyproject.toml").read_bytes()
@@ -113,7 +111,6 @@ def test_flwr_run_starts_a_superlink_of_its_own(processes, flower, tiny_corpus, 
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
-@pytest.mark.timeout(280)
 def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus, tmp_path):
     """Two of three nodes host everybody; more shards than nodes are refused with the way out."""
     app = processes.copy_app(tmp_path / "app")
@@ -130,7 +127,6 @@ def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus,
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
-@pytest.mark.timeout(600)
 def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path):
     corpus = tmp_path / "corpus"
     shape = Shape(num_users=400, num_sentences=3000, public_users=20, num_words=400, num_tags=12,
@@ -157,7 +153,6 @@ def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.timeout(600)
 def test_a_superlink_with_three_supernodes_equals_in_process(
     processes, flower, tiny_corpus, tmp_path
 ):
@@ -169,7 +164,7 @@ def test_a_superlink_with_three_supernodes_equals_in_process(
         node = processes.run_config(partition_id=number, num_partitions=3, corpus=str(place))
         flower.start_supernode(number, superlink, node)
     run = tmp_path / "run"
-    log = flower.run(app, config(processes, tiny_corpus, run), seconds=400)
+    log = flower.run(app, config(processes, tiny_corpus, run))
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)
 
@@ -177,7 +172,6 @@ def test_a_superlink_with_three_supernodes_equals_in_process(
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -135,10 +135,19 @@ def only_vectorised(monkeypatch):
     return forbid
 
 
+def kinds():
+    """Every model with every number of users at once; by default each with one kind of batches."""
+    batches = [(4, 1), (4, 3), (100, 1), (1, 2)]
+    for model, name in enumerate(MODELS):
+        for row, users_at_once in enumerate((2, 4, 100)):
+            for number, (batch_size, epochs) in enumerate(batches):
+                usual = number == (model + row) % len(batches)
+                marks = () if usual else pytest.mark.slow
+                yield pytest.param(name, batch_size, epochs, users_at_once, marks=marks)
+
+
 class TestEqualsOneByOne:
-    @pytest.mark.parametrize("users_at_once", [2, 4, 100])
-    @pytest.mark.parametrize(("batch_size", "epochs"), [(4, 1), (4, 3), (100, 1), (1, 2)])
-    @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.parametrize(("name", "batch_size", "epochs", "users_at_once"), list(kinds()))
     def test_ragged_users(self, name, batch_size, epochs, users_at_once, only_vectorised):
         module, shape = built(name)
         params, users = module_params(module), cohort(shape)
@@ -439,14 +448,24 @@ class TestBatchInvariance:
         )
         return {n: np.asarray(a, np.int64) for n, a in total.total.items()}
 
-    @pytest.mark.parametrize("users_at_once", [3, 32, 64])
+    @pytest.mark.parametrize(
+        ("users_at_once", "left_out"),
+        [
+            # One of every kind: u1 diverges, u9 raises, u7 has nothing, u6 more than it may use.
+            (3, ("u0", "u1", "u6", "u7", "u9")),
+            (32, ("u1", "u4", "u6", "u9")),
+            pytest.param(32, None, marks=pytest.mark.slow),
+            pytest.param(64, None, marks=pytest.mark.slow),
+        ],
+        ids=["3", "32", "32-everybody", "64-everybody"],
+    )
     @pytest.mark.parametrize("name", MODELS)
-    def test_the_sum_is_the_sum_of_single_users(self, name, users_at_once):
+    def test_the_sum_is_the_sum_of_single_users(self, name, users_at_once, left_out):
         many, params, users = steep(name, users_at_once)
         users["u1"] = ArrayExamples(users["u0"].x * 1e30, users["u0"].y)  # diverges
         users["u9"] = Hostile(users["u9"].x, users["u9"].y)  # raises
         whole = self.sum(many, params, users)
-        for user in users:
+        for user in left_out or users:
             own = self.sum(many, params, {user: users[user]})
             rest = self.sum(many, params, {u: e for u, e in users.items() if u != user})
             for tensor in whole:
