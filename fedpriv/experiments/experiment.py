@@ -28,6 +28,7 @@ from fedpriv.experiments.base_options import (
     make_aggregate,
     make_plan,
     plain_bound,
+    refined,
     release_preconditioner,
 )
 from fedpriv.mechanisms import (
@@ -157,7 +158,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
     """
     task = experiment.task(experiment, corpus)
     side = make_side_information(experiment, task)
-    return Components(
+    made = Components(
         task=task,
         plan=federated_plan(experiment, task),
         algorithm=FederatedAveraging(
@@ -168,6 +169,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
         trainer=make_trainer(experiment, task, side),
         side_information=side,
     )
+    return refined(experiment, made)
 
 
 def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:
