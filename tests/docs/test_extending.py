@@ -99,6 +99,8 @@ def test_it_runs_as_a_command_and_verifies(name, monkeypatch, capsys):
     assert found.ok, found
     assert found.epsilon is not None and found.epsilon.value == figures["epsilon"]
     assert found.num_charges == (1 if name == "stream" else 10)
+    charges = next(check.text for check in found.checks if check.name == "charges")
+    assert charges.startswith("10 of 10 rows used" if name == "stream" else "10 of 10 charges")
     assert (
         figures["epsilon"] == build(load_experiment(f"{name}:experiment"), None).plan.total().value
     )
