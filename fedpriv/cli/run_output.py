@@ -55,7 +55,7 @@ def follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str,
         line = bar.add_task(
             label,
             total=plan.num_rounds,
-            completed=prepared.ledger.charges,
+            completed=prepared.ledger.rows or prepared.ledger.charges,
             accuracy="–",
             epsilon="–" if plan.is_private else "∞",
         )
@@ -70,7 +70,7 @@ def follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str,
             if spent is not None:  # accounted where a round is evaluated
                 gap = " (does NOT cover all)" if covers.mark else ""
                 bar.update(line, epsilon=f"{rounded_up(spent, 2):.2f}{gap}")
-            bar.update(line, completed=prepared.ledger.charges)
+            bar.update(line, completed=prepared.ledger.rows or prepared.ledger.charges)
 
         return prepared.run(on_round=show)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self, TypeVar
 
 from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.options import Option, as_fields, check_ranges, checked, kebab
@@ -21,7 +21,7 @@ from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
 from fedpriv.transform import Transform, identity
 
-_FIXED = frozenset({"name", "description", "task", "backends", "statistics"})
+_FIXED = frozenset({"name", "description", "task", "backends", "statistics", "refine"})
 _RANGES = {
     "l2_clip_norm": Range.ABOVE_ZERO,
     "normalise_regulariser": Range.AT_LEAST_ZERO,
@@ -46,6 +46,9 @@ class BaseOptions:
     Attributes:
         name: What `fedpriv run` calls it.
         description: One line for lists and reports.
+        refine: Makes the components that run of those that the options describe, for a privatizer,
+            sampler, bound or preconditioner of one's own; None leaves them. It cannot replace the
+            task and its trainer: workers and nodes make those for themselves.
         bound: "clip", "normalise" or "none".
         l2_clip_norm: C.
         normalise_regulariser: r of C Δ/(r + ‖Δ‖).
@@ -74,6 +77,7 @@ class BaseOptions:
 
     name: str
     description: str
+    refine: Callable[[Any], Any] | None = field(default=None, repr=False)
 
     bound: Literal["clip", "normalise", "none"] = "clip"
     l2_clip_norm: float = 1.0
@@ -133,6 +137,27 @@ class BaseOptions:
         if changes.get("noise_multiplier") is not None and "target_epsilon" not in changes:
             changes["target_epsilon"] = None
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+_Components = TypeVar("_Components")
+
+
+def refined(experiment: BaseOptions, made: _Components) -> _Components:
+    """Return components as an experiment refines them.
+
+    Raises:
+        ValueError: If the task or its trainer was replaced.
+    """
+    if experiment.refine is None:
+        return made
+    own: Any = experiment.refine(made)
+    for name in ("task", "trainer"):
+        if getattr(own, name, None) is not getattr(made, name):
+            raise ValueError(
+                f"refine of {experiment.name!r} replaced the {name}, which workers and nodes make "
+                "for themselves from the experiment's task; let that task return yours"
+            )
+    return own
 
 
 def plain_bound(experiment: BaseOptions) -> Bound:

@@ -32,6 +32,7 @@ from fedpriv.experiments.base_options import (
     make_aggregate,
     make_plan,
     plain_bound,
+    refined,
     release_preconditioner,
 )
 from fedpriv.experiments.options import check_ranges
@@ -195,7 +196,7 @@ def build_central(
     groups = None
     if experiment.micro_batch > 1:
         groups = max(1, round(experiment.batch_size / experiment.micro_batch))
-    return CentralComponents(
+    made = CentralComponents(
         task=task,
         plan=_plan(experiment, task, num_steps),
         algorithm=FederatedAveraging(
@@ -206,6 +207,7 @@ def build_central(
         trainer=CentralSum(gradients=task.train, num_examples=task.num_train, num_groups=groups),
         side_information=side,
     )
+    return refined(experiment, made)
 
 
 def _warmed(experiment: CentralExperiment, task: CentralTask) -> CentralTask:

@@ -28,6 +28,7 @@ from fedpriv.experiments.base_options import (
     make_aggregate,
     make_plan,
     plain_bound,
+    refined,
     release_preconditioner,
 )
 from fedpriv.experiments.task_factory import check_heeded, make_task
@@ -160,7 +161,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
     task = make_task(experiment, corpus)
     check_heeded(experiment, task)
     side = make_side_information(experiment, task)
-    return Components(
+    made = Components(
         task=task,
         plan=federated_plan(experiment, task),
         algorithm=FederatedAveraging(
@@ -171,6 +172,7 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
         trainer=make_trainer(experiment, task, side),
         side_information=side,
     )
+    return refined(experiment, made)
 
 
 def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:

@@ -92,7 +92,8 @@ class Privatizer(Protocol):
             memory: From `init` or the last `draw`; the caller gives it up.
             template: Names and shapes of the sum.
             sensitivity: How far one neighbour moves it, in l2.
-            key: Of this attempt and used here only. Noise with memory draws from its memory's.
+            key: Of this attempt and used here only. Noise with memory gets the key of the run,
+                the same for every row: it folds the row's own number into it.
         """
         ...
 

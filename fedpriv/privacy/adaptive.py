@@ -22,7 +22,14 @@ from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon, epsilon_of
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.plan import Plan, Unit, check_roster_sha256, check_unit, delta_of
+from fedpriv.privacy.plan import (
+    Plan,
+    Unit,
+    check_roster_sha256,
+    check_unit,
+    delta_of,
+    relation_refusal,
+)
 from fedpriv.ranges import positive_float, positive_int
 
 
@@ -115,6 +122,9 @@ class AdaptivePlan:
         """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
         if event.is_sampled or not event.is_private:
             return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
+        unpriced = relation_refusal(event, self.relation)
+        if unpriced:
+            return unpriced
         price = rho_of(event, self.relation)
         total = self._sum(spent) + price
         if total <= self._limit:

@@ -134,6 +134,9 @@ class Plan:
                 "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
                 "use relation 'replace-one', or sampling 'poisson'"
             )
+        refusal = relation_refusal(self.event, self.relation)
+        if refusal:
+            raise ValueError(refusal)
 
     @property
     def live_mechanism(self) -> Mechanism:
@@ -561,6 +564,21 @@ def delta_of(delta: float | None, num_users: int, event: Event) -> float:
     if delta is None:
         return 0.0 if event.kind == "pure" else default_delta(num_users)
     return checked_delta(delta, [event])
+
+
+def relation_refusal(event: Event, relation: Relation) -> str:
+    """Return why an event has no price under a relation, or "" if it has.
+
+    A privatizer names the price of moving a sum by the bound, as one user does who is there or
+    not. Replaced, a user moves it twice as far: what a Gaussian costs then is known, what another
+    answer does is not.
+    """
+    if relation is Relation.REPLACE_ONE and event.kind in ("pure", "zcdp"):
+        return (
+            f"a {event.kind} answer is priced for one user who is there or not, not under "
+            "relation 'replace-one'; use relation 'add-remove'"
+        )
+    return ""
 
 
 def check_unit(unit: str) -> None:

@@ -11,6 +11,9 @@ engines.jsonl          which backend ran from which round on, its workers and de
 vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
 checkpoints/           released params, one file a round, pruned
 state.safetensors      what else the next round needs, replaced atomically every round
+secret/                where it is needed: keys of noise with memory and of a release that is
+                       replayed, who took part so far (`fedpriv.run.vault`); readable by its
+                       owner alone, never to be published
 summary.json           the figures of a finished run
 =====================  ======================================================================
 

@@ -56,7 +56,8 @@ class TestOptions:
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
 
     def test_every_field_but_the_fixed_is_an_option(self):
-        names = set(Experiment.__dataclass_fields__) - {"name", "description", "task", "backends"}
+        fixed = {"name", "description", "task", "backends", "refine"}
+        names = set(Experiment.__dataclass_fields__) - fixed
         assert set(base().options()) == {name.replace("_", "-") for name in names}
 
     def test_values_take_the_options_type(self):

@@ -2,15 +2,19 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import FrozenInstanceError, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.event import NONPRIVATE, Relation
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.adaptive import AdaptivePlan
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.plan import Plan, calibrated_plan, cohort_plan
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 
 GOOD = {
     "num_users": 400,
@@ -284,3 +288,24 @@ class TestExamples:
     def test_another_training_set_is_refused(self):
         with pytest.raises(ValueError, match="399 examples, the plan was made for 400"):
             plan(unit="example").check_roster(["0"] * 399)
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp", "gaussian"])
+def test_a_price_of_who_is_there_or_not_is_none_of_who_is_replaced(kind):
+    """A replaced user moves the sum twice as far as the privatizer priced."""
+    mechanism = replace(
+        plan().live_mechanism,
+        sampler=Everybody(num_users=400),
+        privatizer=SimpleNamespace(name="own", cost=Cost(kind=kind, value=0.5)),
+    )
+    made = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3)
+    filtered = AdaptivePlan(num_users=400, rho=100.0, delta=1e-3, relation=Relation.REPLACE_ONE)
+    numbers = {"pure": "epsilon", "zcdp": "rho", "gaussian": "noise_multiplier"}
+    event = Event(kind=kind, **{numbers[kind]: 0.5})
+    if kind == "gaussian":  # of which it is known
+        assert replace(made, relation="replace-one").total().value > made.total().value
+        assert filtered.refusal(Counter(), event) == ""
+        return
+    with pytest.raises(ValueError, match=f"a {kind} answer .* use relation 'add-remove'"):
+        replace(made, relation="replace-one")
+    assert "use relation 'add-remove'" in filtered.refusal(Counter(), event)

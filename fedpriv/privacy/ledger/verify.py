@@ -119,6 +119,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
             mode="",
         )
     spent = len(state.charges)
+    used = f"{len(state.rows)} of {state.plan.budget} used" if state.rows else ""
     checks = [
         Check(
             name="ledger",
@@ -129,7 +130,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         Check(
             name="charges",
             ok=True,
-            text=f"{spent} of {state.plan.budget} spent, {len(state.releases)} "
+            text=f"{used or f'{spent} of {state.plan.budget} spent'}, {len(state.releases)} "
             f"released, {len(state.lost)} lost",
         ),
     ]

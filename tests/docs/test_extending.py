@@ -1,0 +1,325 @@
+"""The page about extending: its six files, as they stand there, run, killed, resumed, verified."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.cli import main
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import build
+from fedpriv.privacy.ledger.ledger import Ledger, read_ledger
+from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import open_worker_context, resume_run, serial, start_run
+from fedpriv.sums import PartialSum
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
+FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+EXPERIMENTS = ["lines", "proximal", "largest", "discrete", "stream"]
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path, monkeypatch):
+    """The page's files, in a folder that is the working directory; returns a loader of them."""
+    for name, code in FILES.items():
+        (tmp_path / f"{name}.py").write_text(code, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield importlib.import_module
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def start(name, out, **rest):
+    reference = f"{name}:experiment"
+    return start_run(load_experiment(reference), reference, None, Path(out), **rest)
+
+
+def killed_after(line, prepared, monkeypatch):
+    """Run until right after a line of the ledger that something is drawn for."""
+    seen = []
+    with monkeypatch.context() as patch:
+        write = Ledger._write
+
+        def written(self, record, text):
+            write(self, record, text)
+            seen.append(record.kind)
+            if sum(kind in ("charge", "row") for kind in seen) == line:
+                raise Killed
+
+        patch.setattr(Ledger, "_write", written)
+        with pytest.raises(Killed):
+            prepared.run()
+
+
+def last(name):
+    """The params of a whole run in memory, by the oracle."""
+    experiment = load_experiment(f"{name}:experiment")
+    components = build(experiment, None)
+    *_, (_, state) = rounds(components, serial(experiment, components), Key.simulation(0))
+    return state.params["w"]
+
+
+def test_there_are_six_each_of_one_short_file():
+    assert set(FILES) == {*EXPERIMENTS, "halves"}
+    assert PAGE.count("*One file.*") == 6 and PAGE.count("```python") == 6
+    for name, code in FILES.items():
+        assert len(code.splitlines()) <= 100, name
+        assert max(map(len, code.splitlines())) <= 100, name
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_runs_as_a_command_and_verifies(name, monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["fedpriv", "run", f"{name}:experiment", "--out", "run", "--json"]
+    )
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["rounds"] == 10 and 0 < figures["epsilon"] < 10
+    found = verify_run("run")
+    assert found.ok, found
+    assert found.epsilon is not None and found.epsilon.value == figures["epsilon"]
+    assert found.num_charges == (1 if name == "stream" else 10)
+    charges = next(check.text for check in found.checks if check.name == "charges")
+    assert charges.startswith("10 of 10 rows used" if name == "stream" else "10 of 10 charges")
+    assert (
+        figures["epsilon"] == build(load_experiment(f"{name}:experiment"), None).plan.total().value
+    )
+    assert "ε" in Path("run/report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
+    slope = page("lines").SLOPE
+    assert np.linalg.norm(last(name) - slope) < 0.7 * np.linalg.norm(slope)
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_goes_on_after_a_kill(name, mode, monkeypatch):
+    killed_after(4, start(name, "run", secure=mode == "secure"), monkeypatch)
+    summary = resume_run(Path("run")).run()
+    found = verify_run("run")
+    assert found.ok, found
+    # One attempt was lost, and is spent; the plan pays for ten.
+    assert summary["rounds"] == 9 and summary["epsilon"] == found.epsilon.value
+
+
+def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
+    plain = load_experiment("proximal:experiment")
+    assert plain.options()["pull"] == 0.1
+    changed = plain.with_options({"pull": 3})
+    assert (
+        open_worker_context("proximal:experiment", changed.options(), None, "cpu").trainer.pull == 3
+    )
+    with pytest.raises(ValueError, match="pull 'hard' is not a finite number"):
+        plain.with_options({"pull": "hard"})
+    with pytest.raises(ValueError, match="did you mean 'pull'"):
+        plain.with_options({"pulls": 1})
+    lengths = []
+    for pull in (0.0, 3.0):
+        made = build(plain.with_options({"pull": pull}), None)
+        start, user = made.task.init_params(Key.simulation(0)), made.task.roster[3]
+        update = made.trainer.train(start, made.task.data.examples(user), Key.simulation(1))
+        lengths.append(float(np.linalg.norm(update["w"])))
+    assert lengths[1] < 0.9 * lengths[0]
+
+
+def test_a_preconditioner_changes_what_is_bounded_and_is_undone():
+    made = build(load_experiment("largest:experiment"), None)
+    preconditioner = made.algorithm.preconditioner
+    state = preconditioner.end(
+        {"w": np.array([0, 2, -4], np.float32)}, preconditioner.init({"w": np.zeros(3, np.float32)})
+    )
+    context, _ = preconditioner.begin({}, state, 2, Key.simulation(0))
+    np.testing.assert_allclose(context.multiplier["w"], [2.0, 1.0, 2.0 / 3.0], rtol=1e-6)
+    np.testing.assert_allclose(context.multiplier["w"] * context.inverse["w"], 1.0, rtol=1e-6)
+    assert not np.array_equal(last("largest"), last("lines"))
+
+
+def test_discrete_noise_has_the_distribution_it_says(page):
+    """2,000 draws at stddev 3 against the exact probabilities; chi-square, false alarm 1e-4."""
+    from scipy import stats
+
+    discrete_gaussian, number = page("discrete").discrete_gaussian, 2_000
+    bits = Key.simulation(5).generator()
+    drawn = Counter(discrete_gaussian(3, bits) for _ in range(number))
+    values = np.arange(-60, 61)
+    exact = np.exp(-(values**2) / 18.0)
+    exact /= exact.sum()
+    inner = np.abs(values) <= 8
+    seen = [drawn[int(v)] for v in values[inner]]
+    expected = [*(number * exact[inner]), number * exact[~inner].sum()]
+    assert stats.chisquare([*seen, number - sum(seen)], expected).pvalue > 1e-4
+
+
+def test_discrete_noise_is_of_integers_and_promises_no_more_than_it_can(page):
+    experiment = load_experiment("discrete:experiment")
+    mechanism = build(experiment, None).plan.live_mechanism
+    assert mechanism.event.kind == "zcdp" and mechanism.event.rho == 0.02
+    template, grid = {"w": np.zeros((2, 3), np.float32)}, mechanism.bound.granularity
+    drawn = mechanism.draw(template, Key.simulation(1))
+    assert drawn["w"].dtype == np.int64 and drawn["w"].shape == (2, 3)
+    spread = np.abs(drawn["w"]).mean() * grid  # of six draws: 4 for stddev 5, give or take 1.2
+    assert 0.5 < spread < 12
+    total = PartialSum(total={"w": np.full((2, 3), 7, np.int32)}, num_users=1, granularity=grid)
+    answer = mechanism.release(total, drawn).update["w"]
+    steps = answer.astype(np.float64) * mechanism.denominator / grid
+    np.testing.assert_allclose(steps, drawn["w"] + 7, rtol=1e-6)
+    with pytest.raises(ValueError, match="grid is None"):
+        mechanism.release(replace(total, granularity=None), drawn)
+    for change, message in (
+        ({"cohort": 20}, "no accountant"),
+        ({"exact-sum": False}, "leave exact-sum"),
+        ({"relation": "replace-one"}, "replace-one"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(experiment.with_options(change), None)
+
+
+class Nobody:
+    """A backend whose sums are zero, so that what is released is the noise; it notes cohorts."""
+
+    def __init__(self, components, cohorts):
+        self.oracle = SerialBackend(trainer=components.trainer, data=components.task.data)
+        self.cohorts = cohorts
+
+    def partial_sum(self, *, cohort, **asked):
+        self.cohorts.append(set(cohort))
+        return self.oracle.partial_sum(cohort=(), **asked)
+
+    def evaluate(self, params, *, public):
+        return None
+
+    def describe(self):
+        return {"name": "nobody"}
+
+    def close(self):
+        pass
+
+
+def noise_of(out, page, kills=(), *, secure=False):
+    """Return the noise of every released row, and the cohorts; killed and resumed at the lines."""
+    released, cohorts, noise = [], [], page("stream").TakenBack
+    release = noise.release
+
+    def seen(self, total, drawn, share):
+        answer = release(self, total, drawn, share)
+        released.append(answer.update["w"].copy())
+        return answer
+
+    def nobody(experiment, components):
+        return Nobody(components, cohorts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise, "release", seen)
+        prepared = start("stream", out, make_backend=nobody, secure=secure)
+        for line in kills:
+            killed_after(line, prepared, patch)
+            prepared = resume_run(Path(out), make_backend=nobody)
+        prepared.run()
+    return released, cohorts
+
+
+def test_every_row_takes_back_half_of_the_one_before(page):
+    noise, _ = noise_of("run", page)
+    fresh = np.array([noise[0], *(late + 0.5 * early for early, late in pairwise(noise))])
+    # z is independent from row to row: of 72 pairs their correlation is below 0.45, but
+    # for a chance of 1e-4. That of w is about -1/2, and not above 0 but for a chance of 1e-5.
+    assert abs(np.corrcoef(fresh[1:].ravel(), fresh[:-1].ravel())[0, 1]) < 0.45
+    assert np.corrcoef(np.array(noise)[1:].ravel(), np.array(noise)[:-1].ravel())[0, 1] < 0
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    ("kills", "burned"), [([1], []), ([2], [1]), ([5], [4]), ([4, 3], [3, 6]), ([3, 1], [2, 3])]
+)
+def test_no_row_of_the_stream_meets_two_sums(kills, burned, secure, page):
+    noise, cohorts = noise_of("run", page, kills, secure=secure)
+    _, ledger, _ = read_ledger("run/ledger.jsonl")
+    assert [row.row for row in ledger.rows] == list(range(1, 11)) and len(ledger.charges) == 1
+    used = [release.attempt for release in ledger.releases]
+    assert used == [row for row in range(1, 11) if row not in burned]
+    assert len(noise) == len(used) == len({array.tobytes() for array in noise})
+    if not secure:  # each release has the noise of its own row
+        whole, _ = noise_of("whole", page)
+        np.testing.assert_array_equal(noise, [whole[row - 1] for row in used])
+    # Nobody took part more than twice, nor in two rows that follow each other.
+    assert max(Counter(user for cohort in cohorts for user in cohort).values()) == 2
+    assert not any(early & late for early, late in pairwise(cohorts))
+    kept = {path.name: path.stat().st_mode & 0o777 for path in Path("run/secret").iterdir()}
+    assert set(kept.values()) == {0o600}
+    assert set(kept) == {"cohorts-update.safetensors", *(["stream.key"] if secure else [])}
+
+
+def test_the_price_of_the_stream_is_that_of_its_worst_user():
+    """The whole run is one Gaussian answer: C x + z, with C of the page's two bands."""
+    made = build(load_experiment("stream:experiment"), None)
+    mechanism, num_rows = made.plan.live_mechanism, made.plan.num_rounds
+    noise, sampler = mechanism.privatizer, mechanism.sampler
+    assert made.plan.charged_once and noise.max_participations == sampler.max_participations
+    bands = np.eye(num_rows) + noise.back * np.eye(num_rows, k=-1)
+    moved = (
+        max(
+            np.linalg.norm(bands[:, [one, other]].sum(axis=1))
+            for one in range(num_rows)
+            for other in range(one + 2, num_rows)
+        )
+        * mechanism.l2_bound
+    )
+    template = {"w": np.zeros(4_000, np.float32)}
+    first, _ = noise.draw(
+        noise.init(template, Key.simulation(0)),
+        template=template,
+        sensitivity=mechanism.sensitivity,
+        key=Key.simulation(0),
+    )
+    # The standard deviation of 4,000 draws is right to 1.1 %; 5 % is 4.5 standard deviations.
+    assert np.std(first["w"]) == pytest.approx(mechanism.noise_multiplier * moved, rel=0.05)
+
+
+def test_a_backend_equals_the_oracle(page):
+    halves = page("halves")
+    experiment = load_experiment("lines:experiment")
+    components = build(experiment, None)
+    for made in (components, build(experiment.with_options({"exact-sum": False}), None)):
+        found = halves.last_params(made, halves.halves(experiment, made))["w"]
+        oracle = halves.last_params(made, serial(experiment, made))["w"]
+        np.testing.assert_allclose(found, oracle, rtol=1e-6)
+        if made is components:
+            np.testing.assert_array_equal(found, oracle)
+
+
+def test_a_backend_of_one_s_own_runs_in_a_folder(page):
+    halves = page("halves").halves
+    prepared = start("lines", "run", engine="halves", make_backend=halves)
+    assert prepared.run()["engine"]["name"] == "halves"
+    assert verify_run("run").ok
+
+
+def test_what_workers_make_for_themselves_is_not_refined(page):
+    lines = page("lines")
+    for change in ({"trainer": lines.Descent(schedule=None)}, {"task": lines.Lines()}):
+        plain = lines.experiment()
+        own = replace(plain, refine=lambda made, change=change: replace(made, **change))
+        with pytest.raises(ValueError, match=f"replaced the {next(iter(change))}"):
+            build(own, None)
