@@ -183,7 +183,7 @@ class Plan:
             return
         if self.bound == "none":
             raise ValueError(
-                "noise 'gaussian' without a bound protects nobody: one user could "
+                "noise 'gaussian' without a bound protects no one: one user could "
                 "move the sum without limit; bound by 'clip' or 'normalise'"
             )
         if self.sampling == "fixed" and self.relation is Relation.ADD_REMOVE:

@@ -155,8 +155,8 @@ class Round:
     def __post_init__(self) -> None:
         if self.nonprivate_stddev is not None and self.plan.is_private:
             raise ValueError(
-                f"noise of stddev {self.nonprivate_stddev} beside a plan's own; a plan that "
-                "promises something says how much noise there is"
+                f"nonprivate_stddev {self.nonprivate_stddev} is for plans without noise; this plan "
+                "promises something, and says how much noise there is"
             )
 
     def init(self, params: Params) -> ServerState:

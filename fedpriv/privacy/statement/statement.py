@@ -214,7 +214,7 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
             "alone, not for all together."
         ]
         if corpus.get("synthetic"):
-            text.append("The examples are made up; nobody real is at stake.")
+            text.append("The examples are made up; no real person is at stake.")
         return text
     text = [
         f"The unit is a user: one account's whole example set as prepared, all of its records "
@@ -229,7 +229,7 @@ def _who(plan: Plan, corpus: Mapping[str, Any]) -> list[str]:
             "what the list itself gives away."
         )
     if corpus.get("synthetic"):
-        text.append("The users of this corpus are made up; nobody real is at stake.")
+        text.append("The users of this corpus are made up; no real person is at stake.")
     return text
 
 
@@ -241,15 +241,15 @@ def _counted(plan: Plan, spent: Epsilon, num_charges: int, num_lost: int) -> lis
         drawn = (
             f"Every {turn.one} draws {plan.expected_cohort_size:g} of {plan.num_users} "
             f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
-            f"much less than independent coins, and are accounted as what they are, "
+            f"much less than independent draws, and are accounted as what they are, "
             f"under replacement of one {plan.unit}."
         )
     else:
         drawn = (
-            f"Every {turn.one} draws each {plan.unit} by a coin of its own with probability "
+            f"Every {turn.one} draws each {plan.unit} independently of the others with probability "
             f"{plan.sampling_prob:.4g} ({plan.expected_cohort_size:g} of {plan.num_users} on "
-            f"average); the {turn.who} tosses the coins, and ε holds as long as the {turn.drawn} "
-            "stays secret."
+            f"average; Poisson sampling); the {turn.who} draws, and ε holds as long as the "
+            f"{turn.drawn} stays secret."
         )
         if plan.cohort_cap is not None:
             drawn += (

@@ -171,7 +171,7 @@ def import_stackoverflow(
         outside = set(data.client_ids) - set(roster)
         if published_words is None and not outside:
             raise ValueError(
-                f"all {len(roster):,} users of {path} are on the roster, so nobody is left to take "
+                f"all {len(roster):,} users of {path} are on the roster, which leaves none to take "
                 "a public vocabulary from: import it with fewer, `--users N`, or with "
                 "`--vocabulary published`"
             )
