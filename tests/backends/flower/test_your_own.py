@@ -17,6 +17,7 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build, local_multiplier, make_schedule
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
 from fedpriv.run.prepared import serial
@@ -59,7 +60,7 @@ def test_both_backends_train_the_same_model(own, stub):
     alone = final(serial(experiment, components))
     # Every node opens the task itself, as it would in a process of its own.
     hosts = {
-        n + 1: Host.of(experiment.task(experiment, None), partition=n, num_partitions=7)
+        n + 1: Host.of(make_task(experiment, None), partition=n, num_partitions=7)
         for n in range(7)
     }
     strategy = UserLevelStrategy(
