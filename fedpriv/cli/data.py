@@ -140,7 +140,7 @@ def import_command(
     users: Annotated[int, typer.Option(help="TFF: size of the roster.")] = 400,
     seed: Annotated[int, typer.Option(help="TFF: seed of --select seeded.")] = 0,
     public_users: Annotated[
-        int, typer.Option(help="TFF: users read beside the roster; -1 reads all (slow).")
+        int, typer.Option(help="TFF: users read besides the roster; -1 reads all (slow).")
     ] = 4_000,
     split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
     vocabulary: Annotated[

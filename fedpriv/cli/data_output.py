@@ -38,7 +38,7 @@ def print_corpus(corpus: Corpus) -> None:
     manifest = corpus.manifest
     title = f"[bold]{corpus.name}[/]"
     if corpus.synthetic:
-        title += "  [bold yellow]SYNTHETIC: made by a generator, nobody's text[/]"
+        title += "  [bold yellow]SYNTHETIC: text made by a generator[/]"
     console.print(title, highlight=False)
     for key in ("credit", "licence"):
         console.print(f"{key}: {manifest[key]}", highlight=False, soft_wrap=True)

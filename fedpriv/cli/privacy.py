@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.output import console, fail, print_json
+from fedpriv.experiments.options import renamed
 from fedpriv.privacy.accounting import Epsilon, epsilon
 from fedpriv.privacy.calibration import calibrate as smallest_noise
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
@@ -20,7 +21,9 @@ Users = Annotated[int, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]
 Rounds = Annotated[int, typer.Option(help="Rounds, each charged once.")]
 Delta = Annotated[float | None, typer.Option(help="δ; by default users^-1.1.")]
-Sampling = Annotated[str, typer.Option(help="poisson (a coin per user) or fixed (exact size).")]
+Sampling = Annotated[
+    str, typer.Option(help="poisson (each user drawn independently) or fixed (exact size).")
+]
 RelationName = Annotated[
     str | None,
     typer.Option(
@@ -29,6 +32,17 @@ RelationName = Annotated[
 ]
 Cap = Annotated[int | None, typer.Option(help="Largest poisson cohort; a subset takes part above.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+#: What an event and an accountant call the options.
+_OPTIONS = {
+    "num_users": "users",
+    "expected_cohort_size": "cohort",
+    "num_rounds": "rounds",
+    "cohort_cap": "cap",
+    "noise_multiplier": "noise-multiplier",
+    "target_epsilon": "epsilon",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -70,7 +84,7 @@ def account(
             relation=_relation(relation, sampling),
         )
     except ValueError as error:
-        fail(str(error))
+        fail(renamed(str(error), _OPTIONS))
     _tell(told, event, users, cohort, rounds, as_json)
 
 
@@ -111,7 +125,7 @@ def calibrate(
         )
         told = epsilon(event_of(sigma), rounds, delta=at, relation=related)
     except ValueError as error:
-        fail(str(error))
+        fail(renamed(str(error), _OPTIONS))
     _tell(told, event_of(sigma), users, cohort, rounds, as_json)
 
 
@@ -189,8 +203,8 @@ def _tell(
 
 _KINDS = {
     "gaussian": "everybody, no sampling",
-    "poisson-gaussian": "a coin each",
-    "truncated-poisson-gaussian": "a coin each",
+    "poisson-gaussian": "drawn independently",
+    "truncated-poisson-gaussian": "drawn independently",
     "fixed-size-gaussian": "exactly",
 }
 

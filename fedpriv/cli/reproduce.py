@@ -45,13 +45,13 @@ def reproduce(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw into this PNG file; several get their names added. A figure is drawn "
-            "beside --results without it."
+            help="Draw into this PNG file; several get their names added. Without it "
+            "a figure is drawn next to --results."
         ),
     ] = None,
     processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
 ) -> None:
-    """Print a table of a paper beside what its methods do here, with ε as counted and as true."""
+    """Print a table of a paper and what its methods do here, with ε as counted and as true."""
     from fedpriv.experiments.catalogue import find_reproductions
 
     found = find_reproductions()

@@ -112,7 +112,7 @@ class BaseOptions:
         check_ranges(self, _RANGES)
         if self.noise == "gaussian" and self.bound == "none":
             raise ValueError(
-                "noise 'gaussian' without a bound protects nobody; use bound 'clip' or "
+                "noise 'gaussian' without a bound protects no one; use bound 'clip' or "
                 "'normalise', or noise 'none'"
             )
 
@@ -122,6 +122,16 @@ class BaseOptions:
             kebab(item.name): getattr(self, item.name)
             for item in fields(self)
             if item.name not in _FIXED
+        }
+
+    def field_names(self) -> dict[str, str]:
+        """Return options by what they are called within: by fields, of this and of a plan.
+
+        A plan's fields that no option sets, and those of a kind that is not in them, are left out.
+        """
+        own = {item.name: kebab(item.name) for item in fields(self) if item.name not in _FIXED}
+        return {name: typed for name, typed in own.items() if name != typed} | {
+            "l2_bound": "l2-clip-norm"
         }
 
     def with_options(self, options: Mapping[str, Option]) -> Self:

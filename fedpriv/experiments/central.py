@@ -35,7 +35,7 @@ from fedpriv.experiments.base_options import (
     refined,
     release_preconditioner,
 )
-from fedpriv.experiments.options import check_ranges
+from fedpriv.experiments.options import check_ranges, said_as_options
 from fedpriv.mechanisms import SideInformation, moments
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed, MirrorDescent, PublicMoments
@@ -51,6 +51,17 @@ from fedpriv.tree import Params
 
 CentralTaskFactory = Callable[["CentralExperiment"], CentralTask]
 
+#: What a plan and an optimiser call the options that set them; a plan speaks of users.
+_FIELD_NAMES = {
+    "num_rounds": "steps",
+    "expected_cohort_size": "batch-size",
+    "cohort": "batch",
+    "users": "examples",
+    "beta1": "momentum",
+    "server momentum": "momentum",
+    "server learning rate": "learning-rate",
+    "server adaptivity": "adaptivity",
+}
 _RANGES = {
     "batch_size": Range.ABOVE_ZERO,
     "epochs": Range.ABOVE_ZERO,
@@ -185,6 +196,11 @@ def build_central(
         ValueError: If the options do not fit together, or not the task.
     """
     task = _warmed(experiment, experiment.task(experiment) if task is None else task)
+    with said_as_options(experiment.field_names() | _FIELD_NAMES):
+        return _built(experiment, task)
+
+
+def _built(experiment: CentralExperiment, task: CentralTask) -> CentralComponents:
     num_steps = experiment.num_steps(task.num_train)
     side = None
     if experiment.guide == "side-information":

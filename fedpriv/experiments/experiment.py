@@ -31,6 +31,7 @@ from fedpriv.experiments.base_options import (
     refined,
     release_preconditioner,
 )
+from fedpriv.experiments.options import check_ranges, said_as_options
 from fedpriv.experiments.task_factory import check_heeded, make_task
 from fedpriv.mechanisms import (
     Bound,
@@ -40,10 +41,33 @@ from fedpriv.mechanisms import (
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.privacy.plan import Plan, sampler_of
+from fedpriv.ranges import Range
 from fedpriv.tasks.tasks import TagPrediction, Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import LocalTrainer, Schedule
 from fedpriv.transform import Transform
+
+#: What a plan and a schedule call the options that set them.
+_FIELD_NAMES = {
+    "num_users": "users",
+    "num_rounds": "rounds",
+    "expected_cohort_size": "cohort",
+    "beta1": "server-momentum",
+    "server momentum": "server-momentum",
+    "server adaptivity": "server-adaptivity",
+}
+_RANGES = {
+    "users": Range.AT_LEAST_ONE,
+    "preconditioner_top": Range.AT_LEAST_ZERO,
+    "cohort": Range.ABOVE_ZERO,
+    "cohort_cap": Range.AT_LEAST_ONE,
+    "rounds": Range.AT_LEAST_ONE,
+    "server_learning_rate": Range.ABOVE_ZERO,
+    "local_learning_rate": Range.ABOVE_ZERO,
+    "local_batch_size": Range.AT_LEAST_ONE,
+    "local_epochs": Range.AT_LEAST_ONE,
+    "max_examples_per_user": Range.AT_LEAST_ONE,
+}
 
 #: From an experiment and a corpus, or from an experiment alone, to its task.
 TaskFactory = Callable[["Experiment", Corpus | None], Task] | Callable[["Experiment"], Task]
@@ -125,6 +149,10 @@ class Experiment(BaseOptions):
     server_momentum: float = 0.9
     server_adaptivity: float = 1e-3
 
+    def __post_init__(self) -> None:
+        BaseOptions.__post_init__(self)  # `super()` does not know a class remade with slots
+        check_ranges(self, _RANGES)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
@@ -160,19 +188,20 @@ def build(experiment: Experiment, corpus: Corpus | None) -> Components:
     """
     task = make_task(experiment, corpus)
     check_heeded(experiment, task)
-    side = make_side_information(experiment, task)
-    made = Components(
-        task=task,
-        plan=federated_plan(experiment, task),
-        algorithm=FederatedAveraging(
-            optimizer=make_optimizer(experiment),
-            aggregate=make_aggregate(experiment),
-            preconditioner=make_preconditioner(experiment, side),
-        ),
-        trainer=make_trainer(experiment, task, side),
-        side_information=side,
-    )
-    return refined(experiment, made)
+    with said_as_options(experiment.field_names() | _FIELD_NAMES):
+        side = make_side_information(experiment, task)
+        made = Components(
+            task=task,
+            plan=federated_plan(experiment, task),
+            algorithm=FederatedAveraging(
+                optimizer=make_optimizer(experiment),
+                aggregate=make_aggregate(experiment),
+                preconditioner=make_preconditioner(experiment, side),
+            ),
+            trainer=make_trainer(experiment, task, side),
+            side_information=side,
+        )
+        return refined(experiment, made)
 
 
 def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:

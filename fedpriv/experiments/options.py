@@ -14,9 +14,11 @@ ValueError: bound 'clipping' is not known; use one of clip, none
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from fedpriv.ranges import Range, finite_float
@@ -27,6 +29,36 @@ Option = str | int | float | bool | None
 def kebab(name: str) -> str:
     """Return an option's name as it is typed."""
     return name.replace("_", "-")
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return a message with fields called by the names of the options that set them.
+
+    >>> renamed("num_rounds 0 must be at least 1", {"num_rounds": "rounds"})
+    'rounds 0 must be at least 1'
+    """
+    if not names:
+        return text
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[1]], text)
+
+
+@contextmanager
+def said_as_options(names: Mapping[str, str]) -> Iterator[None]:
+    """Have what is refused inside called as it was typed.
+
+    Args:
+        names: From fields, as plans and bounds call them, to options.
+
+    Raises:
+        ValueError: The one that was raised, with other names in it.
+    """
+    try:
+        yield
+    except ValueError as error:
+        text = renamed(str(error), names)
+        if text == str(error):
+            raise
+        raise ValueError(text) from error
 
 
 def checked(name: str, value: Any, hint: Any) -> Option:

@@ -164,7 +164,7 @@ def _epsilon_figure(run: RunRecord, last_round: int) -> str:
         why = "Without noise"
         if covers.reason != NO_NOISE:
             why = f"{safe(covers.reason[:1].upper() + covers.reason[1:])}:"
-        note = f"{why} ε is infinite from the first {turn}: this run protects nobody."
+        note = f"{why} ε is infinite from the first {turn}: this run protects no one."
         return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
     if covers.mark:
         title += f'<p class="note">ε {safe(covers.mark)}.</p>'

@@ -141,11 +141,11 @@ class Script:
         """Run the program.
 
         Raises:
-            ValueError: If it has to be told something, or has no reduced size.
+            ValueError: If it needs options of its own, or has no reduced size.
         """
         calls = self.reduced if reduced else self.calls
         if not calls:
-            why = "has no reduced size" if reduced else "has to be told more"
+            why = "has no reduced size" if reduced else "needs options of its own"
             raise ValueError(f"{self.name} {why}; see `python -m {self.module} --help`")
         main = importlib.import_module(self.module).main
         for arguments in calls:

@@ -29,7 +29,7 @@ def heat_maps(key: str = "mnist", reduced: bool = False) -> HeatMaps:
     """Return the maps of a setup; reduced, of every third rate and second decade."""
     setup = SETUPS[key]
     return HeatMaps(
-        title=f"DP-NSGD beside DP-SGD on {'MNIST' if key == 'mnist' else 'CIFAR-10'}",
+        title=f"DP-NSGD and DP-SGD on {'MNIST' if key == 'mnist' else 'CIFAR-10'}",
         model=setup.model,
         make=setup.experiment,
         rates=RATES[2::3] if reduced else RATES,
@@ -58,7 +58,7 @@ REPRODUCTIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the grid and the finals, or write the page."""
-    parser = argparse.ArgumentParser(description="DP-NSGD beside DP-SGD, Figure 3.")
+    parser = argparse.ArgumentParser(description="DP-NSGD and DP-SGD, Figure 3.")
     parser.add_argument("stage", choices=("run", "page"))
     parser.add_argument("--data", choices=tuple(SETUPS), default="mnist")
     parser.add_argument("--results", type=Path, default=Path("results/dpnsgd.jsonl"))

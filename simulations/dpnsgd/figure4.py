@@ -272,7 +272,7 @@ def page(grids: Sequence[Grid], done: Mapping[str, Mapping[str, Any]]) -> str:
     made_up = ", SYNTHETIC sentences and a tiny random model" if first["synthetic"] else ""
     of = "a tiny RoBERTa" if setup.reduced else "RoBERTa"
     lines = [
-        f"# DP-NSGD beside DP-SGD on SST-2{made_up}",
+        f"# DP-NSGD and DP-SGD on SST-2{made_up}",
         "",
         f"Accuracy of {of} with frozen embeddings after {first['steps']} steps of about "
         f"{setup.batch:,} examples. ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
@@ -355,7 +355,7 @@ def _perform(setup: Setup, given: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="DP-NSGD beside DP-SGD on SST-2.")
+    parser = argparse.ArgumentParser(description="DP-NSGD and DP-SGD on SST-2.")
     parser.add_argument("--weights", type=Path, help="folder of RoBERTa-base")
     parser.add_argument("--data", help="SST-2.zip or its folder; looked for if not given")
     parser.add_argument("--epsilon", type=float, default=8.0)

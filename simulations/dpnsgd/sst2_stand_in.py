@@ -43,7 +43,7 @@ def made_up_sentences(
         name="synthetic-sentences",
         train=some(num_train),
         test=some(num_test),
-        provenance={"source": "made by a generator, nobody's text", "seed": seed},
+        provenance={"source": "text made by a generator", "seed": seed},
         synthetic=True,
     )
 

@@ -101,7 +101,7 @@ def test_badges(make_run) -> None:
 def test_a_run_without_noise_says_so_plainly(make_run) -> None:
     page = _text(_page(make_run(noise_multiplier=None)))
     assert "Not private" in page and "∞" in page
-    assert "this run protects nobody" in page
+    assert "this run protects no one" in page
     assert "planned total" not in page
 
 

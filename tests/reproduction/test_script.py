@@ -42,7 +42,7 @@ def test_its_calls_come_one_after_the_other(program):
 def test_what_it_cannot_do_is_said(program):
     with pytest.raises(ValueError, match="no reduced size; see `python -m a_program --help`"):
         script(reduced=()).run(reduced=True)
-    with pytest.raises(ValueError, match="has to be told more"):
+    with pytest.raises(ValueError, match="needs options of its own"):
         script(calls=()).run()
     assert program == []
 

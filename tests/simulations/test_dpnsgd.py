@@ -1,4 +1,4 @@
-"""DP-NSGD beside DP-SGD: the squares of the heat maps, and the page they make."""
+"""DP-NSGD and DP-SGD: the squares of the heat maps, and the page they make."""
 
 from __future__ import annotations
 

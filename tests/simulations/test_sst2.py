@@ -237,7 +237,7 @@ class TestCommand:
         said, told = capsys.readouterr()
         assert "SYNTHETIC" in said and "a run, " in said and "step 2/10" in told
         page = (tmp_path / "dpnsgd_sst2.md").read_text()
-        assert page.startswith("# DP-NSGD beside DP-SGD on SST-2, SYNTHETIC sentences")
+        assert page.startswith("# DP-NSGD and DP-SGD on SST-2, SYNTHETIC sentences")
         assert "ε = 8 at δ = 1e-05 (add-remove, per example, PLD; RDP" in page
         lines = (tmp_path / "r.jsonl").read_text()
         assert len(lines.splitlines()) == 3 and all(
@@ -266,7 +266,7 @@ class TestCommand:
         assert {row["options"]["noise-multiplier"] for row in rows} == {1.1457}
         assert not any(row["synthetic"] for row in rows)
         page = (tmp_path / "dpnsgd_sst2.md").read_text()
-        assert page.startswith("# DP-NSGD beside DP-SGD on SST-2\n")
+        assert page.startswith("# DP-NSGD and DP-SGD on SST-2\n")
 
     def test_what_is_missing_is_said(self, tmp_path):
         weights, made = tmp_path / "weights", glue(tmp_path)

@@ -101,7 +101,7 @@ def decode(record: object, template: Tree, *, whole: bool = False) -> dict[str, 
             out[name] = _read_rows(record, name, shape, dtypes)
         expected.update(keys)
     if extra := sorted(found - expected):
-        raise MalformedRecordError(f"found {len(extra)} arrays nobody asked for: {extra[0]!r:.80}")
+        raise MalformedRecordError(f"found {len(extra)} unexpected arrays: {extra[0]!r:.80}")
     return out
 
 

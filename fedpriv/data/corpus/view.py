@@ -216,7 +216,7 @@ def open_view(
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
     if users is not None and not 1 <= users <= len(ids):
-        raise ValueError(f"users={users}: roster {roster!r} has {len(ids)}; give 1 to that many")
+        raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
     number = len(ids) + len(public)
     user_offsets = _offsets(directory, "user_offsets", number, None)
     train_ends = open_array(directory / "train_ends.npy", dtype="int64", length=number)

@@ -88,6 +88,6 @@ def read_secret(file: Path) -> bytes:
         return bytes.fromhex(file.read_text("ascii"))
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(
-            f"{file} is gone or damaged, and without it nobody can tell whether the training set "
+            f"{file} is gone or damaged, and without it no one can know whether the training set "
             "is still the same; restore it, or start a new run"
         ) from error

@@ -76,7 +76,7 @@ def synthetic_reviews(
         train=train,
         test=rows(num_test),
         provenance={
-            "source": f"made by a generator (version {GENERATOR}), nobody's text",
+            "source": f"made by a generator (version {GENERATOR}), no real text",
             "seed": seed,
             "words": num_words,
             "licence": "none needed",

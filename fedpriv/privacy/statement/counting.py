@@ -75,14 +75,14 @@ def _drawn(plan: Plan, mechanism: Mechanism) -> str:
         drawn = (
             f"Every {turn.one} draws {mechanism.expected_cohort_size:g} of {plan.num_users} "
             f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
-            f"much less than independent coins, and are accounted as what they are, "
+            f"much less than independent draws, and are accounted as what they are, "
             f"under replacement of one {plan.unit}."
         )
     elif isinstance(sampler, PoissonSampler):
         drawn = (
-            f"Every {turn.one} draws each {plan.unit} independently with probability "
+            f"Every {turn.one} draws each {plan.unit} independently of the others with probability "
             f"{sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} "
-            f"on average); the {turn.who} tosses the coins, and ε holds as long as the "
+            f"on average; Poisson sampling); the {turn.who} draws, and ε holds as long as the "
             f"{turn.drawn} stays secret."
         )
         if sampler.cap is not None:

@@ -216,7 +216,7 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
             "alone, not for all together."
         ]
         if corpus.get("synthetic"):
-            text.append("The examples are made up; nobody real is at stake.")
+            text.append("The examples are made up; no real person is at stake.")
         return text
     text = [
         f"The unit is a user: one account's whole example set as prepared, all of its records "
@@ -231,7 +231,7 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
             "what the list itself gives away."
         )
     if corpus.get("synthetic"):
-        text.append("The users of this corpus are made up; nobody real is at stake.")
+        text.append("The users of this corpus are made up; no real person is at stake.")
     return text
 
 

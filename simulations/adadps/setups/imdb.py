@@ -186,7 +186,7 @@ SETUP = Setup(
     notes=(
         "As the paper ran it: counts of padded ids, a vocabulary and side information taken from "
         "private reviews (no ε covers that), micro-batches of 4. Here micro-batches are groups "
-        "that examples join by a coin of their own, so that the sensitivity is 2 C and can be "
+        "that examples join independently of each other, so that the sensitivity is 2 C and can be "
         "accounted. Clip norms and rates are those of Table 5 where it has them; AdaDPS's ε_s is "
         "searched all the same, because that of the authors' code, 1e-10 within the root, gives "
         "0.51 here.",

@@ -88,8 +88,8 @@ SETUP = Setup(
     paper_epsilon="2.8 at δ = 4e-5 (remembered; 2.806 recomputed by RDP at 100 epochs)",
     seconds=(10_000, 10),
     notes=(
-        "Micro-batches are groups that examples join by a coin of their own. As the paper ran it, "
-        "the vocabulary was chosen by private reviews, which no ε covers.",
+        "Micro-batches are groups that examples join independently of each other. As the paper ran "
+        "it, the vocabulary was chosen by private reviews, which no ε covers.",
         "Done right: a vocabulary of public reviews, every example bounded alone, clip norm and "
         "learning rate searched jointly on a tenth of the private training set, which no ε covers.",
     ),

@@ -107,7 +107,7 @@ def experiment(
 
 _NOTES = (
     "In both columns the 600 public images are removed from the training set; the paper's code "
-    "leaves them in. Micro-batches are groups that examples join by a coin of their own.",
+    "leaves them in. Micro-batches are groups that examples join independently of each other.",
     "Done right: every example bounded alone; clip norm and learning rate searched jointly on a "
     "tenth of the private training set, which no ε covers.",
 )

@@ -60,7 +60,7 @@ def test_every_term_of_the_promise_is_said():
     for part in (
         "4000 users",
         "onstartups-all",
-        "coin",
+        "independently of the others",
         "350 of 4000",
         "clipped to an l2 norm of 0.5",
         "standard deviation 1 ",
@@ -112,7 +112,7 @@ def test_no_noise_promises_nothing():
     said = say(cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=20))
     assert said.no_meaningful_protection
     assert "no privacy" in said.headline and "∞" in said.headline
-    assert "promises nothing" in text(said) and "coin" not in text(said)
+    assert "promises nothing" in text(said) and "independently" not in text(said)
 
 
 def test_fixed_cohorts_caps_own_text_and_private_side_information():
@@ -246,7 +246,7 @@ class TestExamples:
     def test_how_it_was_counted(self):
         said = self.section(self.say(), "How ε was counted")
         for part in (
-            "draws each example independently",
+            "draws each example independently of the others",
             "Each example's update is clipped to an l2 norm of 0.5",
             "standard deviation 1 ",
             "before its examples and its noise were drawn",
@@ -299,7 +299,7 @@ class TestExamples:
         for mode in ("simulation", "secure"):
             plan = cohort_plan(**{**PLAN.to_json(), "unit": "example"})
             whole = text(privacy_statement(plan, num_charges=20, mode=mode, corpus=TRAINING_SET))
-            for part in ("Every step draws", "the trainer tosses", "the batch stays secret"):
+            for part in ("Every step draws", "the trainer draws", "the batch stays secret"):
                 assert part in whole, part
             assert re.search(r"\b(rounds?|cohorts?|server|network)\b", whole) is None
 

@@ -178,7 +178,7 @@ def import_stackoverflow(
         outside = set(data.client_ids) - set(roster)
         if published_words is None and not outside:
             raise ValueError(
-                f"all {len(roster):,} users of {path} are on the roster, so nobody is left to take "
+                f"all {len(roster):,} users of {path} are on the roster, which leaves none to take "
                 f"a public vocabulary from; {_smaller(Path(path), len(roster))}, or give it a "
                 "`--name` and `--vocabulary published`"
             )

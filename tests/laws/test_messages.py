@@ -1,0 +1,135 @@
+"""What people read is in plain words, and names options as they are typed."""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.cli.privacy import _OPTIONS
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.options import renamed
+from fedpriv.privacy.event import cohort_event
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.per_example.linear import LogisticGradients
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("fedpriv", "server", "client", "simulations")
+FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+UNPLAIN = re.compile(r"\bcoins?\b|\btold\b|\bway out\b|\bnobody\b|\bbeside\b|\bcarriers?\b", re.I)
+
+
+def messages(file: Path) -> list[str]:
+    """Return a module's strings that people may read: not its docstrings, but those of commands."""
+    tree = ast.parse(file.read_text("utf-8"))
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    found = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+        and " " in node.value.strip()
+    ]
+    if file.parent.name == "cli":
+        functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+        found += [text for f in functions if (text := ast.get_docstring(f)) and f.name[0] != "_"]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_plain_words(file):
+    """Red before in some thirty messages, helps and statements."""
+    assert [text for text in messages(file) if UNPLAIN.search(text)] == []
+
+
+# What is refused by a plan, a bound, a schedule or an optimiser, far from where it was typed.
+REFUSED = {
+    "rounds": ({"rounds": 0}, "rounds 0"),
+    "cohort": ({"cohort": 0.0}, "cohort 0.0"),
+    "cap": ({"cohort-cap": 7}, "cohort-cap 7 is below 12"),
+    "cap of fixed cohorts": (
+        {"cohort-cap": 30, "sampling": "fixed", "relation": "replace-one"},
+        "cohort-cap 30",
+    ),
+    "users": ({"users": 0}, "users 0"),
+    "more users": ({"users": 1000}, "users 1000: roster"),
+    "noise": ({"noise-multiplier": 1e-9}, "noise-multiplier 1e-09"),
+    "target": ({"target-epsilon": 1e9}, "target-epsilon 1e+09"),
+    "examples": ({"max-examples-per-user": 0}, "max-examples-per-user 0"),
+    "batch": ({"local-batch-size": 0}, "local-batch-size 0"),
+    "epochs": ({"local-epochs": 0}, "local-epochs 0"),
+    "rate": ({"local-learning-rate": 0.0}, "local-learning-rate 0.0"),
+    "server rate": ({"server-learning-rate": 0.0}, "server-learning-rate 0.0"),
+    "momentum": ({"server-momentum": 1.0, "server-optimizer": "adam"}, "server-momentum 1.0"),
+    "momentum, plain": (
+        {"server-momentum": 1.0, "server-optimizer": "momentum"},
+        "server-momentum 1.0",
+    ),
+}
+FIELDS = re.compile(r"\b[a-z]+(_[a-z0-9]+)+\b")
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
+def test_options_are_called_as_they_are_typed(tiny_corpus: Corpus, options, said):
+    """Red before: "num_rounds 0", "expected_cohort_size 0.0", "cohort_cap 7", "beta1 1.0"."""
+    base = Experiment(name="t", description="", cohort=6.0, noise_multiplier=1.0)
+    with pytest.raises(ValueError) as caught:
+        build(base.with_options(options), tiny_corpus)
+    assert said in str(caught.value)
+    assert not FIELDS.search(str(caught.value))
+
+
+CENTRAL = {
+    "steps": ({"steps": 0}, "steps 0"),
+    "batch": ({"batch-size": 1e9}, "a batch of 1e+09 is above the"),
+    "micro-batch": ({"micro-batch": 30, "batch-size": 20.0}, "micro-batch 30 is above"),
+    "momentum": ({"momentum": 0.5, "learning-rate": 0.0}, "learning-rate 0.0"),
+}
+
+
+def tiny_task(experiment):
+    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    return CentralTask(
+        name="twenty",
+        train=LogisticGradients(sparse.csr_matrix(x), (x[:, 0] > 0).astype(np.int64)),
+        num_train=20,
+        init=zeros({"weight": (3,), "bias": (1,)}),
+        measure=lambda params: None,
+    )
+
+
+@pytest.mark.parametrize(("options", "said"), CENTRAL.values(), ids=CENTRAL)
+def test_of_centralised_training_too(options, said):
+    base = CentralExperiment(
+        name="t", description="", task=tiny_task, noise_multiplier=1.0, steps=3, batch_size=8.0
+    )
+    with pytest.raises(ValueError) as caught:
+        build_central(base.with_options(options))
+    assert said in str(caught.value)
+    assert not FIELDS.search(str(caught.value)) and "user" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"num_users": 0}, "users 0"),
+        ({"expected_cohort_size": 0}, "cohort 0.0"),
+        ({"cohort_cap": 0}, "cap 0"),
+        ({"noise_multiplier": 1e-9}, "noise-multiplier 1e-09"),
+    ],
+)
+def test_of_the_accounting_commands(arguments, said):
+    given = {"num_users": 10, "expected_cohort_size": 2, "sampling": "poisson"}
+    with pytest.raises(ValueError) as caught:
+        cohort_event(**{**given, "noise_multiplier": 1.0, "cohort_cap": None, **arguments})
+    text = renamed(str(caught.value), _OPTIONS)
+    assert said in text and not FIELDS.search(text)
