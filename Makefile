@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One thread a process: sums do not depend on the machine, and two processes do not fight.
 export OMP_NUM_THREADS ?= 1
+# What one process of the tests has compiled, the others read.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-full check install clean help bench bench-full
 
@@ -35,10 +37,10 @@ check: $(STAMP)
 	$(BIN)/pyright
 
 test: check
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-full: check
-	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or not slow"
 
 # Tables on stdout and in a scratch folder; benchmarks/results is left as it is.
 BENCH_SHORT := --blocks 3 --block-seconds 3 --results benchmarks/.data/short

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedpriv import cli
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request
 from fedpriv.experiments.catalogue import load_experiment
@@ -170,13 +171,15 @@ def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle,
             os.kill(process, signal.SIGKILL)
 
 
-def test_what_cannot_be_had_leaves_nothing_behind(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_what_cannot_be_had_leaves_nothing_behind(tiny_corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     out = tmp_path / "run"
-    done = subprocess.run(
-        command(tiny_corpus, out, "--gpus-per-worker", "1"), capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "this machine has none" in done.stderr
+    _, _, *arguments = command(tiny_corpus, out, "--gpus-per-worker", "1")
+    monkeypatch.setattr("sys.argv", arguments)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2 and "this machine has none" in capsys.readouterr().err
     assert not out.exists()
 
 

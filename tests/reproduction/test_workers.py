@@ -253,8 +253,8 @@ class TestLeaving:
         ("number", "everyone"),
         [
             (signal.SIGINT, True),
-            (signal.SIGINT, False),
-            (signal.SIGTERM, False),
+            pytest.param(signal.SIGINT, False, marks=pytest.mark.slow),
+            pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
             (signal.SIGKILL, False),
         ],
         ids=["ctrl-c", "interrupt", "term", "kill"],

@@ -66,7 +66,7 @@ class TestHeatMaps:
         with pytest.raises(ValueError, match=r"1 runs of DP-NSGD.* are missing"):
             maps.best(done, "normalise")
 
-    @pytest.mark.parametrize("key", ["mnist", "cifar10"])
+    @pytest.mark.parametrize("key", ["mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
     def test_one_square_trains(self, key):
         for run in (
             heat_maps(key, True).run(rule, 0.1, 0.5, "validation", 1) for rule in images.RULES

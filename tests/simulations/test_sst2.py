@@ -19,7 +19,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from simulations.dpnsgd import sst2
+from simulations.dpnsgd import figure4, sst2
 from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
 from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
@@ -59,7 +59,7 @@ def of_the_real_size(weights, epsilon):
 
 
 class TestPlan:
-    @pytest.mark.parametrize("epsilon", [8.0, 4.0, 2.0])
+    @pytest.mark.parametrize("epsilon", [8.0, 2.0, pytest.param(4.0, marks=pytest.mark.slow)])
     def test_is_the_papers(self, setup, epsilon):
         plan = of_the_real_size(setup.weights, epsilon)
         assert plan.num_rounds == 680 and plan.sampling == "poisson" and plan.unit == "example"
@@ -231,6 +231,7 @@ class TestGrid:
 class TestCommand:
     def test_reduced_runs_say_so_and_are_found_again(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(sst2, "made_up_sentences", lambda: made_up_sentences(400, 50))
+        monkeypatch.setattr(figure4, "SEEDS", (0, 1))
         arguments = ["--reduced", "--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path)]
         arguments += ["--method", "dp-nsgd", "--rate", "3.2", "--size", "0.001"]
         main(arguments)
@@ -240,9 +241,8 @@ class TestCommand:
         assert page.startswith("# DP-NSGD and DP-SGD on SST-2, SYNTHETIC sentences")
         assert "ε = 8 at δ = 1e-05 (add-remove, per example, PLD; RDP" in page
         lines = (tmp_path / "r.jsonl").read_text()
-        assert len(lines.splitlines()) == 3 and all(
-            json.loads(line)["synthetic"] for line in lines.splitlines()
-        )
+        rows = [json.loads(line) for line in lines.splitlines()]
+        assert len(rows) == 2 and all(row["synthetic"] for row in rows)
 
         def never(run):
             raise AssertionError("it was done already")
@@ -255,6 +255,7 @@ class TestCommand:
     def test_weights_and_glues_files_from_folders(self, tmp_path, monkeypatch):
         """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
         monkeypatch.setattr(sst2, "EPOCHS", 1)
+        monkeypatch.setattr(figure4, "SEEDS", (0, 1))
         weights, results = tmp_path / "weights", tmp_path / "r.jsonl"
         weights.mkdir()
         write_tiny_weights(weights)
@@ -262,7 +263,7 @@ class TestCommand:
         arguments += ["--method", "dp-sgd", "--rate", "0.4", "--size", "0.4"]
         main([*arguments, "--results", str(results), "--out", str(tmp_path)])
         rows = list(read(results).values())
-        assert [row["steps"] for row in rows] == [2] * 3
+        assert [row["steps"] for row in rows] == [2, 2]
         assert {row["options"]["noise-multiplier"] for row in rows} == {1.1457}
         assert not any(row["synthetic"] for row in rows)
         page = (tmp_path / "dpnsgd_sst2.md").read_text()
