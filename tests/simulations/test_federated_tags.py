@@ -10,7 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.reproduction import Run, best, final_runs, pending, read, table_markdown, tuning_runs
+from fedpriv.reproduction import (
+    Run,
+    best,
+    final_runs,
+    pending,
+    perform,
+    read,
+    table_markdown,
+    tuning_runs,
+)
 from simulations.adadps.figures.figure6 import REPRODUCTIONS
 from simulations.adadps.setups import federated_tags
 
@@ -77,6 +86,32 @@ class TestGrid:
         monkeypatch.setattr(federated_tags, "corpus", lambda: seen)
         one = ROWS["DP-FedAvg"].cells["private-8 tff"].make("test", True)
         assert one.roster is None and one.name == "synthetic-stackoverflow-by-user"
+
+
+class TestRuns:
+    @pytest.mark.parametrize("label", ROWS)
+    def test_two_rounds_of_every_cell(self, label, monkeypatch, tiny_corpus):
+        monkeypatch.setattr(federated_tags, "corpus", lambda: tiny_corpus)
+        small = {"rounds": 2, "users": 20, "cohort": 5}
+        for column, cell in ROWS[label].cells.items():
+            made = cell.make("test", False).with_options(small)
+            if made.noise != "none":
+                made = made.with_options({"noise-multiplier": 0.5})  # calibration takes longer
+            settings = (
+                cell.grid[-1] if cell.tuned_as is None else cell.adapt(cell.tuned_as.grid[-1])
+            )
+            experiment = made.with_options(settings)
+            line = perform(Run(experiment=experiment, split="test", seed=0, reduced=False))
+            assert line["unit"] == "user" and line["synthetic"], column
+            assert (line["epsilon"] is None) == ("not private" in label)
+            assert (line["side_information"] is None) == (made.precondition == "none")
+
+    def test_the_reduced_size_is_smaller(self):
+        for row in TABLE.rows:
+            for cell in row.cells.values():
+                small, full = (cell.make("test", reduced) for reduced in (True, False))
+                assert small.rounds < full.rounds and small.users == 400 and full.users is None
+        assert TABLE.minutes[1] < TABLE.minutes[0]
 
 
 class TestRecorded:

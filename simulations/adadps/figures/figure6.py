@@ -63,7 +63,9 @@ REPRODUCTIONS = (
             "grid on the same examples with another seed, look at private data and are not covered "
             "by ε. Bold: best private figure of a column.",
             "Printed again in seconds from `tags.jsonl`, or run anew from nothing, by `fedpriv "
-            "reproduce adadps-figure6 --results docs/results/tags.jsonl`.",
+            "reproduce adadps-figure6 --results docs/results/tags.jsonl`. Simulation noise has "
+            "changed since these runs were recorded: run anew, the same seeds give other figures, "
+            "at the same ε.",
         ),
     ),
 )
