@@ -2,7 +2,7 @@
 
 The task of Li et al., "Private Adaptive Optimization with Side Information" (2022), Figure 6, with
 user-level accounting that holds for the run that is done. Inputs have unit l2 norm, which every
-private method prefers to TFF's; `simulations.tag_tables` compares both. The settings were tuned on
+private method prefers to TFF's; `adadps-figure6` compares both. The settings were tuned on
 the rostered users of Answers on Startups, and that tuning is not covered by any ε.
 """
 

@@ -45,7 +45,7 @@ def reproduce(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw into this PNG file; several get their names added. Without it "
+            help="Draw into this PNG or SVG file; several get their names added. Without it "
             "a figure is drawn next to --results."
         ),
     ] = None,
@@ -60,8 +60,8 @@ def reproduce(
         return
     if seeds < 1 or processes < 1:
         raise ValueError(f"--seeds {seeds} and --processes {processes} must be at least 1")
-    if plot is not None and plot.suffix.lower() != ".png":
-        raise ValueError(f"--plot {plot} must end in .png")
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
     wanted = _Wanted(
         seeds=range(seeds), reduced=reduced, results=results, out=out, processes=processes

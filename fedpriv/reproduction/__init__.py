@@ -23,9 +23,11 @@ from fedpriv.reproduction.store import complete, pending, read
 from fedpriv.reproduction.table import (
     TUNING_SEED,
     AnyItem,
+    Block,
     Cell,
     Figure,
     Item,
+    Layout,
     Reproduction,
     Row,
     Script,
@@ -36,9 +38,11 @@ from fedpriv.reproduction.table import (
 __all__ = [
     "TUNING_SEED",
     "AnyItem",
+    "Block",
     "Cell",
     "Figure",
     "Item",
+    "Layout",
     "Reproduction",
     "Row",
     "Run",

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from scipy.stats import t as student
+
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.reproduction.choices import choice_lines
 from fedpriv.reproduction.runs import Done, all_figures
-from fedpriv.reproduction.table import Figure, Item, Reproduction
+from fedpriv.reproduction.table import Block, Figure, Item, Reproduction
+
+#: Methods with one ε that are named; more of them are "all others".
+_MOST_NAMED = 6
 
 Found = Mapping[tuple[str, str], list[dict[str, Any]]]
 
@@ -26,16 +32,15 @@ def table_markdown(
     found = all_figures(table, done, seeds=seeds, reduced=reduced)
     lines = [f"# {heading(table, found)}", ""]
     lines += [
-        f"{measured(table)} on test, {_over(seeds)}.{_size(reduced)} "
+        f"{measured(table)} on {table.measured_on}, {_over(table, seeds)}.{_size(reduced)} "
         f"ε as the paper counted it: {table.paper_epsilon}.",
-        "",
-        "| | paper | " + " | ".join(table.columns.values()) + " |",
-        "|---|---:|" + "---:|" * len(table.columns),
     ]
-    for row in table.rows:
-        paper = "–" if row.paper is None else f"{row.paper:g}"
-        lines.append(f"| {row.label} | {paper} | {_cells(table, found, row.label)} |")
-    lines += _epsilon_list(table, found)
+    for block in table.layout.sections or (Block(title="", columns=table.columns),):
+        lines += ["", f"## {block.title}"] if block.title else []
+        lines += ["", *_table_lines(table, found, block.columns)]
+        lines += _epsilon_list(found, block.columns)
+    if table.layout.choices:
+        lines += choice_lines(table, done, reduced=reduced)
     if table.orderings:
         lines += ["", "Orderings of the paper:", ""]
         for first, second in table.orderings:
@@ -46,6 +51,20 @@ def table_markdown(
             lines.append(f"- {first} ahead of {second}: " + "; ".join(verdicts))
     lines += ["", *(f"{note}\n" for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _table_lines(table: Reproduction, found: Found, columns: Mapping[str, str]) -> list[str]:
+    # A paper that printed nothing has no column.
+    printed = any(row.paper is not None for row in table.rows)
+    corner = "| | paper | " if printed else f"| {measured(table).lower()} | "
+    lines = [
+        corner + " | ".join(columns.values()) + " |",
+        "|---|" + "---:|" * (printed + len(columns)),
+    ]
+    for row in table.rows:
+        paper = f"{'–' if row.paper is None else f'{row.paper:g}'} | " if printed else ""
+        lines.append(f"| {row.label} | {paper}{_cells(table, found, row.label, columns)} |")
+    return lines
 
 
 def figure_markdown(
@@ -73,14 +92,17 @@ def figure_markdown(
     if picture is not None:
         lines += [f"![{measured(figure)} over the steps]({picture})", ""]
     lines += [
-        f"{measured(figure)} on test after the last step, {_over(seeds)}.{_size(reduced)}",
+        f"{measured(figure)} on test after the last step, {_over(figure, seeds)}.{_size(reduced)}",
         "",
         "| | " + " | ".join(figure.columns.values()) + " |",
         "|---|" + "---:|" * len(figure.columns),
     ]
-    lines += [f"| {row.label} | {_cells(figure, found, row.label)} |" for row in figure.series]
+    lines += [
+        f"| {row.label} | {_cells(figure, found, row.label, figure.columns)} |"
+        for row in figure.series
+    ]
     lines += _jump_table(figure, found)
-    lines += _epsilon_list(figure, found)
+    lines += _epsilon_list(found, figure.columns)
     lines += ["", *(f"{note}\n" for note in figure.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -129,6 +151,8 @@ def heading(item: Item, found: Found) -> str:
 
 def measured(item: Item) -> str:
     """Return the metric, with what it is multiplied by."""
+    if (item.metric, item.scale) == ("accuracy", 100.0):
+        return "Accuracy, %"
     return item.metric.capitalize() + (f" x {item.scale:g}" if item.scale != 1.0 else "")
 
 
@@ -137,6 +161,15 @@ def values(rows: Sequence[Mapping[str, Any]], item: Item) -> list[float]:
     return [
         float("nan") if row[item.metric] is None else row[item.metric] * item.scale for row in rows
     ]
+
+
+def spread(figures: Sequence[float], item: Item) -> float:
+    """Return what stands behind ±, of two figures or more."""
+    deviation = stdev(figures)
+    if item.layout.spread == "deviation":
+        return deviation
+    count = len(figures)
+    return float(student.ppf(0.975, count - 1)) * deviation / math.sqrt(count)
 
 
 def epsilons(found: Found, column: str) -> dict[str, list[str]]:
@@ -153,6 +186,8 @@ def _epsilon(row: Mapping[str, Any]) -> str:
         return "∞, not private"
     rdp = row["epsilon_rdp"]
     beside = f", RDP {rounded_up(rdp, 2):.2f}" if rdp is not None else ""
+    if row.get("options", {}).get("target-epsilon") is not None and "noise_multiplier" in row:
+        beside += f", noise multiplier {row['noise_multiplier']:.4f}"
     text = (
         f"{rounded_up(row['epsilon'], 2):.2f} at δ = {row['delta']:g} ({row['relation']}, per "
         f"{row['unit']}, {row['accountant']}{beside}, simulated)"
@@ -160,38 +195,59 @@ def _epsilon(row: Mapping[str, Any]) -> str:
     return Coverage(not_covered=tuple(row["not_covered"])).beside(text)
 
 
-def _epsilon_list(item: Item, found: Found) -> list[str]:
+def _epsilon_list(found: Found, columns: Mapping[str, str]) -> list[str]:
     lines = ["", "ε that the runs truly have:", ""]
-    for column, name in item.columns.items():
+    for column, name in columns.items():
         told = epsilons(found, column)
         if len(told) == 1:
             lines.append(f"- {name}: {next(iter(told))}")
         else:
+            most = sorted(told, key=lambda text: len(told[text]))[-1:]
+            if most and len(told[most[0]]) > _MOST_NAMED:
+                told[most[0]] = ["all others"]
             parts = (f"{text}: {', '.join(labels)}" for text, labels in told.items())
             lines.append(f"- {name}: {'; '.join(parts)}")
     return lines
 
 
-def _over(seeds: Sequence[int]) -> str:
-    return f"mean and standard deviation of {len(seeds)} seeds"
+def _over(item: Item, seeds: Sequence[int]) -> str:
+    kind = "standard deviation"
+    if item.layout.spread == "interval":
+        kind = "half the 95 % t-interval"
+    return f"mean and {kind} of {len(seeds)} seeds"
 
 
 def _size(reduced: bool) -> str:
     return " Reduced size." if reduced else ""
 
 
-def _cells(item: Item, found: Found, label: str) -> str:
-    return " | ".join(
-        _shown(values(found[label, column], item)) if (label, column) in found else "–"
-        for column in item.columns
-    )
+def _cells(item: Item, found: Found, label: str, columns: Mapping[str, str]) -> str:
+    shown = []
+    for column in columns:
+        rows = found.get((label, column))
+        text = "–" if rows is None else _shown(values(rows, item), item)
+        bold = item.layout.bold_best and label in _best_private(item, found, column)
+        shown.append(f"**{text}**" if bold else text)
+    return " | ".join(shown)
 
 
-def _shown(figures: Sequence[float]) -> str:
+def _best_private(item: Item, found: Found, column: str) -> list[str]:
+    """Return the labels with the best mean of a column among what is private."""
+    means = {
+        label: mean(values(rows, item)) * (1.0 if item.metric == "accuracy" else -1.0)
+        for (label, own), rows in found.items()
+        if own == column and rows[0]["epsilon"] is not None
+    }
+    finite = [value for value in means.values() if math.isfinite(value)]
+    return [label for label, value in means.items() if finite and value == max(finite)]
+
+
+def _shown(figures: Sequence[float], item: Item) -> str:
     if not all(map(math.isfinite, figures)):
         return "diverged"
-    spread = f" ± {stdev(figures):.3f}" if len(figures) > 1 else ""
-    return f"{mean(figures):.3f}{spread}"
+    digits = item.layout.digits
+    behind = f" ± {spread(figures, item):.{digits}f}" if len(figures) > 1 else ""
+    return f"{mean(figures):.{digits}f}{behind}"
 
 
 def _verdict(table: Reproduction, found: Found, first: str, second: str, column: str) -> str:
@@ -204,7 +260,7 @@ def _verdict(table: Reproduction, found: Found, first: str, second: str, column:
             return "held (the other diverged)" if fine[0] else "NOT held (diverged)"
         return "both diverged"
     ahead = mean(one) - mean(other) if table.metric == "accuracy" else mean(other) - mean(one)
-    spread = max(stdev(one), stdev(other)) if min(len(one), len(other)) > 1 else 0.0
-    if abs(ahead) <= spread:
+    noise = max(stdev(one), stdev(other)) if min(len(one), len(other)) > 1 else 0.0
+    if abs(ahead) <= noise:
         return "within the spread"
     return "held" if ahead > 0 else "NOT held"

@@ -1,4 +1,4 @@
-"""Plots of tables (dots beside the paper's) and of figures (curves with a band), as PNG."""
+"""Plots of tables (dots beside the paper's) and of figures (curves with a band)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
-from fedpriv.reproduction.page import Found, epsilons, heading, measured, values
+from fedpriv.reproduction.page import Found, epsilons, heading, measured, spread, values
 from fedpriv.reproduction.runs import Done, all_figures
-from fedpriv.reproduction.table import Figure, Item, Reproduction
+from fedpriv.reproduction.table import Block, Figure, Item, Reproduction
 
 #: Told apart by most people who do not tell red from green: Okabe and Ito, "Color Universal
 #: Design" (2008), without their yellow, which is too light on white. Marks and dashes differ too.
@@ -31,16 +31,17 @@ _MOST_PROMISES = 3
 def draw(
     item: Item, done: Done, path: Path, *, seeds: Sequence[int], reduced: bool = False
 ) -> None:
-    """Draw a table or figure into a PNG file.
+    """Draw a table or figure into a PNG or SVG file.
 
     A table is one line a method: the paper's value a hollow diamond, ours a mark a column with its
-    standard deviation over seeds. A figure is a panel a column: means over seeds with a band of one
-    standard deviation. What is not private is shaded, or dotted; every ε is written below.
+    spread over seeds, in panels where its layout has them. A figure is a panel a column: means over
+    seeds with a band of one standard deviation. What is not private is shaded, or dotted; every ε
+    is written below.
 
     Args:
         item: What is drawn.
         done: Runs by identity.
-        path: Where to; folders are made.
+        path: Where to, ending in .png or .svg; folders are made. The same runs give the same SVG.
         seeds: Which are reported.
         reduced: Whether they are of the reduced size.
 
@@ -70,7 +71,13 @@ def draw(
         ha="left",
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    drawing.savefig(path, dpi=_DPI, format="png")
+    if path.suffix.lower() == ".svg":
+        import matplotlib
+
+        with matplotlib.rc_context({"svg.hashsalt": item.name}):
+            drawing.savefig(path, format="svg", metadata={"Date": None})
+    else:
+        drawing.savefig(path, dpi=_DPI, format="png")
 
 
 def _abreast(labels: Sequence[str], width: float) -> int:
@@ -91,25 +98,46 @@ def _drawing(width: float, height: float) -> Any:
 
 def _dots(table: Reproduction, found: Found) -> tuple[Any, list[Any]]:
     labels = [row.label for row in table.rows]
-    drawing = _drawing(8.0, 1.9 + 0.34 * len(labels) + 0.2 * len(table.columns))
-    axes = drawing.subplots()
-    for place, label in enumerate(labels):
-        if _unpromised(found, label):
-            axes.axhspan(place - 0.5, place + 0.5, color=_SHADE, linewidth=0, zorder=0)
-    entries = [_paper_dots(axes, table)]
-    for index, (column, name) in enumerate(table.columns.items()):
-        shift = 0.44 * ((index + 0.5) / len(table.columns) - 0.5)
-        entries.append(_column_dots(axes, table, found, column, name, index, shift))
+    panels = table.layout.panels or (Block(title="", columns=table.columns),)
+    drawing = _drawing(
+        8.0 if len(panels) == 1 else 2.5 + 3.2 * len(panels),
+        1.9 + 0.34 * len(labels) + 0.2 * len(table.columns),
+    )
+    row = drawing.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    entries: dict[str, Any] = {}
+    for axes, block in zip(row, panels, strict=True):
+        for entry in _panel(axes, table, found, block):
+            entries.setdefault(entry.get_label(), entry)
+        axes.set_xlabel(_axis_words(table, 36 if block.title else 90))
     if any(_unpromised(found, label) for label in labels):
-        entries.append(axes.fill_between([], [], color=_SHADE, label="not private"))
-    axes.set_yticks(range(len(labels)), [textwrap.fill(label, 34) for label in labels])
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_xlabel(f"{measured(table)} on test, {_better(table)}")
+        shade = row[0].fill_between([], [], color=_SHADE, label="not private")
+        entries[shade.get_label()] = shade
+    row[0].set_yticks(range(len(labels)), [textwrap.fill(label, 34) for label in labels])
+    row[0].set_ylim(len(labels) - 0.5, -0.5)
+    return drawing, list(entries.values())
+
+
+def _panel(axes: Any, table: Reproduction, found: Found, block: Block) -> list[Any]:
+    """Draw columns that stand together and return what a legend says of them."""
+    for place, row in enumerate(table.rows):
+        if _unpromised(found, row.label):
+            axes.axhspan(place - 0.5, place + 0.5, color=_SHADE, linewidth=0, zorder=0)
+    paper = _paper_dots(axes, table)
+    entries = [] if paper is None else [paper]
+    for index, (column, name) in enumerate(block.columns.items()):
+        shift = 0.44 * ((index + 0.5) / len(block.columns) - 0.5)
+        entries.append(_column_dots(axes, table, found, column, name, index, shift))
+    if block.title:
+        axes.set_title(block.title, fontsize=10)
     axes.grid(axis="x", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     _bare(axes)
-    return drawing, [entry for entry in entries if entry is not None]
+    return entries
+
+
+def _axis_words(table: Reproduction, wide: int) -> str:
+    return textwrap.fill(f"{measured(table)} on {table.measured_on}, {_better(table)}", wide)
 
 
 def _paper_dots(axes: Any, table: Reproduction) -> Any:
@@ -155,7 +183,7 @@ def _column_dots(
             continue
         x.append(mean(figures))
         y.append(place + shift)
-        error.append(stdev(figures) if len(figures) > 1 else 0.0)
+        error.append(spread(figures, table) if len(figures) > 1 else 0.0)
     return axes.errorbar(
         x, y, xerr=error, fmt=mark, color=colour, markersize=5.5, capsize=2.5, label=name, zorder=3
     )
@@ -235,7 +263,10 @@ def _spread_words(item: Item, num_seeds: int) -> str:
     if num_seeds == 1:
         return "One seed."
     shape = "Bars" if item.kind == "table" else "Bands"
-    return f"Mean of {num_seeds} seeds. {shape}: ± one standard deviation."
+    kind = "one standard deviation"
+    if item.layout.spread == "interval":
+        kind = "half the 95 % t-interval"
+    return f"Mean of {num_seeds} seeds. {shape}: ± {kind}."
 
 
 def _promises(item: Item, found: Found) -> list[str]:

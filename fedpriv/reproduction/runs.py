@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fedpriv.backends import SerialBackend
-from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.catalogue import AnyExperiment
+from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.options import kebab
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
 from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import build_components, serial
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -33,7 +34,7 @@ class Run:
         curve: Steps between the measurements of a curve; 0 for none.
     """
 
-    experiment: CentralExperiment = field(repr=False)
+    experiment: AnyExperiment = field(repr=False)
     split: Split
     seed: int
     reduced: bool
@@ -77,40 +78,52 @@ class Run:
 def perform(run: Run) -> dict[str, Any]:
     """Train to the end and return the figures of the last model, with its ε and what it is of.
 
-    A run with a curve also gives `"curve": [[step, accuracy, loss], ...]`, the last step included.
+    What is measured is the test set, of users their own held-out examples; then there are also the
+    figures of public users. A run with a curve also gives `"curve": [[step, accuracy, loss], ...]`,
+    the last step included.
     """
     started = time.perf_counter()
     experiment = run.experiment.with_options({"seed": run.seed})
-    components = build_central(experiment)
-    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    components = build_components(experiment, None)
+    backend, task = serial(experiment, components), components.task.describe()
+    of_users = components.plan.unit == "user"
     steps = components.plan.num_rounds
-    seen, curve = None, []
+    last, seen, curve = None, None, []
     for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
-            seen = backend.evaluate(components.algorithm.result(state), public=True)
+            seen = backend.evaluate(components.algorithm.result(state), public=not of_users)
             curve.append([step, seen and seen.accuracy, seen and seen.loss])
+        last = record
+    assert last is not None and last.diagnostics is not None
+    beside = {
+        "recall_at_5": last.diagnostics.recall_at_5,
+        "accuracy_public": last.released.accuracy_public,
+        "failed_in_last_round": last.diagnostics.num_failed,
+    }
     spent = components.plan.epsilon(steps)
     side = components.side_information
     covered = coverage(
         components.plan,
-        corpus=components.task.describe(),
+        corpus=task,
         side_information=side and {"source": side.source, "description": side.description},
         options=experiment.options(),
     )
     return {
         "identity": run.identity,
         "experiment": experiment.name,
-        "data": components.task.name,
-        "synthetic": components.task.synthetic,
+        "data": task["name"],
+        "synthetic": task["synthetic"],
         "split": run.split,
         "reduced": run.reduced,
         "seed": run.seed,
         "options": experiment.options(),
         "accuracy": seen and seen.accuracy,
         "loss": seen and seen.loss,
+        **(beside if of_users else {}),
         **({"curve": curve} if run.curve else {}),
         **spent.to_json(),
+        "noise_multiplier": components.plan.live_mechanism.noise_multiplier,
         "side_information": side and side.source,
         "not_covered": list(covered.not_covered),
         "steps": steps,
@@ -124,18 +137,30 @@ def made_up(runs: Iterable[Run]) -> list[str]:
     One task of each experiment's name is made, which opens its data; nothing is trained.
     """
     experiments = {run.experiment.name: run.experiment for run in runs}
-    tasks = [experiment.task(experiment) for experiment in experiments.values()]
-    return list(dict.fromkeys(task.name for task in tasks if task.synthetic))
+    tasks = [_data(experiment) for experiment in experiments.values()]
+    return list(dict.fromkeys(task["name"] for task in tasks if task["synthetic"]))
+
+
+def _data(experiment: AnyExperiment) -> dict[str, Any]:
+    if isinstance(experiment, CentralExperiment):
+        return experiment.task(experiment).describe()
+    return experiment.task(experiment, None).describe()
 
 
 def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:
     """Yield the runs that choose settings: every setting of every cell that has a choice."""
     for row in item.rows:
-        for cell in row.cells.values():
+        for cell in map(_tuned, row.cells.values()):
             if len(cell.grid) > 1:
-                made = cell.make("validation", reduced)
-                for settings in cell.grid:
-                    yield _tuning_run(made.with_options(settings), reduced)
+                yield from tried(cell, reduced=reduced)
+
+
+def tried(cell: Cell, *, reduced: bool) -> Iterator[Run]:
+    """Yield the tuning runs of a cell's own grid, one a setting."""
+    made = cell.make("validation", reduced)
+    for settings in cell.grid:
+        experiment = made.with_options(settings)
+        yield Run(experiment=experiment, split="validation", seed=TUNING_SEED, reduced=reduced)
 
 
 def final_runs(item: Item, done: Done, *, seeds: Sequence[int], reduced: bool) -> Iterator[Run]:
@@ -155,19 +180,24 @@ def best(item: Item, cell: Cell, done: Done, *, reduced: bool) -> Settings:
     Raises:
         ValueError: If some were not run.
     """
+    if cell.tuned_as is not None:
+        return cell.adapt(best(item, cell.tuned_as, done, reduced=reduced))
     if len(cell.grid) == 1:
         return cell.grid[0]
-    made = cell.make("validation", reduced)
-    sign = 1.0 if item.metric == "accuracy" else -1.0
-
-    def figure(settings: Settings) -> float:
-        run = _tuning_run(made.with_options(settings), reduced)
+    worths: list[float] = []
+    for settings, run in zip(cell.grid, tried(cell, reduced=reduced), strict=True):
         if run.identity not in done:
             raise ValueError(f"{item.name}: {dict(settings)} was not run; tune it first")
-        value = done[run.identity][item.metric]
-        return float("-inf") if value is None or value != value else sign * value
+        worths.append(worth(item, done[run.identity]))
+    return cell.grid[worths.index(max(worths))]
 
-    return max(cell.grid, key=figure)
+
+def worth(item: Item, row: Mapping[str, Any]) -> float:
+    """Return a run's figure, the higher the better; -∞ where it diverged."""
+    value = row[item.metric]
+    if value is None or math.isnan(value):
+        return -math.inf
+    return value if item.metric == "accuracy" else -value
 
 
 def figures(
@@ -201,8 +231,9 @@ def all_figures(
     }
 
 
-def _tuning_run(experiment: CentralExperiment, reduced: bool) -> Run:
-    return Run(experiment=experiment, split="validation", seed=TUNING_SEED, reduced=reduced)
+def _tuned(cell: Cell) -> Cell:
+    """Return the cell whose tuning a cell's settings come from."""
+    return cell if cell.tuned_as is None else _tuned(cell.tuned_as)
 
 
 def _reported(
@@ -212,9 +243,14 @@ def _reported(
     made = cell.make("test", reduced).with_options(settings)
     curve = 0
     if item.kind == "figure":
-        # Only the data know how many steps so many epochs are.
-        steps = made.steps or made.num_steps(made.task(made).num_train)
-        curve = math.ceil(steps / item.points)
+        curve = math.ceil(_num_steps(made) / item.points)
     for seed in seeds:
         chosen = made.with_options({"seed": seed})
         yield Run(experiment=chosen, split="test", seed=seed, reduced=reduced, curve=curve)
+
+
+def _num_steps(experiment: AnyExperiment) -> int:
+    if not isinstance(experiment, CentralExperiment):
+        return experiment.rounds
+    # Only the data know how many steps so many epochs are.
+    return experiment.steps or experiment.num_steps(experiment.task(experiment).num_train)

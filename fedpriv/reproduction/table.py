@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.catalogue import AnyExperiment
 from fedpriv.experiments.options import Option
 
 Split = Literal["validation", "test"]
@@ -23,12 +23,17 @@ class Cell:
     """How one figure comes about.
 
     Attributes:
-        make: From (split, reduced) to the experiment, before its settings.
+        make: From (split, reduced) to the experiment, before its settings; its task brings the
+            data, a federated one's its corpus.
         grid: Settings to choose from; a single one is taken as it is.
+        tuned_as: Takes over the settings of another cell instead of choosing from a grid.
+        adapt: What is made of settings that are taken over.
     """
 
-    make: Callable[[Split, bool], CentralExperiment] = field(repr=False)
+    make: Callable[[Split, bool], AnyExperiment] = field(repr=False)
     grid: tuple[Settings, ...] = ({},)
+    tuned_as: Cell | None = None
+    adapt: Callable[[Settings], Settings] = field(default=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,41 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Columns that stand together, in a page or in a plot.
+
+    Attributes:
+        title: Above them.
+        columns: Headings by key, as they are called there.
+    """
+
+    title: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a table is printed and drawn.
+
+    Attributes:
+        digits: Behind the point.
+        spread: What stands behind ±: the standard "deviation" over seeds, or half the 95 %
+            t-"interval" of their mean.
+        bold_best: Whether the best mean of a column is bold, among what is private.
+        sections: Tables of the page, one below the other; none for one of all columns.
+        panels: Of the plot, side by side; likewise.
+        choices: Whether the page lists the settings that were chosen, and the grid.
+    """
+
+    digits: int = 3
+    spread: Literal["deviation", "interval"] = "deviation"
+    bold_best: bool = False
+    sections: tuple[Block, ...] = ()
+    panels: tuple[Block, ...] = ()
+    choices: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
     """One table.
 
@@ -55,12 +95,14 @@ class Reproduction:
         title: Of the table.
         metric: "accuracy" (a share, the higher the better) or "loss" (the lower the better).
         scale: What the metric is multiplied by in the table, as the paper prints it.
+        measured_on: Which examples the metric is of, in words.
         columns: Headings by key.
         rows: Methods.
         paper_epsilon: The ε as the paper counted it, with where that is known from.
         orderings: Pairs of labels of which the paper has the first ahead of the second.
         minutes: How long it takes on 2 cores, about, and reduced.
         notes: What a reader has to know, a paragraph each.
+        layout: How it is printed and drawn.
     """
 
     kind: ClassVar[Literal["table"]] = "table"
@@ -69,12 +111,14 @@ class Reproduction:
     title: str
     metric: Metric = "accuracy"
     scale: float = 1.0
+    measured_on: str = "test"
     columns: Mapping[str, str]
     rows: tuple[Row, ...]
     paper_epsilon: str
     orderings: tuple[tuple[str, str], ...] = ()
     minutes: tuple[float, float]
     notes: tuple[str, ...] = ()
+    layout: Layout = field(default_factory=Layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +138,7 @@ class Figure:
     """
 
     kind: ClassVar[Literal["figure"]] = "figure"
+    layout: ClassVar[Layout] = Layout()
 
     name: str
     title: str

@@ -166,5 +166,10 @@ class TestCommand:
 
     def test_a_plot_of_another_kind(self, tmp_path):
         said = self.run("tiny", "--results", tmp_path / "r", "--plot", tmp_path / "p.pdf")
-        assert "p.pdf must end in .png" in str(said.exception)
+        assert "p.pdf must end in .png or .svg" in str(said.exception)
         assert not (tmp_path / "r").exists()
+
+    def test_a_plot_as_svg(self, tmp_path):
+        given = ("--seeds", 1, "--results", tmp_path / "r", "--plot", tmp_path / "p.svg")
+        assert self.run("tiny", *given).exit_code == 0
+        assert b"<svg" in (tmp_path / "p.svg").read_bytes()

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_tables import RATES, SEEDS, done_for, figure, made, row, shown, table
+from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, table
 
-from fedpriv.reproduction import Run, figure_markdown, perform, table_markdown
-from fedpriv.reproduction.page import jumps
+from fedpriv.privacy.accounting import rounded_up
+from fedpriv.reproduction import (
+    Block,
+    Layout,
+    Row,
+    Run,
+    figure_markdown,
+    perform,
+    table_markdown,
+)
+from fedpriv.reproduction.page import jumps, spread
+from fedpriv.reproduction.runs import all_figures
 
 
 class TestTable:
@@ -78,6 +89,99 @@ class TestTable:
         assert text.endswith("First.\n\nSecond.\n")
 
 
+BOTH = {"ours": "as here", "right": "done right"}
+
+
+class TestLayout:
+    def rows(self):
+        return tuple(
+            Row(
+                label=label,
+                paper=None,
+                cells={
+                    "ours": cell(**{"l2-clip-norm": norm}, **more),
+                    "right": cell(RATES, **{"l2-clip-norm": norm}, **more),
+                },
+            )
+            for label, norm, more in (
+                ("a", 1.0, {}),
+                ("b", 2.0, {}),
+                ("c", 3.0, {"noise": "none", "bound": "none"}),
+            )
+        )
+
+    def page(self, path, layout, seeds=SEEDS, rows=None, **changes):
+        one = table(*(rows or self.rows()), columns=BOTH, layout=layout, **changes)
+        done = done_for(one, path, seeds=seeds)
+        return table_markdown(one, done, seeds=seeds), one, done
+
+    def test_intervals_are_students(self):
+        # Three values: t(0.975, 2) = 4.302653, standard deviation 1.
+        one = table(row("a"), layout=Layout(spread="interval"))
+        half = 4.302653 / 3**0.5
+        assert spread([1.0, 2.0, 3.0], one) == pytest.approx(half, rel=1e-6)
+        assert spread([1.0, 2.0, 3.0], table(row("a"))) == 1.0
+
+    def test_percent_digits_and_intervals(self, tmp_path):
+        layout = Layout(spread="interval", digits=1)
+        text, one, done = self.page(
+            tmp_path / "r", layout, scale=100.0, measured_on="what was held out"
+        )
+        figures = [100 * line["accuracy"] for line in all_figures(
+            one, done, seeds=SEEDS, reduced=False)["a", "ours"]]  # fmt: skip
+        assert f"| a | {np.mean(figures):.1f} ± {spread(figures, one):.1f} |" in text
+        assert "Accuracy, % on what was held out, mean and half the 95 % t-interval of 2" in text
+
+    def test_a_paper_that_printed_nothing_has_no_column(self, tmp_path):
+        text, _, _ = self.page(tmp_path / "r", Layout(), scale=100.0)
+        assert "| accuracy, % | as here | done right |\n|---|---:|---:|\n" in text
+
+    def test_the_best_private_figure_of_each_column_is_bold(self, tmp_path):
+        text, one, done = self.page(tmp_path / "r", Layout(bold_best=True))
+        found = all_figures(one, done, seeds=SEEDS, reduced=False)
+        for column in BOTH:
+            means = {
+                label: np.mean([line["accuracy"] for line in found[label, column]])
+                for label in ("a", "b", "c")
+            }
+            top = max(("a", "b"), key=means.get)
+            place = list(BOTH).index(column) + 2
+            for label in means:
+                shown = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
+                assert shown.split("|")[place].strip().startswith("**") == (label == top)
+        assert "**" not in self.page(tmp_path / "r", Layout())[0]
+
+    def test_sections_have_a_table_and_its_epsilons_each(self, tmp_path):
+        layout = Layout(
+            sections=(
+                Block(title="First", columns={"right": "there"}),
+                Block(title="Second", columns={"ours": "here"}),
+            )
+        )
+        text, _, _ = self.page(tmp_path / "r", layout)
+        first, second = text.split("## First")[1].split("## Second")
+        for part, here, not_here in ((first, "there", "here |"), (second, "here", "there")):
+            assert f"| {here} |\n|---|---:|\n| a |" in part and f"| {not_here}" not in part
+            assert part.count("at δ = 0.001") == 1 and f"- {here}: " in part
+
+    def test_what_was_chosen_and_from_how_much(self, tmp_path):
+        plain, other = cell(RATES), cell(**{"l2-clip-norm": 2.0})
+        other = replace(other, tuned_as=plain, adapt=lambda found: {**found, "delta": 0.25})
+        rows = tuple(
+            Row(label=label, paper=None, cells={"ours": one})
+            for label, one in (("plain", plain), ("other", other), ("single", cell()))
+        )
+        text, _, done = self.page(tmp_path / "r", Layout(choices=True, digits=2), rows=rows)
+        chosen, grid = text.split("## Chosen settings")[1].split("## The grid")
+        assert "| as here | plain | learning-rate 1.0 |" in chosen
+        assert "| as here | other | learning-rate 1.0, delta 0.25 |" in chosen
+        assert "3 tuning runs, on seed 1000." in grid
+        top = max(line["accuracy"] for line in done.values() if line["split"] == "validation")
+        assert f"| as here | plain | 3 | {top:.2f} |" in grid
+        assert "| other |" not in grid and "| single |" not in grid
+        assert "## The grid" not in self.page(tmp_path / "r", Layout())[0]
+
+
 class TestEpsilon:
     def lines(self, one, path):
         text = shown(one, path)
@@ -86,8 +190,11 @@ class TestEpsilon:
     def test_with_all_that_makes_it_mean_something(self, tmp_path):
         text = self.lines(table(row("a")), tmp_path / "r")
         spent = perform(Run(experiment=made(), split="test", seed=0, reduced=False))
-        assert f"{spent['epsilon']:.2f} at δ = 0.001 (add-remove, per example, PLD" in text
-        assert f"RDP {spent['epsilon_rdp']:.2f}, simulated)" in text
+        assert (
+            f"{rounded_up(spent['epsilon'], 2):.2f} at δ = 0.001 (add-remove, per example, PLD"
+            in text
+        )
+        assert f"RDP {rounded_up(spent['epsilon_rdp'], 2):.2f}, simulated)" in text
         assert "NOT cover" not in text and "∞" not in text
 
     @pytest.mark.parametrize(
@@ -109,6 +216,11 @@ class TestEpsilon:
         one = table(row("a"), row("b"), row("c", **{"noise-multiplier": 2.0}))
         text = self.lines(one, tmp_path / "r")
         assert ": a, b; " in text and text.strip().endswith(": c")
+
+    def test_of_many_methods_the_largest_group_is_all_others(self, tmp_path):
+        many = [row(f"m{i}", **{"l2-clip-norm": 1.0 + i}) for i in range(7)]
+        text = self.lines(table(*many, row("c", noise="none", bound="none")), tmp_path / "r")
+        assert ": all others; ∞, not private: c" in text and "m3" not in text
 
     def test_micro_batches_cost_no_more_at_the_same_multiplier(self, tmp_path):
         """The plan's σ is to the sensitivity, so that the ε printed is true for them too."""

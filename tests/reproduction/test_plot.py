@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from tiny_tables import SEEDS, done_for, figure, row, table
 
-from fedpriv.reproduction import draw
+from fedpriv.reproduction import Block, Layout, draw
 from fedpriv.reproduction import plot as plots
+from fedpriv.reproduction.page import spread
+from fedpriv.reproduction.runs import all_figures
 
 BOTH = {"ours": "as here", "right": "done right"}
 
@@ -57,6 +59,14 @@ class TestFile:
         width, height = struct.unpack(">II", content[16:24])
         assert (width, height) == tuple(int(150 * inch) for inch in drawing.get_size_inches())
         assert width >= 1000
+
+    def test_the_same_runs_give_the_same_svg(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r")
+        for name in ("one.svg", "two.SVG"):
+            draw(one, done, tmp_path / name, seeds=SEEDS)
+        first = (tmp_path / "one.svg").read_bytes()
+        assert b"<svg" in first and first == (tmp_path / "two.SVG").read_bytes()
 
     def test_no_global_figures(self, drawn, tmp_path):
         from matplotlib import pyplot
@@ -131,7 +141,7 @@ class TestTable:
         assert bars.lines[0].get_xdata() == pytest.approx([np.mean(values)])
         [[left, right]] = [segment[:, 0] for segment in bars.lines[2][0].get_segments()]
         assert right - left == pytest.approx(2 * np.std(values, ddof=1))
-        assert axes.get_xlabel() == "Accuracy x 100 on test, right is better"
+        assert axes.get_xlabel() == "Accuracy, % on test, right is better"
 
     def test_columns_lie_apart_and_look_apart(self, drawn, tmp_path):
         one = row("a")
@@ -161,6 +171,34 @@ class TestTable:
         drawing, _ = drawn(one, done)
         assert "diverged" in words(drawing)
         assert len(drawing.axes[0].containers[0].lines[0].get_xdata()) == 0
+
+    def test_panels_have_their_columns_and_one_legend(self, drawn, tmp_path):
+        one = row("a", None)
+        both = type(one)(label="a", cells={**one.cells, "right": row("x", name="x").cells["ours"]})
+        panels = tuple(Block(title=t, columns={c: "runs"}) for t, c in zip("LR", BOTH, strict=True))
+        many = table(both, columns=BOTH, layout=Layout(panels=panels))
+        done = done_for(many, tmp_path / "r")
+        drawing, _ = drawn(many, done)
+        assert [axes.get_title() for axes in drawing.axes] == ["L", "R"]
+        assert names(drawing) == ["runs"]
+        found = all_figures(many, done, seeds=SEEDS, reduced=False)
+        for axes, column in zip(drawing.axes, BOTH, strict=True):
+            [bars] = axes.containers
+            values = [line["accuracy"] for line in found["a", column]]
+            assert bars.lines[0].get_xdata() == pytest.approx([np.mean(values)])
+            assert axes.get_ylim() == (0.5, -0.5)
+        assert [text.get_text() for text in drawing.axes[0].get_yticklabels()] == ["a"]
+
+    def test_intervals_instead_of_deviations(self, drawn, tmp_path):
+        one = table(row("a"), layout=Layout(spread="interval"))
+        done = done_for(one, tmp_path / "r")
+        drawing, _ = drawn(one, done)
+        [[left, right]] = [
+            segment[:, 0] for segment in drawing.axes[0].containers[0].lines[2][0].get_segments()
+        ]
+        values = [line["accuracy"] for line in done.values()]
+        assert right - left == pytest.approx(2 * spread(values, one))
+        assert "Bars: ± half the 95 % t-interval." in words(drawing)
 
     def test_a_loss_is_better_to_the_left(self, drawn, tmp_path):
         one = table(row("a"), metric="loss")

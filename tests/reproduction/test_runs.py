@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_tables import RATES, SEEDS, figure, made, row, table, task
+from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
 
 from fedpriv.reproduction import (
     TUNING_SEED,
@@ -28,8 +28,8 @@ class TestTuning:
     def test_chooses_by_validation_though_test_would_choose_otherwise(self, tmp_path):
         one = table()
         complete(tuning_runs(one, reduced=False), tmp_path / "r")
-        cell_ = one.rows[0].cells["ours"]
-        assert best(one, cell_, read(tmp_path / "r"), reduced=False) == {"learning-rate": 1.0}
+        tuned = one.rows[0].cells["ours"]
+        assert best(one, tuned, read(tmp_path / "r"), reduced=False) == {"learning-rate": 1.0}
         # What test says of the same settings, which tuning must not know:
         finals = {}
         for settings in RATES:
@@ -86,6 +86,39 @@ class TestTuning:
         assert list(tuning_runs(one, reduced=False)) == []
         [run] = final_runs(one, {}, seeds=(4,), reduced=False)
         assert run.experiment.learning_rate == 0.7 and run.experiment.seed == 4
+
+
+class TestTakenOver:
+    def table(self):
+        plain = cell(RATES)
+        other = Cell(
+            make=lambda split, reduced: made(split, reduced, bound="normalise"),
+            tuned_as=plain,
+            adapt=lambda settings: {**settings, "l2-clip-norm": 0.5},
+        )
+        third = Cell(make=lambda split, reduced: made(split, reduced), tuned_as=other)
+        return table(
+            *(
+                Row(label=label, paper=None, cells={"ours": one})
+                for label, one in (("plain", plain), ("other", other), ("third", third))
+            )
+        )
+
+    def test_nothing_is_tuned_for_it(self, tmp_path):
+        done = complete(tuning_runs(self.table(), reduced=False), tmp_path / "r")
+        assert len(done) == len(RATES)
+        only = table(self.table().rows[2])  # without the cell whose choice it shares
+        assert len(complete(tuning_runs(only, reduced=False), tmp_path / "s")) == len(RATES)
+
+    def test_what_the_other_cell_chose_adapted_for_its_own_experiment(self, tmp_path):
+        one = self.table()
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        plain, other, third = (
+            run.experiment for run in final_runs(one, done, seeds=(0,), reduced=False)
+        )
+        assert [e.learning_rate for e in (plain, other, third)] == [1.0, 1.0, 1.0]
+        assert [e.l2_clip_norm for e in (plain, other, third)] == [1.0, 0.5, 0.5]
+        assert [e.bound for e in (plain, other, third)] == ["clip", "normalise", "clip"]
 
 
 class TestIdentity:

@@ -57,7 +57,6 @@ def test_all_of_the_papers_have_a_program():
     assert {item.name for item in found} == {
         "adadps-figure2",
         "adadps-figure3",
-        "adadps-figure6",
         "dpnsgd-figure3-mnist",
         "dpnsgd-figure3-cifar10",
         "dpnsgd-figure4-sst2",

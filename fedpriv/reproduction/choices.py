@@ -1,0 +1,56 @@
+"""What tuning chose for a table, and from how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from fedpriv.reproduction.runs import Done, Run, best, tried, worth
+from fedpriv.reproduction.table import TUNING_SEED, Cell, Reproduction, Row
+
+
+def choice_lines(table: Reproduction, done: Done, *, reduced: bool) -> list[str]:
+    """Return Markdown lines of the settings behind every cell, and of the grid.
+
+    Raises:
+        ValueError: If a tuning run is missing.
+    """
+    lines = ["", "## Chosen settings", "", "| column | method | settings |", "|---|---|---|"]
+    for column, row, cell in _cells(table):
+        settings = best(table, cell, done, reduced=reduced)
+        told = ", ".join(f"{name} {value}" for name, value in settings.items())
+        lines.append(f"| {table.columns[column]} | {row.label} | {told} |")
+    grids = [
+        (column, row.label, list(tried(cell, reduced=reduced)))
+        for column, row, cell in _cells(table)
+        if cell.tuned_as is None and len(cell.grid) > 1
+    ]
+    runs: set[str] = {run.identity for _, _, found in grids for run in found}
+    lines += [
+        "",
+        "## The grid",
+        "",
+        f"{len(runs)} tuning runs, on seed {TUNING_SEED}. What is not listed takes its settings "
+        "over from what is.",
+        "",
+        "| column | method | configurations | best on the tuning seed |",
+        "|---|---|---:|---:|",
+    ]
+    for column, label, found in grids:
+        shown = _best_shown(table, done, found)
+        lines.append(f"| {table.columns[column]} | {label} | {len(found)} | {shown} |")
+    return lines
+
+
+def _cells(table: Reproduction) -> Iterator[tuple[str, Row, Cell]]:
+    for column in table.columns:
+        for row in table.rows:
+            if column in row.cells:
+                yield column, row, row.cells[column]
+
+
+def _best_shown(table: Reproduction, done: Done, runs: Sequence[Run]) -> str:
+    top = max((done[run.identity] for run in runs), key=lambda row: worth(table, row))
+    if not math.isfinite(worth(table, top)):
+        return "diverged"
+    return f"{top[table.metric] * table.scale:.{table.layout.digits}f}"

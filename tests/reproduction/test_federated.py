@@ -1,0 +1,103 @@
+"""Cells whose experiment is federated, on a corpus that its task brings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny_tables import figure, table
+
+from fedpriv.experiments.experiment import Experiment, build, tag_prediction
+from fedpriv.reproduction import (
+    Cell,
+    Row,
+    Run,
+    complete,
+    final_runs,
+    made_up,
+    perform,
+    table_markdown,
+)
+from fedpriv.rng import Key
+from fedpriv.run.loop import rounds
+from fedpriv.run.prepared import serial
+
+ROUNDS = 4
+
+
+@pytest.fixture
+def by_user(tiny_corpus):
+    def make(split="test", reduced=False, **options):
+        return Experiment(
+            name="tiny-by-user",
+            description="A test.",
+            task=lambda experiment, corpus: tag_prediction(experiment, tiny_corpus),
+            rounds=ROUNDS,
+            cohort=20,
+            noise_multiplier=0.2,
+            delta=1e-3,
+            inputs="unit-norm",
+            local_learning_rate=10.0,
+            l2_clip_norm=5.0,
+        ).with_options(options)
+
+    return make
+
+
+def run(experiment, seed=1, curve=0):
+    return Run(experiment=experiment, split="test", seed=seed, reduced=False, curve=curve)
+
+
+def test_a_line_holds_what_rostered_users_held_out_and_what_public_users_have(by_user, tiny_corpus):
+    line = perform(run(by_user()))
+    components = build(by_user(seed=1), tiny_corpus)
+    backend = serial(by_user(), components)
+    [*_, (_, state)] = rounds(components, backend, Key.simulation(1))
+    params = components.algorithm.result(state)
+    held_out = components.task.evaluate(params, public=False)
+    public = components.task.evaluate(params, public=True)
+    assert held_out.accuracy != public.accuracy
+    assert (line["accuracy"], line["loss"]) == (held_out.accuracy, held_out.loss)
+    assert line["recall_at_5"] == held_out.recall_at_5
+    assert line["accuracy_public"] == public.accuracy
+    assert (line["unit"], line["steps"], line["data"]) == ("user", ROUNDS, "tiny-synthetic")
+    assert line["failed_in_last_round"] == 0 and line["noise_multiplier"] == 0.2
+    assert line["epsilon"] == components.plan.epsilon(ROUNDS).value
+    assert line == json.loads(json.dumps(line))
+
+
+def test_calibrated_noise_is_in_the_line_and_on_the_page(by_user):
+    experiment = by_user(**{"target-epsilon": 50.0})
+    assert experiment.noise_multiplier is None
+    one = table(Row(label="a", cells={"ours": Cell(make=lambda split, reduced: experiment)}))
+    [found] = final_runs(one, {}, seeds=(1,), reduced=False)
+    line = perform(found)
+    assert line["noise_multiplier"] > 0
+    text = table_markdown(one, {line["identity"]: line}, seeds=(1,))
+    assert f"noise multiplier {line['noise_multiplier']:.4f}, simulated)" in text
+    assert "per user" in text and "(SYNTHETIC data)" in text
+
+
+def test_workers_do_what_one_process_does(by_user, tmp_path):
+    runs = [run(by_user(), seed=seed) for seed in (1, 2)]
+    alone, together = complete(runs, tmp_path / "a"), complete(runs, tmp_path / "b", processes=2)
+    for line in (*alone.values(), *together.values()):
+        del line["seconds"]
+    assert alone == together and len(alone) == 2
+
+
+def test_made_up_data_are_named(by_user):
+    assert made_up([run(by_user())]) == ["tiny-synthetic"]
+
+
+def test_a_figure_has_a_curve_over_rounds(by_user):
+    one = figure(Row(label="a", cells={"ours": Cell(make=by_user)}), points=2)
+    [found] = final_runs(one, {}, seeds=(1,), reduced=False)
+    assert found.curve == 2
+    line = perform(found)
+    assert [step for step, _, _ in line["curve"]] == [2, 4]
+    assert line["curve"][-1][1:] == [line["accuracy"], line["loss"]]
+
+
+def test_a_person_knows_it_by_its_options(by_user):
+    assert "inputs unit-norm" in str(run(by_user()))

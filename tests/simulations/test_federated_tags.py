@@ -1,0 +1,184 @@
+"""Figure 6, tag prediction by user: a fair grid, and every recorded run found again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedpriv.privacy.accounting import rounded_up
+from fedpriv.reproduction import (
+    Run,
+    best,
+    final_runs,
+    pending,
+    perform,
+    read,
+    table_markdown,
+    tuning_runs,
+)
+from simulations.adadps.figures.figure6 import REPRODUCTIONS
+from simulations.adadps.setups import federated_tags
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "docs" / "results" / "tags.jsonl"
+SEEDS = (0, 1, 2)
+[TABLE] = REPRODUCTIONS
+ROWS = {row.label: row for row in TABLE.rows}
+BASELINES = ("DP-FedAvg", "DP-FedAdam", "DP-NormFedAvg")
+
+
+@pytest.fixture(autouse=True)
+def real_corpus(monkeypatch):
+    """What the recorded runs were on, of which nothing but the name is needed to find them."""
+    seen = SimpleNamespace(name="onstartups", synthetic=False)
+    monkeypatch.setattr(federated_tags, "corpus", lambda: seen)
+
+
+@pytest.fixture(scope="module")
+def done():
+    return read(RECORDED)
+
+
+def wanted(done):
+    """Every run that the table needs: tuning, then seeds."""
+    tuning = tuning_runs(TABLE, reduced=False)
+    return [*tuning, *final_runs(TABLE, done, seeds=SEEDS, reduced=False)]
+
+
+class TestGrid:
+    @pytest.mark.parametrize("column", [c for c in TABLE.columns if "private-2" not in c])
+    def test_baselines_get_at_least_as_many_configurations_as_adadps(self, column):
+        sizes = {
+            label: len(row.cells[column].grid)
+            for label, row in ROWS.items()
+            if row.cells[column].tuned_as is None
+        }
+        most = max(size for label, size in sizes.items() if label.startswith("AdaDPS"))
+        assert most > 1 and min(sizes[label] for label in BASELINES) >= most
+
+    def test_every_configuration_is_an_experiment(self):
+        made = [run.experiment for run in tuning_runs(TABLE, reduced=False)]
+        assert len(made) > 110  # the forms with momentum share the grid of the plain ones
+        for label in ("FedAvg, not private", "FedAvg with local preconditioning, not private"):
+            one = ROWS[label].cells["paper tff"].make("test", False)
+            assert (one.noise, one.bound, one.noise_multiplier) == ("none", "none", None)
+
+    def test_momentum_takes_over_the_plain_forms_choice_and_half_the_noise_twice_the_norm(
+        self, done
+    ):
+        plain, momentum = ROWS["AdaDPS, local"], ROWS["AdaDPS, local, server momentum"]
+        chosen = {
+            column: best(TABLE, row.cells[column], done, reduced=False)
+            for row in (plain, momentum)
+            for column in ("private-8 tff", "private-2 tff")
+        }
+        assert chosen["private-8 tff"]["l2-clip-norm"] == 220.0
+        assert chosen["private-2 tff"] == {**chosen["private-8 tff"], "l2-clip-norm": 110.0}
+        for column in chosen:
+            assert best(TABLE, plain.cells[column], done, reduced=False) == chosen[column]
+
+    def test_without_real_data_the_synthetic_roster_is_used(self, monkeypatch):
+        seen = SimpleNamespace(name="synthetic-stackoverflow", synthetic=True)
+        monkeypatch.setattr(federated_tags, "corpus", lambda: seen)
+        one = ROWS["DP-FedAvg"].cells["private-8 tff"].make("test", True)
+        assert one.roster is None and one.name == "synthetic-stackoverflow-by-user"
+
+
+class TestRuns:
+    @pytest.mark.parametrize("label", ROWS)
+    def test_two_rounds_of_every_cell(self, label, monkeypatch, tiny_corpus):
+        monkeypatch.setattr(federated_tags, "corpus", lambda: tiny_corpus)
+        small = {"rounds": 2, "users": 20, "cohort": 5}
+        for column, cell in ROWS[label].cells.items():
+            made = cell.make("test", False).with_options(small)
+            if made.noise != "none":
+                made = made.with_options({"noise-multiplier": 0.5})  # calibration takes longer
+            settings = (
+                cell.grid[-1] if cell.tuned_as is None else cell.adapt(cell.tuned_as.grid[-1])
+            )
+            experiment = made.with_options(settings)
+            line = perform(Run(experiment=experiment, split="test", seed=0, reduced=False))
+            assert line["unit"] == "user" and line["synthetic"], column
+            assert (line["epsilon"] is None) == ("not private" in label)
+            assert (line["side_information"] is None) == (made.precondition == "none")
+
+    def test_the_reduced_size_is_smaller(self):
+        for row in TABLE.rows:
+            for cell in row.cells.values():
+                small, full = (cell.make("test", reduced) for reduced in (True, False))
+                assert small.rounds < full.rounds and small.users == 400 and full.users is None
+        assert TABLE.minutes[1] < TABLE.minutes[0]
+
+
+class TestRecorded:
+    """Three hours of runs: 110 of tuning and 186 that are reported."""
+
+    def test_nothing_would_be_run_anew_and_nothing_recorded_is_lost(self, done):
+        runs = wanted(done)
+        assert pending(runs, done) == []
+        assert {run.identity for run in runs} == set(done)
+        splits = [row["split"] for row in done.values()]
+        assert (splits.count("validation"), splits.count("test")) == (110, 186)
+
+    def test_a_lost_row_is_seen(self, done):
+        runs = wanted(done)
+        fewer = {name: row for name, row in done.items() if name != runs[-1].identity}
+        assert pending(runs, fewer) == [runs[-1]]
+
+    def test_rows_say_all_that_their_identity_is_of(self, done):
+        runs = {run.identity: run for run in wanted(done)}
+        for identity, row in done.items():
+            run = runs[identity]
+            again = Run(
+                experiment=run.experiment.with_options(row["options"]),
+                split=row["split"],
+                seed=row["seed"],
+                reduced=row["reduced"],
+            )
+            assert again.identity == identity and row["experiment"] == run.experiment.name
+            assert row["failed_in_last_round"] == 0
+
+    def test_the_published_page_is_that_of_the_recorded_runs(self, done):
+        page = (ROOT / "docs" / "results" / "tags.md").read_text("utf-8")
+        assert table_markdown(TABLE, done, seeds=SEEDS) == page
+
+
+class TestReadme:
+    text = re.search(
+        "<!-- results: begin -->(.*)<!-- results: end -->",
+        (ROOT / "README.md").read_text("utf-8"),
+        re.DOTALL,
+    )[1]
+
+    def test_its_tables_are_the_pages(self, done):
+        page = table_markdown(TABLE, done, seeds=SEEDS).splitlines()
+        lines = [line for line in self.text.splitlines() if line.startswith("|")]
+        assert len(lines) == 2 * (2 + len(TABLE.rows))
+        assert [line for line in lines if line not in page] == []
+
+    @pytest.mark.parametrize("setting", ["private-8", "private-2", "paper"])
+    def test_its_epsilons_are_the_recorded_ones_rounded_up(self, done, setting):
+        runs = final_runs(TABLE, done, seeds=SEEDS, reduced=False)
+        options = federated_tags.SETTINGS[setting].noise.items()
+        [*found] = {
+            json.dumps([row[key] for key in ("epsilon", "epsilon_rdp", "delta")])
+            for row in (done[run.identity] for run in runs)
+            if all(row["options"][name] == value for name, value in options)
+        }
+        assert len(found) == 1
+        epsilon, rdp, delta = json.loads(found[0])
+        said = [
+            line
+            for line in re.findall(r"- ε = .*", self.text)
+            if f"ε = {up(epsilon)} by PLD (RDP: {up(rdp)}) at δ = {delta:.3g}, user-level" in line
+        ]
+        assert len(said) == 1 and "add-remove" in said[0] and "simulated" in said[0]
+
+
+def up(value):
+    """A number rounded up to four figures."""
+    return f"{rounded_up(value, 4 - len(str(int(value)))):.4g}"
