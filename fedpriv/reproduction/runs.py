@@ -13,6 +13,7 @@ from typing import Any
 from fedpriv.experiments.catalogue import AnyExperiment
 from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.options import kebab
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
@@ -144,7 +145,7 @@ def made_up(runs: Iterable[Run]) -> list[str]:
 def _data(experiment: AnyExperiment) -> dict[str, Any]:
     if isinstance(experiment, CentralExperiment):
         return experiment.task(experiment).describe()
-    return experiment.task(experiment, None).describe()
+    return make_task(experiment, None).describe()
 
 
 def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:

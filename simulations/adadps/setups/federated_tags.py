@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
-from fedpriv.data.importers.locate import resolve_corpus
-
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment, tag_prediction
 from fedpriv.reproduction import Cell, Row, Settings, Split
 from fedpriv.tasks.tasks import Task
