@@ -15,8 +15,8 @@ from statistics import median, quantiles
 
 from main_job import NAME, about, open_job, parser
 
-from fedpriv.run.folder import read_lines
-from fedpriv.run.prepared import start_run
+from fedpriv.running.folder import read_lines
+from fedpriv.running.prepared import start_run
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
-from fedpriv.run.loop import RoundRecord
-from fedpriv.run.prepared import PreparedRun, federated, resume_run, start_run
+from fedpriv.running.loop import RoundRecord
+from fedpriv.running.prepared import PreparedRun, federated, resume_run, start_run
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")

@@ -28,7 +28,7 @@ from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 from simulations.tag_grid import METHODS, SETTINGS, TUNING_SEED, Cell, grid
 
 SEEDS = (0, 1, 2)

@@ -30,8 +30,8 @@ from fedpriv.report.page import write_report
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.options import Option
-    from fedpriv.run.loop import RoundRecord
-    from fedpriv.run.prepared import BackendFactory, PreparedRun
+    from fedpriv.running.loop import RoundRecord
+    from fedpriv.running.prepared import BackendFactory, PreparedRun
 
 
 def register(app: typer.Typer) -> None:
@@ -135,8 +135,8 @@ def run_command(
     from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.experiments.central import CentralExperiment
     from fedpriv.experiments.experiment import tag_prediction
-    from fedpriv.run.folder import read_document
-    from fedpriv.run.prepared import resume_run, start_run
+    from fedpriv.running.folder import read_document
+    from fedpriv.running.prepared import resume_run, start_run
 
     engines = _engines(engine, workers, gpus_per_worker, ray_address)
     keep_last = keep_last_from(keep_checkpoints)
@@ -216,7 +216,7 @@ def _engines(
     """
     from fedpriv.backends.ray.cluster import Cluster
     from fedpriv.backends.resources import Request, usable_cores
-    from fedpriv.run.prepared import on_ray, on_threads, serial
+    from fedpriv.running.prepared import on_ray, on_threads, serial
 
     asked = {"workers": workers, "gpus-per-worker": gpus_per_worker, "ray-address": ray_address}
     given = {option: value for option, value in asked.items() if value is not None}

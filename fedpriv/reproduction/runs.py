@@ -16,7 +16,7 @@ from fedpriv.experiments.options import kebab
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 
 Done = Mapping[str, dict[str, Any]]
 

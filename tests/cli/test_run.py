@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from fedpriv import cli
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
-from fedpriv.run.folder import read_lines
+from fedpriv.running.folder import read_lines
 
 ISSUED = {
     "accuracy",

@@ -29,8 +29,8 @@ from fedpriv.experiments.options import Option
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder, read_document, read_lines
-from fedpriv.run.loop import RoundRecord, first_state, rounds
+from fedpriv.running.folder import RunFolder, read_document, read_lines
+from fedpriv.running.loop import RoundRecord, first_state, rounds
 from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.tree import Params
 
