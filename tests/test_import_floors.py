@@ -18,6 +18,7 @@ FLOORS = (
     "running",
     "report",
     "reproduction",
+    "api",
     "cli",
     "__main__",
 )

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
-from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.report.page import write_report
+from fedpriv.running.engines import engines
+from fedpriv.running.progress import follow
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.options import Option
-    from fedpriv.running.loop import RoundRecord
-    from fedpriv.running.prepared import BackendFactory, PreparedRun
 
 
 def register(app: typer.Typer) -> None:
@@ -132,13 +121,18 @@ def run_command(
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
+    from fedpriv.api.running import find_corpus
     from fedpriv.experiments.catalogue import load_experiment
-    from fedpriv.experiments.central import CentralExperiment
-    from fedpriv.experiments.experiment import tag_prediction
     from fedpriv.running.folder import read_document
     from fedpriv.running.prepared import resume_run, start_run
 
-    engines = _engines(engine, workers, gpus_per_worker, ray_address)
+    hired = engines(
+        engine,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        ray_address=ray_address,
+        tell=lambda line: errors.print(line, highlight=False),
+    )
     keep_last = keep_last_from(keep_checkpoints)
     options: dict[str, Option] = {
         name: value
@@ -162,7 +156,7 @@ def run_command(
     } | _settings(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
-    with engines as backends:
+    with hired as backends:
         if resume is not None:
             document = read_document(resume)
             make_backend = backends(document["reference"], document["corpus"]["path"])
@@ -175,14 +169,9 @@ def run_command(
                 given = options["seed"]
                 raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
             chosen = chosen.with_options(options)
-            found = None
-            if corpus is not None and isinstance(chosen, CentralExperiment):
-                raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
-            if chosen.task is tag_prediction:
-                found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
-                if found.synthetic and not as_json:
-                    why = "" if corpus else "No real corpus was found: "
-                    errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
+            found = find_corpus(
+                chosen, corpus, console=None if as_json else errors, importing=errors
+            )
             prepared = start_run(
                 chosen,
                 experiment,
@@ -195,7 +184,7 @@ def run_command(
             )
         covers = coverage_of(prepared.folder.document)
         try:
-            summary = _follow(prepared, covers, quiet=as_json)
+            summary = follow(prepared, console=errors, shown=not as_json)
         except KeyboardInterrupt:
             errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
             raise
@@ -204,46 +193,6 @@ def run_command(
         print_json(summary)
     else:
         _print_summary(summary, covers, report)
-
-
-@contextmanager
-def _engines(
-    name: str, workers: int | None, gpus_per_worker: float | None, ray_address: str | None
-) -> Iterator[Callable[[str, str | None], BackendFactory]]:
-    """Yield what makes a run's backend from (reference, corpus path); Ray is stopped at the end.
-
-    What cannot be had is said here, before a run folder is made.
-    """
-    from fedpriv.backends.ray.cluster import Cluster
-    from fedpriv.backends.resources import Request, usable_cores
-    from fedpriv.running.prepared import on_ray, on_threads, serial
-
-    asked = {"workers": workers, "gpus-per-worker": gpus_per_worker, "ray-address": ray_address}
-    given = {option: value for option, value in asked.items() if value is not None}
-    if name == "serial":
-        for option, value in given.items():
-            raise ValueError(f"--{option} {value} is for several workers; add --engine ray")
-        yield lambda reference, corpus_path: serial
-    elif name == "threads":
-        for option in ("gpus-per-worker", "ray-address"):
-            if option in given:
-                raise ValueError(
-                    f"--{option} {given[option]} is for worker processes; use --engine ray"
-                )
-        chosen = usable_cores() if workers is None else workers
-        if chosen < 1:
-            raise ValueError(f"--workers {chosen} must be at least 1")
-        yield lambda reference, corpus_path: on_threads(chosen)
-    elif name == "ray":
-        request = Request(
-            workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
-        )
-        with Cluster(request, tell=lambda line: errors.print(line, highlight=False)) as cluster:
-            yield partial(on_ray, cluster)
-    else:
-        raise ValueError(
-            f"engine {name!r} is not known; use 'serial', 'threads' or 'ray', or run the Flower app"
-        )
 
 
 def _settings(pairs: Iterable[str]) -> dict[str, Option]:
@@ -272,56 +221,6 @@ def _default_folder(name: str) -> Path:
         number += 1
         folder = Path("runs") / f"{name}-{stamp}-{number}"
     return folder
-
-
-def _import_progress() -> Any:
-    """Return a callback (done, total) that prints nothing until an import really happens."""
-    state: dict[str, int] = {"shown": -1}
-
-    def show(done: int, total: int) -> None:
-        percent = int(100 * done / total) if total else 0
-        if percent // 10 != state["shown"]:
-            state["shown"] = percent // 10
-            errors.print(f"preparing the corpus: {percent} %", highlight=False)
-
-    return show
-
-
-def _follow(prepared: PreparedRun, covers: Coverage, *, quiet: bool) -> dict[str, Any]:
-    """Run to the end behind a progress bar: round, accuracy, ε so far, time left."""
-    if covers.mark and not quiet:
-        errors.print(f"[yellow]ε {escape(covers.mark)}[/]", highlight=False, soft_wrap=True)
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}"),
-        TimeRemainingColumn(),
-    )
-    plan = prepared.components.plan
-    with Progress(*columns, console=errors, disable=quiet) as bar:
-        label = prepared.experiment.name + (" (synthetic)" if prepared.synthetic else "")
-        line = bar.add_task(
-            label,
-            total=plan.num_rounds,
-            completed=prepared.ledger.charges,
-            accuracy="–",
-            epsilon="–" if plan.is_private else "∞",
-        )
-
-        def show(record: RoundRecord) -> None:
-            seen, spent = record.diagnostics, record.released.epsilon
-            accuracy = None if seen is None else seen.accuracy
-            if accuracy is None:
-                accuracy = record.released.accuracy_public
-            if accuracy is not None:
-                bar.update(line, accuracy=f"{accuracy:.1%}")
-            if spent is not None:  # accounted where a round is evaluated
-                gap = " (does NOT cover all)" if covers.mark else ""
-                bar.update(line, epsilon=f"{rounded_up(spent, 2):.2f}{gap}")
-            bar.update(line, completed=prepared.ledger.charges)
-
-        return prepared.run(on_round=show)
 
 
 def _print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:

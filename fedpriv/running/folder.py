@@ -71,7 +71,7 @@ class RunFolder:
         path: Path,
         *,
         experiment: Experiment | CentralExperiment,
-        reference: str,
+        reference: str | None,
         components: Components | CentralComponents,
         corpus_path: str | None,
         engine: str,
@@ -83,7 +83,7 @@ class RunFolder:
         Args:
             path: The folder; made if missing.
             experiment: What is run.
-            reference: The name under which the experiment is found again.
+            reference: The name under which the experiment is found again, if it has one.
             components: Made from it.
             corpus_path: Where the corpus was found, for `--resume`.
             engine: The backend's name.
