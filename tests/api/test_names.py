@@ -63,7 +63,9 @@ def test_type_checkers_see_the_names_that_are_there():
         if isinstance(line, ast.ImportFrom)
         for alias in line.names
     }
-    assert seen == {(name, f"{room}.{name}") for name, room in fp._ROOM.items()}
+    assert seen == {(name, f"{room}.{name}") for name, room in fp._ROOM.items()} | set(
+        fp._MODULES.items()
+    )
     assert {name for name, _ in seen} == set(fp.__all__)
 
 
