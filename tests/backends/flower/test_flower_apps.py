@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -125,6 +126,32 @@ def test_a_server_that_was_killed_goes_on(pages, stub, tmp_path, monkeypatch, ca
     found = verify_run(tmp_path / "run")
     assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
     assert "2 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.timeout(600)
+def test_real_supernodes_run_them(processes, flower, tmp_path):
+    text = PAGE.read_text("utf-8")
+    app, run = tmp_path / "app", tmp_path / "run"
+    app.mkdir()
+    for name, code in zip(FILES, re.findall(r"```python\n(.*?)```", text, re.DOTALL), strict=True):
+        (app / f"{name}.py").write_text(code, "utf-8")
+    (app / "pyproject.toml").write_text(
+        re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0], "utf-8"
+    )
+    superlink = flower.start_superlink(simulation=False)
+    for number in range(2):
+        node = processes.run_config(partition_id=number, num_partitions=2)
+        flower.start_supernode(number, superlink, node)
+    log = flower.run(app, processes.run_config(out=str(run)), seconds=400)
+    assert (run / "ledger.jsonl").is_file(), log[-4000:]
+    found = verify_run(run)
+    assert found.ok and found.num_releases == 3, log[-4000:]
+    released = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert all(line["update_norm"] > 0 for line in released)
+    seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
+    assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
 
 
 class TestBounded:
