@@ -27,9 +27,9 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.experiment import Components, Experiment, build
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import on_threads
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import on_threads
 
 GATE = Gate()
 

@@ -25,8 +25,8 @@ from numba import njit
 
 from fedpriv.experiments.experiment import Components, build
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import serial
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import serial
 
 F = np.float32
 

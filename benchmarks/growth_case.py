@@ -59,7 +59,7 @@ def engine(case: Case) -> Iterator[Any]:
     Raises:
         UnavailableError: If the engine is not installed, or its workers cannot be had.
     """
-    from fedpriv.run import prepared as factories
+    from fedpriv.running import prepared as factories
 
     if case.engine == "serial":
         yield factories.serial
@@ -102,8 +102,8 @@ def measure(case: Case) -> dict[str, Any]:
     """Run the case and return its figures."""
     from fedpriv.data.corpus.corpus import Corpus
     from fedpriv.experiments.catalogue import load_experiment
-    from fedpriv.run.loop import rounds
-    from fedpriv.run.prepared import start_run
+    from fedpriv.running.loop import rounds
+    from fedpriv.running.prepared import start_run
 
     corpus = Corpus.open(case.corpus)
     sampled = 3  # rounds in which memory is watched, after those that are timed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.experiments.experiment import Components, Experiment
-from fedpriv.run.folder import RunFolder
+from fedpriv.running.folder import RunFolder
 
 
 class LedgerOnly:

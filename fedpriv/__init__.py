@@ -1,6 +1,108 @@
 """fedpriv: federated learning with user-level differential privacy.
 
 The same plan, the same round and the same users, simulated in one process or deployed on Flower.
+
+    import fedpriv as fp
+
+    run = fp.run("dp-fedavg-tags", out="runs/first", rounds=10)
+    print(run)               # figures, and the privacy statement
+    run.rounds()             # a pandas data frame
+
+Every name of the API is loaded when it is first used, so that importing fedpriv stays instant.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Type checkers and editors read this block; what runs is `_ROOMS`, and a test holds the two equal.
+if TYPE_CHECKING:
+    from fedpriv.api import flower as flower
+    from fedpriv.api.account import Account as Account
+    from fedpriv.api.account import account as account
+    from fedpriv.api.account import calibrate as calibrate
+    from fedpriv.api.own_loop import bounded_sum as bounded_sum
+    from fedpriv.api.own_loop import plan as plan
+    from fedpriv.api.result import Run as Run
+    from fedpriv.api.result import compare as compare
+    from fedpriv.api.result import load as load
+    from fedpriv.api.running import experiment as experiment
+    from fedpriv.api.running import resume as resume
+    from fedpriv.api.running import run as run
+    from fedpriv.experiments.experiment import Experiment as Experiment
+    from fedpriv.privacy.ledger.ledger import Ledger as Ledger
+    from fedpriv.privacy.mechanism import Mechanism as Mechanism
+    from fedpriv.privacy.plan import Plan as Plan
+    from fedpriv.rng import Key as Key
+    from fedpriv.running.folder import RunFolder as RunFolder
+    from fedpriv.running.own import Trained as Trained
+    from fedpriv.running.own import averaging as averaging
+    from fedpriv.training.algorithm import ArrayState as ArrayState
+    from fedpriv.training.local.module import load_params as load_params
+    from fedpriv.training.local.module import module_params as module_params
+
 __version__ = "0.1.0"
+
+_ROOMS = {
+    "fedpriv.api.account": ("Account", "account", "calibrate"),
+    "fedpriv.api.own_loop": ("bounded_sum", "plan"),
+    "fedpriv.api.result": ("Run", "compare", "load"),
+    "fedpriv.api.running": ("experiment", "resume", "run"),
+    "fedpriv.experiments.experiment": ("Experiment",),
+    "fedpriv.privacy.ledger.ledger": ("Ledger",),
+    "fedpriv.privacy.mechanism": ("Mechanism",),
+    "fedpriv.privacy.plan": ("Plan",),
+    "fedpriv.rng": ("Key",),
+    "fedpriv.running.folder": ("RunFolder",),
+    "fedpriv.running.own": ("Trained", "averaging"),
+    "fedpriv.training.algorithm": ("ArrayState",),
+    "fedpriv.training.local.module": ("load_params", "module_params"),
+}
+_ROOM = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULES = {"flower": "fedpriv.api.flower"}
+
+__all__ = [  # noqa: RUF022 - by what they are for
+    # Describe, run, and look at runs.
+    "Experiment",
+    "experiment",
+    "run",
+    "resume",
+    "load",
+    "compare",
+    "Run",
+    # What it costs.
+    "account",
+    "calibrate",
+    "Account",
+    # A training loop of one's own.
+    "plan",
+    "bounded_sum",
+    "Plan",
+    "Mechanism",
+    "Ledger",
+    "Key",
+    "RunFolder",
+    "ArrayState",
+    # Flower apps of one's own.
+    "flower",
+    "averaging",
+    "Trained",
+    "module_params",
+    "load_params",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _ROOM:
+        value = getattr(importlib.import_module(_ROOM[name]), name)
+    else:
+        raise AttributeError(f"module 'fedpriv' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -28,9 +28,9 @@ from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
-from fedpriv.run.announcement import announcement, early_end
-from fedpriv.run.loop import RoundRecord
-from fedpriv.run.prepared import PreparedRun, federated, resume_run, start_run
+from fedpriv.running.announcement import announcement, early_end
+from fedpriv.running.loop import RoundRecord
+from fedpriv.running.prepared import PreparedRun, federated, resume_run, start_run
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")

@@ -21,7 +21,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import combined, evaluate_tags, majority_share
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from fedpriv.api import account as api
 from fedpriv.cli.output import console, fail, print_json
 from fedpriv.experiments.options import renamed
-from fedpriv.privacy.accounting import Epsilon, epsilon
-from fedpriv.privacy.calibration import calibrate as smallest_noise
-from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.ranges import positive_int, probability
 
 Users = Annotated[int, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]
@@ -70,22 +66,19 @@ def account(
     For example: fedpriv account --users 400 --cohort 20 --rounds 100 --noise-multiplier 1
     """
     try:
-        event = cohort_event(
-            num_users=users,
-            expected_cohort_size=cohort,
-            sampling=sampling,
-            cohort_cap=cap,
+        told = api.account(
+            users=users,
+            cohort=cohort,
+            rounds=rounds,
             noise_multiplier=noise_multiplier,
-        )
-        told = epsilon(
-            event,
-            positive_int("rounds", rounds),
-            delta=default_delta(users) if delta is None else probability("delta", delta),
-            relation=_relation(relation, sampling),
+            delta=delta,
+            sampling=sampling,
+            relation=relation,
+            cap=cap,
         )
     except ValueError as error:
         fail(renamed(str(error), _OPTIONS))
-    _tell(told, event, users, cohort, rounds, as_json)
+    _tell(told, as_json)
 
 
 def calibrate(
@@ -103,30 +96,20 @@ def calibrate(
 
     For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
     """
-
-    def event_of(noise_multiplier: float) -> Event:
-        return cohort_event(
-            num_users=users,
-            expected_cohort_size=cohort,
-            sampling=sampling,
-            cohort_cap=cap,
-            noise_multiplier=noise_multiplier,
-        )
-
     try:
-        related = _relation(relation, sampling)
-        at = default_delta(users) if delta is None else probability("delta", delta)
-        sigma = smallest_noise(
-            event_of,
-            positive_int("rounds", rounds),
-            target_epsilon=target,
-            delta=at,
-            relation=related,
+        told = api.calibrate(
+            users=users,
+            cohort=cohort,
+            rounds=rounds,
+            epsilon=target,
+            delta=delta,
+            sampling=sampling,
+            relation=relation,
+            cap=cap,
         )
-        told = epsilon(event_of(sigma), rounds, delta=at, relation=related)
     except ValueError as error:
         fail(renamed(str(error), _OPTIONS))
-    _tell(told, event_of(sigma), users, cohort, rounds, as_json)
+    _tell(told, as_json)
 
 
 def verify(
@@ -158,45 +141,18 @@ def verify(
         raise typer.Exit(1)
 
 
-def _relation(name: str | None, sampling: str) -> Relation:
-    if name is None:
-        return Relation.REPLACE_ONE if sampling == "fixed" else Relation.ADD_REMOVE
-    return Relation.of(name)
-
-
-def _tell(
-    told: Epsilon, event: Event, users: int, cohort: float, rounds: int, as_json: bool
-) -> None:
-    figures: dict[str, Any] = {
-        **told.to_json(),
-        "noise_multiplier": event.noise_multiplier,
-        "users": users,
-        "cohort": cohort,
-        "rounds": rounds,
-        "event": event.to_json(),
-    }
-    notes = []
-    if not told.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
-        notes.append(f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}")
-    if told.delta * users >= 1.0 - 1e-9:
-        notes.append(
-            f"δ is not below 1/users = {1.0 / users:.3g}: it allows publishing one user outright"
-        )
-    if event.cap is not None and event.cap < 2.0 * cohort:
-        notes.append(
-            f"a cap of {event.cap} is below twice the mean ({2.0 * cohort:g}); a plan "
-            "refuses it, because it multiplies ε"
-        )
+def _tell(told: api.Account, as_json: bool) -> None:
     if as_json:
-        print_json({**figures, "notes": notes})
+        print_json(told.to_json())
         return
+    event = told.event
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("privacy", f"[bold]{_plain(told)}[/]")
-    table.add_row("noise multiplier", f"{event.noise_multiplier:.6g}")
-    drawn = f"{cohort:g} of {users:,} users, {_KINDS[event.kind]}"
+    table.add_row("privacy", f"[bold]{_plain(told.epsilon)}[/]")
+    table.add_row("noise multiplier", f"{told.noise_multiplier:.6g}")
+    drawn = f"{told.cohort:g} of {told.users:,} users, {_KINDS[event.kind]}"
     table.add_row("cohort", drawn + (f", at most {event.cap}" if event.cap is not None else ""))
-    table.add_row("rounds", f"{rounds:,}")
-    for note in notes:
+    table.add_row("rounds", f"{told.rounds:,}")
+    for note in told.notes:
         table.add_row("note", f"[yellow]{_plain(note)}[/]")
     console.print(table)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,16 +12,16 @@ from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.output import console, errors, print_json
-from fedpriv.cli.run_output import follow, import_progress, print_summary
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.cli.run_output import print_summary
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
+from fedpriv.running.engines import engines
+from fedpriv.running.progress import follow
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.base_options import BaseOptions
     from fedpriv.experiments.options import Option
-    from fedpriv.run.prepared import BackendFactory
 
 
 def register(app: typer.Typer) -> None:
@@ -130,14 +128,18 @@ def run_command(
     Without a real corpus (--corpus, FEDPRIV_DATA, the cache, a shared data folder) it trains on
     the embedded synthetic StackOverflow and says so.
     """
+    from fedpriv.api.running import find_corpus
     from fedpriv.experiments.catalogue import load_experiment
-    from fedpriv.experiments.central import CentralExperiment
-    from fedpriv.experiments.experiment import tag_prediction
-    from fedpriv.experiments.task_factory import takes_corpus
-    from fedpriv.run.folder import read_document
-    from fedpriv.run.prepared import resume_run, start_run
+    from fedpriv.running.folder import read_document
+    from fedpriv.running.prepared import resume_run, start_run
 
-    engines = _engines(engine, workers, gpus_per_worker, ray_address)
+    hired = engines(
+        engine,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        ray_address=ray_address,
+        tell=lambda line: errors.print(line, highlight=False),
+    )
     keep_last = keep_last_from(keep_checkpoints)
     options: dict[str, Option] = {
         name: value
@@ -161,7 +163,7 @@ def run_command(
     } | _settings(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
-    with engines as backends:
+    with hired as backends:
         if resume is not None:
             document = read_document(resume)
             make_backend = backends(document["reference"], document["corpus"]["path"])
@@ -174,15 +176,9 @@ def run_command(
                 given = options["seed"]
                 raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
             chosen = chosen.with_options(options)
-            found = None
-            central = isinstance(chosen, CentralExperiment)
-            if corpus is not None and (central or not takes_corpus(chosen.task)):
-                raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
-            if chosen.task is tag_prediction or corpus is not None:
-                found = resolve_corpus(corpus, allow_synthetic=True, progress=import_progress())
-                if found.synthetic and not as_json:
-                    why = "" if corpus else "No real corpus was found: "
-                    errors.print(f"[yellow]{why}training on the SYNTHETIC corpus {found.name}.[/]")
+            found = find_corpus(
+                chosen, corpus, console=None if as_json else errors, importing=errors
+            )
             prepared = start_run(
                 chosen,
                 experiment,
@@ -195,7 +191,7 @@ def run_command(
             )
         covers = coverage_of(prepared.folder.document)
         try:
-            summary = follow(prepared, covers, quiet=as_json)
+            summary = follow(prepared, console=errors, shown=not as_json)
         except KeyboardInterrupt:
             errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
             raise
@@ -214,46 +210,6 @@ def _asked_for(experiment: BaseOptions) -> str:
         target = experiment.target_epsilon
         return "to be chosen" if target is None else f"target ε {target:g}"
     return f"noise multiplier {experiment.noise_multiplier:g}"
-
-
-@contextmanager
-def _engines(
-    name: str, workers: int | None, gpus_per_worker: float | None, ray_address: str | None
-) -> Iterator[Callable[[str, str | None], BackendFactory]]:
-    """Yield what makes a run's backend from (reference, corpus path); Ray is stopped at the end.
-
-    What cannot be had is said here, before a run folder is made.
-    """
-    from fedpriv.backends.ray.cluster import Cluster
-    from fedpriv.backends.resources import Request, usable_cores
-    from fedpriv.run.prepared import on_ray, on_threads, serial
-
-    asked = {"workers": workers, "gpus-per-worker": gpus_per_worker, "ray-address": ray_address}
-    given = {option: value for option, value in asked.items() if value is not None}
-    if name == "serial":
-        for option, value in given.items():
-            raise ValueError(f"--{option} {value} is for several workers; add --engine ray")
-        yield lambda reference, corpus_path: serial
-    elif name == "threads":
-        for option in ("gpus-per-worker", "ray-address"):
-            if option in given:
-                raise ValueError(
-                    f"--{option} {given[option]} is for worker processes; use --engine ray"
-                )
-        chosen = usable_cores() if workers is None else workers
-        if chosen < 1:
-            raise ValueError(f"--workers {chosen} must be at least 1")
-        yield lambda reference, corpus_path: on_threads(chosen)
-    elif name == "ray":
-        request = Request(
-            workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
-        )
-        with Cluster(request, tell=lambda line: errors.print(line, highlight=False)) as cluster:
-            yield partial(on_ray, cluster)
-    else:
-        raise ValueError(
-            f"engine {name!r} is not known; use 'serial', 'threads' or 'ray', or run the Flower app"
-        )
 
 
 def _settings(pairs: Iterable[str]) -> dict[str, Option]:

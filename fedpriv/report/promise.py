@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plan import Plan
 from fedpriv.report.series import RunRecord
 
 
@@ -23,7 +23,7 @@ def state_of(run: RunRecord) -> LedgerState:
     """
     path = run.directory / "ledger.jsonl"
     _, state, _ = read_ledger(path)
-    if Plan.from_json(run.plan) != state.plan or run.description.get("mode") != state.mode:
+    if read_plan(run.plan) != state.plan or run.description.get("mode") != state.mode:
         raise ValueError(
             f"{run.directory / 'experiment.json'} tells another plan or mode than the ledger; "
             "one of the two was edited or belongs to another run"
@@ -64,5 +64,5 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
 
 # A page asks for the same number several times; it takes a few tenths of a second.
 @lru_cache(maxsize=256)
-def _epsilon(plan: Plan, num_charges: int) -> Epsilon:
+def _epsilon(plan: AnyPlan, num_charges: int) -> Epsilon:
     return plan.epsilon(num_charges)

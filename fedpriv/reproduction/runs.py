@@ -17,8 +17,8 @@ from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import build_components, serial
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import build_components, serial
 
 Done = Mapping[str, dict[str, Any]]
 

@@ -31,8 +31,8 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder
-from fedpriv.run.loop import rounds
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Query
 

@@ -108,7 +108,7 @@ def test_sharing_cores_is_said():
 
 def test_ray_is_imported_by_nobody_who_does_not_use_it():
     code = (
-        "import sys, fedpriv, fedpriv.cli, fedpriv.run.prepared, fedpriv.backends.worker;"
+        "import sys, fedpriv, fedpriv.cli, fedpriv.running.prepared, fedpriv.backends.worker;"
         "from fedpriv.backends.ray.cluster import Cluster;"
         "from fedpriv.backends.resources import *;"
         "Cluster(Request()).close();"

@@ -13,7 +13,7 @@ from fedpriv.backends.resources import Share
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
-from fedpriv.run.prepared import on_ray, on_threads, resume_run, serial, start_run
+from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
 
 NAME = "adadps-tags"
 OPTIONS = {

@@ -21,8 +21,8 @@ from fedpriv.experiments.experiment import build
 from fedpriv.privacy.ledger.ledger import Ledger, read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import open_worker_context, resume_run, serial, start_run
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import open_worker_context, resume_run, serial, start_run
 from fedpriv.sums import PartialSum
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")

@@ -13,7 +13,7 @@ from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbound
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 
 ISSUED = {
     "adadps-tags",

@@ -10,7 +10,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -22,7 +22,7 @@ from fedpriv.optimizers import (
     yogi,
 )
 from fedpriv.privacy.plan import cohort_plan
-from fedpriv.run.folder import RunFolder
+from fedpriv.running.folder import RunFolder
 from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import Transform, chain, identity
 

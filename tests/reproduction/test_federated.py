@@ -19,8 +19,8 @@ from fedpriv.reproduction import (
     table_markdown,
 )
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import serial
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import serial
 
 ROUNDS = 4
 

@@ -14,7 +14,7 @@ from fedpriv.data.features import dataset as data_room
 from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 from fedpriv.tasks.data_digest import check_same_data, data_digests
 from fedpriv.tasks.datasets import linear_task, module_task
 from fedpriv.training.per_example.linear import LogisticGradients

@@ -11,7 +11,7 @@ from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.run.prepared import resume_run, start_run
+from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.local.module import ArrayExamples

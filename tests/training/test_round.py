@@ -6,7 +6,7 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 
 RATE = 2.0
 

@@ -21,8 +21,8 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import start_run
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import start_run
 from fedpriv.training import stopping
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer

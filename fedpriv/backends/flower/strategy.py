@@ -78,7 +78,7 @@ class UserLevelStrategy(Strategy):
 
     Args:
         roster: The frozen user ids.
-        settings: Deadlines and windows.
+        settings: Deadlines and windows; None takes the defaults.
 
     Attributes:
         counts: Over all rounds, how many answers were dropped or bounded again, by reason.
@@ -88,9 +88,10 @@ class UserLevelStrategy(Strategy):
         self,
         *,
         roster: Sequence[str],
-        settings: GridSettings,
+        settings: GridSettings | None = None,
     ) -> None:
-        self._roster, self._settings = roster, settings
+        self._roster = roster
+        self._settings = GridSettings() if settings is None else settings
         self._open: _OpenRound | None = None
         self.counts: Counter[str] = Counter()
 

@@ -62,6 +62,12 @@ class Statement:
     simulated: bool
     sections: tuple[Section, ...]
 
+    def __str__(self) -> str:
+        parts = [self.headline]
+        for part in self.sections:
+            parts.append("\n".join([part.title, *(f"  {text}" for text in part.paragraphs)]))
+        return "\n\n".join(parts)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {

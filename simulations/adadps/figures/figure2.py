@@ -23,7 +23,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import build_central
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
 

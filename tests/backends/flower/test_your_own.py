@@ -18,8 +18,8 @@ from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import serial
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import serial
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own.md"
 

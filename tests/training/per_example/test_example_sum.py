@@ -19,7 +19,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.mechanisms import Clip, Rounded, SideInformation
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
+from fedpriv.running.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer

@@ -25,9 +25,9 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder
-from fedpriv.run.loop import accounted_rounds, rounds
-from fedpriv.run.prepared import resume_run, start_run
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import accounted_rounds, rounds
+from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.tasks import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
@@ -364,7 +364,7 @@ class TestRedo:
             )
 
         monkeypatch.setattr(NOISE, "gaussian", spied)
-        monkeypatch.setattr("fedpriv.run.folder.RunFolder.keep", _dies_before(4))
+        monkeypatch.setattr("fedpriv.running.folder.RunFolder.keep", _dies_before(4))
         with pytest.raises(KeyboardInterrupt):
             start(tiny_corpus, tmp_path / "run", make_backend=backend).run()
         for _ in range(3):
@@ -568,7 +568,7 @@ from pathlib import Path
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.run.prepared import resume_run, start_run
+from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.privacy.sampling import PoissonSampler
 
 noise = importlib.import_module("fedpriv.noise.gaussian")

@@ -24,7 +24,7 @@ from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key
-from fedpriv.run.vault import Vault
+from fedpriv.running.vault import Vault
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
 from fedpriv.training.work import TRAIN, Work, find_work

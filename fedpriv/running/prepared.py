@@ -30,9 +30,9 @@ from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
-from fedpriv.run.folder import RunFolder, read_document
-from fedpriv.run.loop import RoundRecord, first_state, rounds
-from fedpriv.run.summary import summary_of
+from fedpriv.running.folder import RunFolder, read_document
+from fedpriv.running.loop import RoundRecord, first_state, rounds
+from fedpriv.running.summary import summary_of
 from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.tasks.trial import try_central_task, try_task
 from fedpriv.training.stopping import interruptible
@@ -247,8 +247,10 @@ def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyCom
     return build_central(experiment)
 
 
-def _built(experiment: AnyExperiment, reference: str, corpus: Corpus | None) -> AnyComponents:
-    with own_code(f"while the task of {reference} was made"):
+def _built(
+    experiment: AnyExperiment, reference: str | None, corpus: Corpus | None
+) -> AnyComponents:
+    with own_code(f"while the task of {reference or experiment.name} was made"):
         return build_components(experiment, corpus)
 
 
@@ -269,7 +271,7 @@ def _tried(components: AnyComponents, root: Key) -> Any:
 
 def start_run(
     experiment: AnyExperiment,
-    reference: str,
+    reference: str | None,
     corpus: Corpus | None,
     out: Path,
     *,
@@ -282,7 +284,8 @@ def start_run(
 
     Args:
         experiment: What to run.
-        reference: The name under which it is found again on resume.
+        reference: The name under which it is found again on resume; None if it has none, and
+            whoever resumes gives it again.
         corpus: Its corpus; None for tasks that bring their own users.
         out: The run folder.
         secure: Entropy from the operating system instead of the experiment's seed.
@@ -326,20 +329,45 @@ def start_run(
     )
 
 
+def _named(reference: str | None, path: Path) -> AnyExperiment:
+    if reference is None:
+        raise ValueError(
+            f"{path} was started from Python, with an experiment that has no name to find it by; "
+            "go on there with fedpriv.resume(path, experiment=...)"
+        )
+    return load_experiment(reference)
+
+
 def resume_run(
-    path: Path, *, make_backend: BackendFactory = serial, keep_last: int | None = 10
+    path: Path,
+    *,
+    experiment: AnyExperiment | None = None,
+    make_backend: BackendFactory = serial,
+    keep_last: int | None = 10,
 ) -> PreparedRun:
     """Return the prepared run that a run folder holds, ready to go on.
 
     A secure run goes on with fresh entropy: its old root was never written down, and every
     attempt has streams of its own anyway.
 
+    Args:
+        path: The run folder.
+        experiment: What was run, where it was started without a name to find it by; its options
+            are those of the run folder, whatever it says.
+        make_backend: Makes the backend.
+        keep_last: Newest checkpoints to keep; None keeps all.
+
     Raises:
         ValueError: If there is no run, its files do not verify, its corpus or training set
-            changed, or the backend cannot carry its task.
+            changed, its experiment has no name and is not given, or the backend cannot carry its
+            task.
     """
     document = read_document(path)
-    experiment = load_experiment(document["reference"]).with_options(document["experiment"])
+    if experiment is None:
+        experiment = _named(document["reference"], path)
+    elif experiment.name != document["name"]:
+        raise ValueError(f"{path} is a run of {document['name']}, not of {experiment.name}")
+    experiment = experiment.with_options(document["experiment"])
     corpus_path = document["corpus"]["path"]
     components = _built(experiment, document["reference"], _open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)

@@ -12,8 +12,8 @@ from fedpriv.experiments.central import CentralComponents
 from fedpriv.experiments.experiment import Components
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
-from fedpriv.run.folder import RunFolder
-from fedpriv.run.loop import RoundRecord
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import RoundRecord
 from fedpriv.training.failures import mostly_failed
 
 

@@ -18,9 +18,9 @@ from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.run.door import RunDoor
-from fedpriv.run.folder import RunFolder
-from fedpriv.run.vault import Vault
+from fedpriv.running.door import RunDoor
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.vault import Vault
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics

@@ -23,7 +23,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.run.prepared import resume_run, start_run
+from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -23,8 +23,8 @@ from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.run.loop import rounds
-from fedpriv.run.prepared import on_ray, on_threads, resume_run, serial, start_run
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_loss
@@ -211,7 +211,7 @@ def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
 
 @pytest.mark.parametrize("place", ["release", "record"])
 def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
-    from fedpriv.run.folder import RunFolder
+    from fedpriv.running.folder import RunFolder
 
     def dead(self, *given):
         raise KeyboardInterrupt

@@ -12,7 +12,7 @@ vocabulary.json        what the model's rows and columns mean, for `fedpriv pred
 checkpoints/           released params, one file a round, pruned
 state.safetensors      what else the next round needs, replaced atomically every round
 secret/                where it is needed: keys of noise with memory and of a release that is
-                       replayed, who took part so far (`fedpriv.run.vault`); readable by its
+                       replayed, who took part so far (`fedpriv.running.vault`); readable by its
                        owner alone, never to be published
 summary.json           the figures of a finished run
 =====================  ======================================================================
@@ -74,7 +74,7 @@ class RunFolder:
         path: Path,
         *,
         experiment: Experiment | CentralExperiment,
-        reference: str,
+        reference: str | None,
         components: Components | CentralComponents,
         corpus_path: str | None,
         engine: str,
@@ -86,7 +86,7 @@ class RunFolder:
         Args:
             path: The folder; made if missing.
             experiment: What is run.
-            reference: The name under which the experiment is found again.
+            reference: The name under which the experiment is found again, if it has one.
             components: Made from it.
             corpus_path: Where the corpus was found, for `--resume`.
             engine: The backend's name.

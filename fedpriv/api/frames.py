@@ -1,0 +1,67 @@
+"""A run's curves and tables as pandas data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.privacy.statement.statement import Statement
+from fedpriv.report.compare import as_rows, gaps, mismatches, read_groups
+from fedpriv.report.series import Row, RunRecord
+
+# pandas takes half a second to import, and who runs without looking at frames never needs it.
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RELEASED = ("attempt", "epsilon", "delta", "accuracy_public", "update_norm")
+_DIAGNOSED = ("attempt", "cohort_size", "num_failed", "accuracy", "loss", "seconds")
+
+
+def released(run: RunRecord, statement: Statement) -> pd.DataFrame:
+    """Return the released values, one row a round."""
+    frame = _by_round(run.released, _RELEASED)
+    frame.attrs = {"privacy": statement.headline, "covered_by_epsilon": True}
+    return frame
+
+
+def diagnosed(run: RunRecord) -> pd.DataFrame:
+    """Return the diagnostics, one row a round."""
+    frame = _by_round(run.diagnosed, _DIAGNOSED)
+    frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
+    return frame
+
+
+def compared(directories: Sequence[Path]) -> pd.DataFrame:
+    """Return the comparison of `fedpriv compare --json`, one row a group of runs.
+
+    `.attrs["notes"]` says what ε does not cover, and in what the runs are not like with like.
+    """
+    import pandas as pd
+
+    groups = read_groups(directories)
+    rows = [
+        {name: value for name, value in row.items() if name not in ("name", "runs")}
+        for row in as_rows(groups)
+    ]
+    frame = pd.DataFrame(rows, index=pd.Index([g.name for g in groups], name="experiment"))
+    unlike = mismatches(groups)
+    notes = list(gaps(groups))
+    if unlike:
+        notes.append(f"not like with like: these runs differ in {', '.join(unlike)}")
+    frame.attrs = {"notes": notes}
+    return frame
+
+
+def _by_round(rows: Sequence[Row], usual: Sequence[str]) -> pd.DataFrame:
+    """Return rows under their names; a run without any has the usual columns, empty."""
+    import pandas as pd
+
+    left_out = ("round_num", "covered_by_epsilon")
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in left_out))
+    index = pd.Index([int(row["round_num"]) for row in rows], name="round_num", dtype="int64")
+    columns = {name: [row.get(name) for row in rows] for name in names or usual}
+    frame = pd.DataFrame(columns, index=index)
+    # A figure that was not measured in any round is a column of numbers all the same.
+    unmeasured = [name for name in names if all(row.get(name) is None for row in rows)]
+    return frame.astype(dict.fromkeys(unmeasured, float))

@@ -1,0 +1,258 @@
+"""Describe, run and resume experiments from Python; the same runs as those of `fedpriv run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedpriv.api.result import Run, TemporaryFolder, read
+from fedpriv.checkpoints.store import keep_last_from
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.locate import resolve_corpus
+from fedpriv.experiments.catalogue import AnyExperiment, find_experiments, load_experiment
+from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import tag_prediction
+from fedpriv.experiments.options import Option, kebab
+from fedpriv.experiments.task_factory import takes_corpus
+from fedpriv.running.engines import engines
+from fedpriv.running.folder import read_document
+from fedpriv.running.prepared import PreparedRun, resume_run, start_run
+from fedpriv.running.progress import Shown, follow, is_watched
+
+
+def experiment(name: str, **options: Option) -> AnyExperiment:
+    """Return an experiment by name, with some options changed.
+
+    Args:
+        name: A name of `fedpriv list`, or "module:function" of your own.
+        **options: Any option of the experiment, such as `rounds=10` or `l2_clip_norm=0.5`.
+
+    Raises:
+        ValueError: If there is no such experiment or option (with the nearest known one), or a
+            value does not fit.
+    """
+    return load_experiment(name).with_options(_kebab(options))
+
+
+def run(
+    experiment: str | AnyExperiment,
+    out: str | Path | None = None,
+    *,
+    corpus: str | Path | None = None,
+    backend: str = "serial",
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    ray_address: str | None = None,
+    secure: bool = False,
+    progress: Shown = "auto",
+    keep_checkpoints: int | None = 10,
+    **options: Option,
+) -> Run:
+    """Train an experiment, federated or centralised, to the end of its plan.
+
+    Args:
+        experiment: A name, as for `experiment`, or an experiment.
+        out: The run folder, which must not hold a run yet. Without it the run has the same ledger
+            and files in a temporary folder, removed with the last `Run` that stands for it or
+            with the process; `Run.save` keeps them.
+        corpus: A prepared corpus, a dump to import, or a known name. Without one, experiments
+            that need one look where `fedpriv run` looks, and else train on the synthetic
+            StackOverflow and say so.
+        backend: "serial" (in this process), "threads" or "ray".
+        workers: Of threads or Ray; None for one a core.
+        gpus_per_worker: Part of a GPU for each worker of Ray's.
+        ray_address: Of a running Ray cluster to join.
+        secure: Entropy from the operating system instead of the experiment's seed; needs `out`.
+        progress: "auto" shows it in a terminal and in a notebook, True elsewhere too, as lines;
+            False prints nothing.
+        keep_checkpoints: Newest checkpoints to keep besides every tenth; None keeps all.
+        **options: Options of the experiment to change, such as `rounds=10`.
+
+    Guarantees:
+        * Every answer is charged, and the charge synced, before anything private is drawn for it.
+        * A run that was interrupted goes on with `resume(out)`; what it had charged stays spent.
+
+    Raises:
+        ValueError: If something does not fit together. Nothing is written then.
+    """
+    chosen, reference = _chosen(experiment, options)
+    if secure and out is None:
+        raise ValueError(
+            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
+            "and must not be thrown away"
+        )
+    if secure and "seed" in options:
+        raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
+    console = Console(stderr=True)
+    temporary = None
+    if out is None:
+        temporary = TemporaryFolder()
+        out = temporary.path
+    path = Path(out)
+    with engines(
+        backend,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        ray_address=ray_address,
+        tell=_teller(console, progress),
+        spelled=_as_argument,
+    ) as factories:
+        heard = console if is_watched(console, progress) else None
+        asked = None if corpus is None else str(corpus)
+        found = find_corpus(chosen, asked, console=heard, importing=heard)
+        prepared = start_run(
+            chosen,
+            reference,
+            found,
+            path,
+            secure=secure,
+            engine=backend,
+            make_backend=factories(reference, found and str(found.directory.resolve())),
+            keep_last=_kept(keep_checkpoints),
+        )
+        _follow(prepared, console, progress, kept=temporary is None)
+    return read(path, temporary)
+
+
+def resume(
+    path: str | Path,
+    *,
+    experiment: AnyExperiment | None = None,
+    backend: str = "serial",
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    ray_address: str | None = None,
+    progress: Shown = "auto",
+    keep_checkpoints: int | None = 10,
+) -> Run:
+    """Go on with the run of a folder, to the end of its plan; everything else is as it was.
+
+    Args:
+        path: The run folder.
+        experiment: What was run, where it was given to `run` as a value that no name leads to.
+        backend: As for `run`; it may be another one than before.
+        workers: As for `run`.
+        gpus_per_worker: As for `run`.
+        ray_address: As for `run`.
+        progress: As for `run`.
+        keep_checkpoints: As for `run`.
+
+    Guarantees:
+        * An attempt that was lost stays spent; the next one has a new cohort and new noise.
+
+    Raises:
+        ValueError: If there is no run, its files do not verify, its data changed, or the backend
+            cannot carry its task.
+    """
+    folder, console = Path(path), Console(stderr=True)
+    document = read_document(folder)
+    with engines(
+        backend,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        ray_address=ray_address,
+        tell=_teller(console, progress),
+        spelled=_as_argument,
+    ) as factories:
+        prepared = resume_run(
+            folder,
+            experiment=experiment,
+            make_backend=factories(document["reference"], document["corpus"]["path"]),
+            keep_last=_kept(keep_checkpoints),
+        )
+        _follow(prepared, console, progress, kept=True)
+    return read(folder, None)
+
+
+def find_corpus(
+    experiment: AnyExperiment,
+    asked: str | None,
+    *,
+    console: Console | None,
+    importing: Console | None,
+) -> Corpus | None:
+    """Return the corpus that an experiment trains on, or None if it brings its own data.
+
+    Args:
+        experiment: What is to be run.
+        asked: The corpus that was asked for; None looks where corpora are.
+        console: Where it is said that the corpus is synthetic, if anywhere.
+        importing: Where the progress of an import is said, if anywhere.
+
+    Raises:
+        ValueError: If it is not found, or asked for although the experiment brings its own data.
+    """
+    central = isinstance(experiment, CentralExperiment)
+    if asked is not None and (central or not takes_corpus(experiment.task)):
+        raise ValueError(f"{experiment.name} brings its own data; leave corpus {asked} out")
+    if asked is None and experiment.task is not tag_prediction:
+        return None
+    last = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // total if total else 0
+        if importing is not None and tenth != last:
+            last = tenth
+            importing.print(f"preparing the corpus: {10 * tenth} %", highlight=False)
+
+    found = resolve_corpus(asked, allow_synthetic=True, progress=tell)
+    if found.synthetic and console is not None:
+        why = "" if asked else "No real corpus was found: "
+        name = escape(str(found.name))
+        console.print(f"[yellow]{why}training on the SYNTHETIC corpus {name}.[/]")
+    return found
+
+
+def _chosen(
+    experiment: str | AnyExperiment, options: Mapping[str, Option]
+) -> tuple[AnyExperiment, str | None]:
+    """Return the experiment, and the name under which it is found again, if it has one."""
+    if isinstance(experiment, str):
+        return load_experiment(experiment).with_options(_kebab(options)), experiment
+    if not isinstance(experiment, AnyExperiment):
+        raise ValueError(
+            f"{experiment!r} is no experiment; give a name of `fedpriv list` or an Experiment"
+        )
+    chosen = experiment.with_options(_kebab(options))
+    make = find_experiments().get(chosen.name)
+    known = make is not None and make().with_options(chosen.options()) == chosen
+    return chosen, chosen.name if known else None
+
+
+def _kebab(options: Mapping[str, Option]) -> dict[str, Option]:
+    return {kebab(name): value for name, value in options.items()}
+
+
+def _as_argument(name: str, value: object) -> str:
+    return f"{'backend' if name == 'engine' else name}={value!r}"
+
+
+def _teller(console: Console, shown: Shown) -> Any:
+    if not is_watched(console, shown):
+        return lambda line: None
+    return lambda line: console.print(line, highlight=False)
+
+
+def _kept(keep: int | None) -> int | None:
+    return keep_last_from("all" if keep is None else str(keep))
+
+
+def _follow(prepared: PreparedRun, console: Console, shown: Shown, *, kept: bool) -> None:
+    with _says_how_to_go_on(prepared.folder.path if kept else None):
+        follow(prepared, console=console, shown=shown)
+
+
+@contextmanager
+def _says_how_to_go_on(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if path is not None:
+            error.add_note(f"interrupted; continue with fedpriv.resume({str(path)!r})")
+        raise

@@ -1,0 +1,74 @@
+"""How a run is shown: as text in a console, as HTML in a notebook."""
+
+from __future__ import annotations
+
+import textwrap
+
+from fedpriv.privacy.statement.statement import Statement
+from fedpriv.report.headline import badges, key_figures
+from fedpriv.report.privacy_text import as_html as sections_html
+from fedpriv.report.series import RunRecord
+from fedpriv.report.unit_labels import labels_of
+from fedpriv.report.wording import plain, safe
+
+_NOT_COVERED = "What ε does not cover"
+_WIDTH = 100
+
+
+def as_text(run: RunRecord, statement: Statement) -> str:
+    """Return the figures and the promise of a run as lines of text."""
+    nouns = labels_of(run.unit)
+    turns = f"{run.rounds_done:,} of {run.rounds_planned:,} {nouns.turn}s"
+    labels = ", ".join(label for label, warns in badges(run, statement) if warns)
+    lines = [f"Run of {plain(run.name)}: {turns}" + (f" [{labels}]" if labels else "")]
+    lines += [_line("data", _data(run))]
+    for name, value, remarks in key_figures(run):
+        if name != "ε":
+            lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
+    lines.append(_line("privacy", statement.headline))
+    for number, paragraph in enumerate(_not_covered(statement)):
+        lines.append(_line("" if number else "not covered", paragraph))
+    return "\n".join(lines)
+
+
+def as_html(run: RunRecord, statement: Statement) -> str:
+    """Return the same as HTML without scripts, with the whole statement folded below."""
+    nouns = labels_of(run.unit)
+    labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
+    turns = f"{run.rounds_done:,} of {run.rounds_planned:,} {nouns.turn}s"
+    figures = "".join(
+        f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"
+        f"{safe(value)}</td><td style='text-align:left'>{safe('; '.join(remarks))}</td></tr>"
+        for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
+    )
+    return (
+        f"<div><p>Run of <b>{safe(run.name)}</b>: {safe(turns)}{labels}</p>"
+        f"<table><tbody>{figures}</tbody></table>"
+        f"<p>{safe(statement.headline)}</p>"
+        f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
+        "</details></div>"
+    )
+
+
+def _data(run: RunRecord) -> str:
+    made = "SYNTHETIC " if run.synthetic else ""
+    kind = "corpus" if run.unit == "user" else "data"
+    users, noun = run.corpus.get("num_users"), labels_of(run.unit).total
+    counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
+    return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"
+
+
+def _not_covered(statement: Statement) -> tuple[str, ...]:
+    found = [part.paragraphs for part in statement.sections if part.title == _NOT_COVERED]
+    return found[0] if found else ()
+
+
+def _line(label: str, text: str) -> str:
+    return textwrap.fill(
+        " ".join(plain(text).split()),
+        width=_WIDTH,
+        initial_indent=f"  {label + ' ':<12}",
+        subsequent_indent=" " * 14,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )

@@ -1,0 +1,156 @@
+"""Federated averaging for users of your own, wherever a backend reaches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedpriv import optimizers
+from fedpriv.backends.backend import Backend
+from fedpriv.mechanisms.preconditioner import NoPreconditioner
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.rng import Key
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import first_state, rounds
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.transform import Transform, identity
+from fedpriv.tree import Params
+
+_BESIDE = Coverage(not_covered=("whatever else your own code took from these users",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Trained:
+    """What came out of training users of your own.
+
+    Attributes:
+        params: Released, float32, by name.
+        epsilon: Spent, lost attempts included, with δ, relation, unit and accountant.
+        simulated: Whether the noise came from a seed.
+        rounds: Released rounds.
+        path: The folder; None if nothing was kept.
+    """
+
+    params: Params = field(repr=False)
+    epsilon: Epsilon
+    simulated: bool
+    rounds: int
+    path: Path | None
+
+    def __repr__(self) -> str:
+        said = _BESIDE.beside(("simulated " if self.simulated else "") + str(self.epsilon))
+        return f"{self.rounds} rounds, {said}"
+
+
+def averaging(
+    plan: Plan,
+    *,
+    roster: Sequence[str],
+    params: Params,
+    out: str | Path | None = None,
+    secure: bool = False,
+    seed: int = 0,
+    optimizer: Transform | None = None,
+    on_round: Callable[[int, Params], None] = lambda round_num, params: None,
+) -> Callable[[Backend], Trained]:
+    """Return a loop for `strategy.start(grid, loop)`: it trains to the end of a plan.
+
+    Args:
+        plan: The promise, such as `fedpriv.plan(...)`.
+        roster: The frozen ids of the users, one for each person. They decide who may be drawn.
+        params: What the first round starts from, float32; made without looking at any user.
+        out: The run folder. One that holds a run of this plan is continued after a crash.
+            Without it the same ledger is kept in memory and gone with the process.
+        secure: Entropy from the operating system instead of a seed; needs `out`.
+        seed: Of the simulation.
+        optimizer: What the server makes of a released mean; None adds it to the params.
+        on_round: Called with each round's number and released params, to measure them on public
+            data or to show progress.
+
+    Guarantees:
+        * A round is charged, and the charge synced where there is a folder, before its cohort and
+          its noise are drawn. A lost attempt stays spent.
+        * Nothing but noised means leaves the loop.
+
+    Raises:
+        ValueError: If the roster is not of the plan's size, or a secure run is not kept.
+    """
+    if secure and out is None:
+        raise ValueError(
+            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
+            "and must not be thrown away"
+        )
+    plan.check_roster(roster)
+    components = _Components(
+        plan=plan,
+        algorithm=FederatedAveraging(
+            optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
+            aggregate=identity(),
+            preconditioner=NoPreconditioner(),
+        ),
+        task=_Task(roster=tuple(roster), params=params),
+        trainer=_Elsewhere(),
+    )
+
+    def loop(backend: Backend) -> Trained:
+        root = Key.secure() if secure else Key.simulation(seed)
+        state = first_state(components, root)
+        path = None if out is None else Path(out)
+        folder = None if path is None else RunFolder.of_plan(path, plan, mode=root.mode)
+        with nullcontext() if folder is None else closing(folder):
+            if folder is not None:
+                state = folder.resume(state)
+            played = rounds(
+                components,
+                backend,
+                root,
+                folder=folder,
+                state=state,
+                eval_every=plan.num_rounds + 1,
+            )
+            for _, state in played:
+                on_round(state.round_num, state.params)
+            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
+            return Trained(
+                params=components.algorithm.result(state),
+                epsilon=spent,
+                simulated=not secure,
+                rounds=state.round_num,
+                path=path,
+            )
+
+    return loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    roster: tuple[str, ...]
+    params: Params = field(repr=False)
+
+    def init_params(self, key: Key) -> Params:
+        return {name: array.copy() for name, array in self.params.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Components:
+    """A `fedpriv.running.loop.Runnable`."""
+
+    plan: Plan
+    algorithm: FederatedAveraging
+    task: _Task
+    trainer: Any
+
+
+class _Elsewhere:
+    """The shapes of a sum that the backend's own workers make."""
+
+    def template(self, params: Params) -> Params:
+        return params
+
+    def partial_sum(self, **asked: Any) -> NoReturn:
+        raise AssertionError("users are trained by the backend")

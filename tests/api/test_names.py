@@ -1,0 +1,83 @@
+"""The names of `import fedpriv as fp`: loaded when used, known to type checkers, no modules."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedpriv as fp
+from fedpriv.experiments.catalogue import find_experiments
+
+HEAVY = {"torch", "numpy", "scipy", "ray", "flwr", "pandas", "rich", "dp_accounting", "matplotlib"}
+
+
+def in_a_new_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_loads_nothing_but_itself():
+    loaded = in_a_new_process(
+        "import sys; before = set(sys.modules); import fedpriv as fp; dir(fp); fp.__all__;"
+        "print(*set(sys.modules) - before)"
+    ).split()
+    assert "fedpriv" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & HEAVY
+    assert [name for name in loaded if name.startswith("fedpriv.")] == []
+
+
+def test_accounting_loads_neither_torch_nor_ray():
+    loaded = in_a_new_process(
+        "import sys, fedpriv as fp; fp.account, fp.calibrate, fp.Account; print(*sys.modules)"
+    ).split()
+    assert "fedpriv.privacy.accounting" in loaded
+    assert not {"torch", "ray", "flwr", "pandas"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", fp.__all__)
+def test_every_name_is_there_and_documented(name):
+    value = getattr(fp, name)
+    assert (value.__doc__ or "").strip() and name in dir(fp)
+    assert getattr(fp, name) is value
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'runn'"):
+        fp.runn  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_are_there():
+    tree = ast.parse(Path(fp.__file__).read_text("utf-8"))
+    (block,) = (n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n))
+    seen = {
+        (alias.asname, f"{line.module}.{alias.name}")
+        for line in block.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+    assert seen == {(name, f"{room}.{name}") for name, room in fp._ROOM.items()} | set(
+        fp._MODULES.items()
+    )
+    assert {name for name, _ in seen} == set(fp.__all__)
+
+
+def test_no_name_is_that_of_a_module():
+    # Importing `fedpriv.x` would put the module in the place of the name.
+    modules = {found.name for found in pkgutil.iter_modules(fp.__path__)}
+    assert not modules & set(fp.__all__)
+    importlib.import_module("fedpriv.running.loop")
+    assert inspect.isfunction(fp.run)
+
+
+def test_no_argument_of_run_hides_an_option():
+    arguments = set(inspect.signature(fp.run).parameters) - {"options"}
+    for make in find_experiments().values():
+        assert not arguments & {name.replace("-", "_") for name in make().options()}

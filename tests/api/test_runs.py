@@ -1,0 +1,223 @@
+"""Runs from Python: described, run, resumed, loaded, read as frames, shown."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+import fedpriv as fp
+from fedpriv.backends import SerialBackend
+from fedpriv.privacy.ledger.verify import verify_run
+
+TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
+
+
+class TestDescribe:
+    def test_options_are_spelled_as_in_python(self):
+        experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
+        assert (experiment.rounds, experiment.l2_clip_norm) == (7, 0.25)
+
+    def test_an_unknown_option_names_the_nearest(self):
+        with pytest.raises(ValueError, match="did you mean 'l2-clip-norm'"):
+            fp.experiment("dp-fedavg-tags", l2_clip_nrom=1.0)
+
+    def test_an_unknown_name_names_the_nearest(self):
+        with pytest.raises(ValueError, match="did you mean 'dp-fedavg-tags'"):
+            fp.experiment("dp-fedavg-tag")
+
+
+class TestRun:
+    def test_its_figures_are_those_of_the_folder(self, kept):
+        told = json.loads((kept.path / "summary.json").read_text("utf-8"))
+        assert dict(kept.summary) == told and told["rounds"] == 3
+        assert kept.epsilon.value == told["epsilon"] and kept.epsilon.delta == 0.01
+        assert kept.options["l2-clip-norm"] == 1.0 and kept.name == "dense"
+        assert {name: a.shape for name, a in kept.params.items()} == {
+            "weight": (2, 3),
+            "bias": (2,),
+        }
+        assert verify_run(kept.path).ok
+
+    def test_options_seed_and_a_value_give_the_same_run(self, dense, kept):
+        other = fp.run(dense.experiment(), progress=False, seed=0)
+        for name, array in kept.params.items():
+            np.testing.assert_array_equal(array, other.params[name])
+        different = fp.run(dense.experiment(), progress=False, seed=1)
+        assert any((a != different.params[n]).any() for n, a in kept.params.items())
+
+    def test_a_corpus_is_found_for_those_that_need_one(self, tiny_corpus, tmp_path):
+        run = fp.run(
+            "dp-fedavg-tags",
+            tmp_path / "run",
+            corpus=tiny_corpus.directory,
+            rounds=2,
+            cohort=6,
+            delta=0.001,
+            noise_multiplier=1,
+            progress=False,
+        )
+        assert run.summary["corpus"] == "tiny-synthetic" and run.summary["rounds"] == 2
+        assert "SYNTHETIC corpus tiny-synthetic" in repr(run)
+        assert fp.load(tmp_path / "run").summary == run.summary
+
+    def test_without_a_folder_it_goes_with_its_value(self, dense):
+        run = fp.run(dense.experiment(), rounds=1, progress=False)
+        folder, other = run.record.directory, copy.copy(run)
+        assert run.path is None and run.summary["run_dir"] is None
+        assert (folder / "ledger.jsonl").is_file()
+        del run
+        assert other.params and folder.is_dir()
+        del other
+        assert not folder.exists()
+
+    def test_it_can_be_saved(self, dense, tmp_path):
+        run = fp.run(dense.experiment(), rounds=1, progress=False)
+        with pytest.raises(ValueError, match=r"is not kept.*save\(path\)"):
+            run.report()
+        saved = run.save(tmp_path / "kept")
+        assert saved.path == tmp_path / "kept" and saved.epsilon == run.epsilon
+        assert verify_run(saved.path).ok
+        assert saved.report().read_text("utf-8").startswith("<!doctype html>")
+        with pytest.raises(ValueError, match="is there already"):
+            run.save(tmp_path / "kept")
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"secure": True}, "secure=True needs out"),
+            ({"secure": True, "out": "x", "seed": 1}, "takes no seed"),
+            ({"backend": "spark"}, "engine 'spark' is not known"),
+            ({"workers": 2}, "workers=2 is for several workers; add backend='ray'"),
+            ({"corpus": "here"}, "brings its own data"),
+            ({"progress": "no"}, "progress 'no' is not known"),
+            ({"keep_checkpoints": 0}, "cannot keep '0' checkpoints"),
+            ({"rounds": -1}, "num_rounds"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_before_a_folder_is_made(
+        self, dense, tmp_path, monkeypatch, arguments, said
+    ):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ValueError, match=re.escape(said)):
+            fp.run(dense.experiment(), **arguments)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_is_no_experiment_is_refused(self):
+        with pytest.raises(ValueError, match="is no experiment"):
+            fp.run(7)
+
+    def test_a_secure_run_has_no_diagnostics(self, dense, tmp_path):
+        run = fp.run(dense.experiment(), tmp_path / "run", secure=True, rounds=1, progress=False)
+        assert len(run.diagnostics()) == 0 and "accuracy" in run.diagnostics().columns
+        assert "simulated" not in repr(run) and len(run.rounds()) == 1
+
+
+class TestResume:
+    @pytest.fixture
+    def interrupted(self, dense, tmp_path, monkeypatch):
+        """The folder of a run of three rounds that Ctrl-C ended in the second."""
+        real, calls = SerialBackend.partial_sum, []
+
+        def second_fails(self, **arguments):
+            calls.append(arguments["round_num"])
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return real(self, **arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SerialBackend, "partial_sum", second_fails)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                fp.run(dense.experiment(), tmp_path / "run", progress=False)
+        (note,) = caught.value.__notes__
+        assert note == f"interrupted; continue with fedpriv.resume({str(tmp_path / 'run')!r})"
+        return tmp_path / "run"
+
+    def test_it_goes_on_and_the_lost_attempt_stays_spent(self, dense, interrupted):
+        under_way = fp.load(interrupted)
+        assert under_way.summary == {} and list(under_way.rounds().index) == [1]
+        assert "1 of 3 rounds" in repr(under_way)
+        run = fp.resume(interrupted, experiment=dense.experiment(), progress=False)
+        assert (run.summary["rounds"], run.summary["charges"]) == (2, 3)
+        assert list(run.rounds()["attempt"]) == [1, 2]
+        assert run.epsilon.value > under_way.epsilon.value
+
+    def test_an_experiment_without_a_name_must_be_given_again(self, interrupted):
+        with pytest.raises(ValueError, match=r"fedpriv.resume\(path, experiment=...\)"):
+            fp.resume(interrupted, progress=False)
+
+    def test_another_experiment_is_refused(self, interrupted):
+        other = fp.experiment("dp-fedavg-tags")
+        with pytest.raises(ValueError, match="is a run of dense, not of dp-fedavg-tags"):
+            fp.resume(interrupted, experiment=other, progress=False)
+
+    def test_workers_need_a_name(self, dense):
+        with pytest.raises(ValueError, match="give 'module:function'"):
+            fp.run(dense.experiment(), backend="ray", workers=1, progress=False)
+
+
+class TestFrames:
+    def test_what_is_released_and_what_is_not_are_two_frames(self, kept):
+        released, diagnosed = kept.rounds(), kept.diagnostics()
+        assert list(released.index) == [1, 2, 3] and released.index.name == "round_num"
+        assert released["epsilon"].is_monotonic_increasing
+        assert released["epsilon"].iloc[-1] == kept.epsilon.value
+        assert set(released["delta"]) == {0.01} and released["accuracy_public"].dtype == float
+        assert "seconds" in diagnosed and "seconds" not in released
+        assert released.attrs["privacy"] == kept.statement.headline
+        assert not diagnosed.attrs["covered_by_epsilon"]
+
+    def test_runs_side_by_side(self, dense, kept):
+        other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
+        table = fp.compare(kept.path, other)
+        assert list(table.index) == ["dense", "dense"]
+        assert table["epsilon"].iloc[0] > table["epsilon"].iloc[1]
+        assert {"delta", "relation", "unit", "accountant", "simulated", "synthetic"} <= set(table)
+        assert len(kept.table()) == 1
+        with pytest.raises(ValueError, match="nothing to compare"):
+            fp.compare()
+
+
+class TestShown:
+    def test_it_says_its_figures_and_its_promise(self, kept):
+        text, page = repr(kept), kept._repr_html_()
+        for said in ("SYNTHETIC", "simulated ε = ", *TERMS, "3 of 3 rounds", "Tuning"):
+            assert said in text and said in page
+        assert "<script" not in page and page.count("<div") == page.count("</div>")
+
+    def test_epsilon_is_rounded_up(self, kept):
+        shown = float(re.search(r"ε = ([\d.]+)", repr(kept))[1])
+        assert kept.epsilon.value <= shown < kept.epsilon.value + 1e-4
+
+    def test_what_epsilon_does_not_cover_stands_beside_it(self, kept, tmp_path):
+        run = kept.save(tmp_path / "copy")
+        document = json.loads((run.path / "experiment.json").read_text("utf-8"))
+        document["side_information"] = {"source": "private", "description": "word counts"}
+        (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
+        told = fp.load(run.path)
+        said = "does NOT cover: side information taken from rostered users"
+        for shown in (repr(told), told._repr_html_(), str(told.statement)):
+            assert said in " ".join(shown.split())
+
+    def test_without_noise_it_says_that_nothing_is_promised(self, dense):
+        run = fp.run(dense.experiment(), noise="none", rounds=1, progress=False)
+        assert math.isinf(run.epsilon.value) and "ε = ∞" in repr(run)
+        assert "no privacy" in repr(run) and "Not private" in run._repr_html_()
+
+    def test_names_from_a_folder_cannot_become_markup(self, kept, tmp_path):
+        run = kept.save(tmp_path / "copy")
+        document = json.loads((run.path / "experiment.json").read_text("utf-8"))
+        document["name"] = "<script>alert(1)</script>"
+        (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
+        assert "<script" not in fp.load(run.path)._repr_html_()
+
+    def test_it_is_a_value(self, kept):
+        with pytest.raises(FrozenInstanceError):
+            kept.epsilon = None
+        assert str(kept.statement).startswith(kept.statement.headline)
+        assert "What ε does not cover" in str(kept.statement)

@@ -1,0 +1,244 @@
+"""The page about Flower apps of one's own: its three files, as they stand there, over a grid."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+
+import fedpriv as fp
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.flower.own import _OwnTrainer, _OwnUsers, bounded
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.training.work import as_works
+
+PAGE = Path(__file__).parents[3] / "docs" / "flower-apps.md"
+FILES = ("shared", "client_app", "server_app")
+NUM_NODES = 7
+
+
+def context(node_config=None, run_config=None):
+    return Context(1, 1, node_config or {}, RecordDict(), run_config or {})
+
+
+class Node:
+    """A ClientApp where a `Host` is expected: what arrives is answered by the app itself."""
+
+    def __init__(self, app, partition, num_partitions):
+        self.app = app
+        self.context = context({"partition-id": partition, "num-partitions": num_partitions})
+
+    def query(self, message):
+        return self.app(message, self.context)
+
+    train = query
+
+
+@pytest.fixture
+def pages(tmp_path, monkeypatch):
+    """The page's modules, importable from a folder that is the working directory."""
+    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    for name, code in zip(FILES, codes, strict=True):
+        (tmp_path / f"{name}.py").write_text(code, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in FILES})
+    for name in FILES:
+        sys.modules.pop(name, None)
+
+
+def deploy(pages, stub, out, **grid):
+    nodes = {n + 1: Node(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
+    torch.manual_seed(0)
+    pages.server_app.app(stub.StubGrid(nodes, **grid), context(run_config={"out": str(out)}))
+
+
+def test_both_apps_are_short(pages):
+    client, server = (Path(getattr(pages, name).__file__).read_text("utf-8") for name in FILES[1:])
+    ours = [line for line in client.splitlines() if "fp." in line or "app" in line]
+    assert len(ours) <= 10
+    main = server[server.index("def main") :]
+    assert len([line for line in main.splitlines() if line.strip()]) <= 10
+
+
+def test_they_train_and_keep_their_books(pages, stub, tmp_path, capsys):
+    deploy(pages, stub, tmp_path / "run")
+    said = capsys.readouterr().out
+    for words in ("3 rounds, simulated ε = ", "δ = ", "add-remove, per user, by PLD", "NOT cover"):
+        assert words in said
+    found = verify_run(tmp_path / "run")
+    assert found.ok and (found.num_charges, found.num_releases) == (3, 3)
+    assert found.epsilon is not None and found.epsilon.value <= 8.0
+
+
+def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys):
+    deploy(pages, stub, tmp_path / "run")
+    shared, train = pages.shared, pages.client_app.train
+    users = {user_id: shared.examples_of(user_id) for user_id in shared.ROSTER}
+    backend = SerialBackend(trainer=_OwnTrainer(function=train), data=_OwnUsers(users=users))
+    plan = fp.plan(
+        users=len(shared.ROSTER), cohort=20, rounds=3, l2_clip_norm=0.5, target_epsilon=8.0
+    )
+    torch.manual_seed(0)
+    start, seen = fp.module_params(shared.model()), []
+    alone = fp.averaging(
+        plan, roster=shared.ROSTER, params=start, on_round=lambda n, params: seen.append(n)
+    )(backend)
+    assert seen == [1, 2, 3] and alone.path is None and alone.rounds == 3
+    with fp.Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger:
+        assert alone.epsilon == ledger.epsilon()
+    own = fp.load_params(shared.model(), alone.params)
+    tensors, _ = CheckpointStore(tmp_path / "run" / "checkpoints").load(3)
+    for name, array in fp.module_params(own).items():
+        np.testing.assert_array_equal(array, tensors[name])
+        assert (array != start[name]).any()
+
+
+def test_a_server_that_was_killed_goes_on(pages, stub, tmp_path, monkeypatch, capsys):
+    real, charged = Ledger.charge, []
+
+    def killed(self, *args, **named):
+        charge = real(self, *args, **named)
+        charged.append(charge)
+        if len(charged) == 2:
+            raise SystemExit
+        return charge
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "charge", killed)
+        with pytest.raises(SystemExit):
+            deploy(pages, stub, tmp_path / "run")
+    deploy(pages, stub, tmp_path / "run")
+    found = verify_run(tmp_path / "run")
+    assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
+    assert "2 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.timeout(600)
+def test_real_supernodes_run_them(processes, flower, tmp_path):
+    text = PAGE.read_text("utf-8")
+    app, run = tmp_path / "app", tmp_path / "run"
+    app.mkdir()
+    for name, code in zip(FILES, re.findall(r"```python\n(.*?)```", text, re.DOTALL), strict=True):
+        (app / f"{name}.py").write_text(code, "utf-8")
+    (app / "pyproject.toml").write_text(
+        re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0], "utf-8"
+    )
+    superlink = flower.start_superlink(simulation=False)
+    for number in range(2):
+        node = processes.run_config(partition_id=number, num_partitions=2)
+        flower.start_supernode(number, superlink, node)
+    log = flower.run(app, processes.run_config(out=str(run)), seconds=400)
+    assert (run / "ledger.jsonl").is_file(), log[-4000:]
+    found = verify_run(run)
+    assert found.ok and found.num_releases == 3, log[-4000:]
+    released = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert all(line["update_norm"] > 0 for line in released)
+    seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
+    assert all(line["num_failed"] == 0 < line["cohort_size"] for line in seen)
+
+
+class TestBounded:
+    params = {"w": np.zeros(3, np.float32)}  # noqa: RUF012
+    users = {"a": [1.0, 0.0, 0.0], "b": [0.0, 30.0, 40.0]}  # noqa: RUF012
+
+    def total(self, train, users=None):
+        """Return the sum that the training function's work makes of all users."""
+        data = _OwnUsers(users=users or self.users)
+        return as_works(_OwnTrainer(function=train))["train"].partial_sum(
+            params=self.params,
+            bound=Clip(l2_clip_norm=0.5),
+            data=data,
+            user_ids=sorted(data.users),
+            key=Key.simulation(0),
+        )
+
+    def test_whatever_it_returns_is_bounded_as_a_whole(self):
+        done = self.total(lambda params, examples, rng: {"w": params["w"] + np.array(examples)})
+        np.testing.assert_allclose(done.total["w"], [0.5, 0.3, 0.4], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            {},
+            {"w": np.zeros(4)},
+            {"w": 0.0},
+            {"w": np.full(3, np.nan)},
+            {"w": "no numbers"},
+            {"w": np.zeros(3), "more": np.zeros(3)},
+            None,
+        ],
+        ids=str,
+    )
+    def test_what_is_no_params_contributes_zero_alone(self, odd):
+        def train(params, examples, rng):
+            return odd if examples == self.users["a"] else {"w": np.array([0.0, 0.1, 0.0])}
+
+        done = self.total(train)
+        np.testing.assert_allclose(done.total["w"], [0.0, 0.1, 0.0], rtol=1e-6)
+        assert (done.num_users, done.num_failed) == (2, 1)
+
+    def test_an_error_says_its_kind_and_not_its_text(self, caplog):
+        def train(params, examples, rng):
+            raise RuntimeError(f"my secret is {examples}")
+
+        assert self.total(train).num_failed == 2
+        assert "RuntimeError" in caplog.text and "secret" not in caplog.text
+
+    def test_params_changed_in_place_change_nobody_elses(self):
+        def train(params, examples, rng):
+            params["w"] += np.float32(0.1)
+            return params
+
+        np.testing.assert_allclose(self.total(train).total["w"], [0.2, 0.2, 0.2], rtol=1e-6)
+        assert not self.params["w"].any()
+
+    def test_every_user_has_a_generator_of_its_own(self):
+        drawn = []
+
+        def train(params, examples, rng):
+            drawn.append(rng.random())
+            return params
+
+        self.total(train)
+        self.total(train)
+        assert drawn[:2] == drawn[2:] and drawn[0] != drawn[1]
+
+
+def test_the_function_stays_what_it_is():
+    app = ClientApp()
+
+    def train(params, examples, rng):
+        return params
+
+    assert bounded(app, users=lambda context: {})(train) is train
+    with pytest.raises(ValueError):
+        bounded(app, users=lambda context: {})(train)
+
+
+class TestAveraging:
+    plan = fp.plan(users=2, cohort=1, rounds=1, l2_clip_norm=1.0, noise_multiplier=1.0, delta=0.1)
+
+    def test_a_secure_run_is_kept(self):
+        with pytest.raises(ValueError, match="secure=True needs out"):
+            fp.averaging(self.plan, roster="ab", params={}, secure=True)
+
+    def test_a_roster_of_another_size_is_refused(self):
+        with pytest.raises(ValueError, match="the plan was made for 2"):
+            fp.averaging(self.plan, roster=("a", "b", "c"), params={})

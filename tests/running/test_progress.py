@@ -1,0 +1,136 @@
+"""Progress: a bar where it can move, lines where it cannot, nothing where nobody looks."""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.plan import cohort_plan
+from fedpriv.running.progress import follow, is_watched
+
+
+def console(**how):
+    return Console(file=io.StringIO(), width=120, color_system=None, **how)
+
+
+class Prepared:
+    """A run of thirty rounds that trains nobody."""
+
+    def __init__(self):
+        plan = cohort_plan(
+            num_users=100,
+            expected_cohort_size=10,
+            num_rounds=30,
+            bound="clip",
+            l2_bound=1.0,
+            noise="gaussian",
+            noise_multiplier=1.0,
+            delta=0.001,
+        )
+        self.components = SimpleNamespace(plan=plan)
+        self.experiment = SimpleNamespace(name="[b]old", description="of [markup]")
+        self.synthetic = True
+        self.ledger = Ledger.in_memory(plan, mode="simulation")
+        self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
+
+    def run(self, on_round=lambda record: None):
+        while self.ledger.pays_for_more:
+            number = self.ledger.charges + 1
+            self.ledger.charge(number, 1)
+            due = number % 5 == 0
+            released = SimpleNamespace(
+                accuracy_public=0.5 if due else None, epsilon=1.001 if due else None, delta=0.001
+            )
+            on_round(SimpleNamespace(released=released, diagnostics=None))
+        return {"rounds": 30}
+
+
+@pytest.fixture
+def widgets(monkeypatch):
+    """What a notebook has to show a bar with; returns what was displayed."""
+    displayed = []
+
+    class Output:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def clear_output(self, wait):
+            displayed.append("cleared")
+
+    found = {
+        "IPython": {},
+        "IPython.display": {"display": lambda *shown: displayed.extend(map(str, shown))},
+        "ipywidgets": {"Output": Output},
+    }
+    for name, names in found.items():
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+    return displayed
+
+
+def printed(to):
+    return to.file.getvalue()
+
+
+def test_a_terminal_gets_a_bar():
+    to = console(force_terminal=True)
+    assert follow(Prepared(), console=to) == {"rounds": 30}
+    assert "30/30" in printed(to) and "ε 1.01" in printed(to) and "50.0%" in printed(to)
+
+
+def test_elsewhere_nothing_is_printed_unless_asked_for():
+    to = console()
+    assert follow(Prepared(), console=to) == {"rounds": 30} and printed(to) == ""
+    assert not is_watched(to, "auto") and is_watched(to, True)
+
+
+def test_lines_are_few_and_end_with_the_last_round():
+    to = console()
+    follow(Prepared(), console=to, shown=True, head=False)
+    lines = printed(to).splitlines()
+    assert len(lines) == 10
+    assert lines[-1] == ("[b]old (synthetic): round 30 of 30, accuracy 50.0%, ε 1.01 at δ = 0.001")
+
+
+def test_what_is_promised_is_said_first():
+    to = console()
+    follow(Prepared(), console=to, shown=True)
+    first, second, *_ = printed(to).splitlines()
+    assert first == "[b]old: of [markup]"
+    for said in ("ε = ", "δ = 1.00e-03", "user-level", "add-remove", "PLD", "simulation"):
+        assert said in second
+
+
+def test_false_prints_nothing_anywhere():
+    to = console(force_terminal=True)
+    follow(Prepared(), console=to, shown=False)
+    assert printed(to) == ""
+
+
+def test_a_notebook_with_widgets_gets_a_bar(widgets):
+    follow(Prepared(), console=console(force_jupyter=True))
+    assert "cleared" in widgets
+
+
+def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    follow(Prepared(), console=console(force_jupyter=True))
+    assert "cleared" not in widgets and len(widgets) == 12  # two lines of head, ten of rounds
+    assert not recwarn.list
+
+
+def test_an_unknown_way_is_refused():
+    with pytest.raises(ValueError, match="progress 'yes' is not known"):
+        follow(Prepared(), console=console(), shown="yes")
