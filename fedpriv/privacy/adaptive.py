@@ -113,9 +113,9 @@ class AdaptivePlan:
         Raises:
             ValueError: If the events add up to more than the total, or the filter refuses one.
         """
-        spent = self._sum(Counter(events))
-        if spent > self._limit:
-            raise ValueError(f"charges of ρ = {spent:g} are above the {self.rho:g} of the plan")
+        total = self._sum(Counter(events))
+        if total > self._limit:
+            raise ValueError(f"charges of ρ = {total:g} are above the {self.rho:g} of the plan")
         return self.total()
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:

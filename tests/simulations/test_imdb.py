@@ -100,12 +100,15 @@ class TestNoise:
     def test_its_deviation_is_the_clip_norm(self, column):
         """σ = 1 to the clip norm in both columns, whatever one example can do."""
         promised = of_the_real_size("DP-SGD", column).plan
-        assert promised.stddev == pytest.approx(1.0 * 0.4)
-        assert promised.sensitivity == pytest.approx(0.4 * (2 if column == "paper" else 1))
+        assert promised.live_mechanism.stddev == pytest.approx(1.0 * 0.4)
+        assert promised.live_mechanism.sensitivity == pytest.approx(
+            0.4 * (2 if column == "paper" else 1)
+        )
 
     def test_micro_batches_are_of_four(self):
         components = of_the_real_size("DP-SGD", "paper")
-        assert components.plan.micro_batch == 4 and components.plan.denominator == 16
+        mechanism = components.plan.live_mechanism
+        assert mechanism.micro_batch == 4 and mechanism.denominator == 16
         assert components.trainer.num_groups == 16
 
     @pytest.mark.parametrize(("column", "rdp"), [("paper", 12.7), ("right", 1.51)])
@@ -123,7 +126,7 @@ class TestNoise:
             assert (
                 not components.plan.is_private and components.side_information.source == "private"
             )
-            assert components.round.nonprivate_stddev == pytest.approx(0.4)
+            assert components.plan.live_mechanism.privatizer.stddev == pytest.approx(0.4)
 
 
 def test_made_up_reviews_stand_in_where_the_real_ones_are_missing():

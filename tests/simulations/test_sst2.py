@@ -14,6 +14,7 @@ from fedpriv.data.importers.sst2 import TextSplits
 from fedpriv.experiments.central import build_central
 from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens
+from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.reproduction import Run, perform, read
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask, zeros
@@ -62,8 +63,10 @@ class TestPlan:
     @pytest.mark.parametrize("epsilon", [8.0, 2.0, pytest.param(4.0, marks=pytest.mark.slow)])
     def test_is_the_papers(self, setup, epsilon):
         plan = of_the_real_size(setup.weights, epsilon)
-        assert plan.num_rounds == 680 and plan.sampling == "poisson" and plan.unit == "example"
-        assert plan.num_users == 67_349 and plan.expected_cohort_size == 1000
+        assert plan.num_rounds == 680 and plan.unit == "example"
+        assert plan.live_mechanism.sampler == PoissonSampler(
+            num_users=67_349, expected_cohort_size=1000
+        )
         spent = plan.epsilon(680)
         assert spent.delta == 1e-5
         assert spent.rdp == pytest.approx(epsilon, rel=0.01)
@@ -72,7 +75,7 @@ class TestPlan:
     def test_bound_is_one_whatever_r_is_and_c_for_clipping(self, setup):
         for method, size, expected in (("dp-nsgd", 0.01, 1.0), ("dp-sgd", 0.4, 0.4)):
             plan = build_central(experiment(setup, method, 1.0, size, "test")).plan
-            assert plan.sensitivity == expected
+            assert plan.live_mechanism.sensitivity == expected
 
     def test_other_epsilons_are_refused(self, setup):
         with pytest.raises(ValueError, match=r"epsilon 5\.0 is not one of the paper's"):

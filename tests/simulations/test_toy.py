@@ -64,7 +64,8 @@ class TestEpsilon:
 
     def test_the_sensitivity_is_the_clip_norm(self):
         promised = toy.plan(METHODS["AdaDPS"])
-        assert promised.stddev == pytest.approx(0.7 * 0.5) and promised.denominator == 8
+        mechanism = promised.live_mechanism
+        assert mechanism.stddev == pytest.approx(0.7 * 0.5) and mechanism.denominator == 8
 
 
 class TestTraining:

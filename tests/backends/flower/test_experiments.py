@@ -23,6 +23,7 @@ EXPERIMENTS = {
 # A plain round, a preconditioned one and the next plain one, where rounds take turns.
 OPTIONS = {
     "rounds": 3,
+    "users": None,
     "cohort": 8,
     "eval-every": 3,
     "delay-plain": 1,
