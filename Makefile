@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 # One thread a process: sums do not depend on the machine, and two processes do not fight.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-full check install clean help bench bench-full
+.PHONY: options run test test-full check install clean help bench bench-full
 
 help:
 	@echo "make run        train the main job and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make check      lint and types only"
+	@echo "make options    write what is made from the parts of experiments: run-config, docs/options.md"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
@@ -36,6 +37,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n auto
+
+options: $(STAMP)
+	$(BIN)/python -m fedpriv.experiments.reference
 
 test-full: check
 	$(BIN)/python -m pytest -n auto -m "slow or not slow"

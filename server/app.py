@@ -28,7 +28,7 @@ from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.run.loop import RoundRecord
-from fedpriv.run.prepared import PreparedRun, federated, resume_run, start_run
+from fedpriv.run.prepared import PreparedRun, resume_run, start_run
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")
@@ -42,9 +42,8 @@ def main(grid: Grid, context: Context) -> None:
     mark = coverage_of(prepared.folder.document).mark
     if mark:
         _LOG.warning("the epsilon of every round %s", mark)
-    _, components = federated(prepared.experiment, prepared.components)
     strategy = UserLevelStrategy(
-        roster=components.task.roster,
+        roster=prepared.components.task.roster,
         settings=read_grid_settings(context.run_config),
     )
 

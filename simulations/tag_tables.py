@@ -17,7 +17,7 @@ import json
 import multiprocessing
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,23 @@ from simulations.tag_grid import METHODS, SETTINGS, TUNING_SEED, Cell, grid
 SEEDS = (0, 1, 2)
 
 
+def chosen_options(cell: Cell, options: Mapping[str, Option]) -> dict[str, Option]:
+    """Return what a cell and a configuration choose; without noise there is none to set."""
+    method = METHODS[cell.method].options
+    chosen = {**SETTINGS[cell.setting].options, **method, **options, "inputs": cell.inputs}
+    if method.get("noise") == "none":
+        chosen = {
+            n: v for n, v in chosen.items() if n not in ("noise-multiplier", "target-epsilon")
+        }
+    return chosen
+
+
 def measure(
     cell: Cell, options: dict[str, Option], seed: int, corpus: str | None
 ) -> dict[str, Any]:
     """Run one configuration to its end and return its figures."""
     base = Experiment(name=cell.method, description=METHODS[cell.method].title)
-    chosen = {**SETTINGS[cell.setting].options, **METHODS[cell.method].options, **options}
-    if METHODS[cell.method].options.get("noise") == "none":
-        for name in ("noise-multiplier", "target-epsilon"):
-            chosen.pop(name, None)
-    experiment = base.with_options({**chosen, "inputs": cell.inputs, "seed": seed})
+    experiment = base.with_options({**chosen_options(cell, options), "seed": seed})
     components = build(experiment, resolve_corpus(corpus, allow_synthetic=False, progress=None))
     backend = SerialBackend(trainer=components.trainer, data=components.task.data)
     started = time.perf_counter()

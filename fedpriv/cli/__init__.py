@@ -12,7 +12,6 @@ from fedpriv.cli.output import fail
 app = typer.Typer(
     name="fedpriv",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Federated learning with user-level differential privacy: simulate it, deploy it on "

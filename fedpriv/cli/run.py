@@ -21,8 +21,10 @@ from rich.progress import (
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
+from fedpriv.cli.listing import complete_experiments, complete_settings, show_options
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.experiments.reference import option_help
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.report.page import write_report
@@ -41,12 +43,23 @@ def register(app: typer.Typer) -> None:
 
 
 def list_experiments(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[EXPERIMENT]",
+            help="Show this one's options.",
+            autocompletion=complete_experiments,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the experiments that can be run by name."""
-    from fedpriv.experiments.catalogue import find_experiments
+    """List the experiments that can be run by name, or the options of one."""
+    from fedpriv.experiments.catalogue import find_experiments, load_experiment
 
-    found = {name: make() for name, make in sorted(find_experiments().items())}
+    if name is not None:
+        show_options(load_experiment(name), as_json=as_json)
+        return
+    found = {known: make() for known, make in sorted(find_experiments().items())}
     if as_json:
         print_json(
             [
@@ -64,43 +77,46 @@ def list_experiments(
 def run_command(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="A name from `fedpriv list`, or module:function of your own."),
+        typer.Argument(
+            help="A name from `fedpriv list`, or module:function of your own.",
+            autocompletion=complete_experiments,
+        ),
     ] = None,
     corpus: Annotated[
         str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
     ] = None,
-    roster: Annotated[str | None, typer.Option(help="A roster of the corpus.")] = None,
-    users: Annotated[int | None, typer.Option(help="Only the first so many users.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected cohort size.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Planned rounds.")] = None,
+    roster: Annotated[str | None, typer.Option(help=option_help("roster"))] = None,
+    users: Annotated[int | None, typer.Option(help=option_help("users"))] = None,
+    cohort: Annotated[float | None, typer.Option(help=option_help("cohort"))] = None,
+    rounds: Annotated[int | None, typer.Option(help=option_help("rounds"))] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise stddev on the sum, over the clip norm.")
+        float | None, typer.Option(help=option_help("noise-multiplier"))
     ] = None,
     target_epsilon: Annotated[
-        float | None, typer.Option(help="Calibrate the noise to this ε; never exceeded.")
+        float | None, typer.Option(help=option_help("target-epsilon"))
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="δ; by default users^-1.1.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
+    delta: Annotated[float | None, typer.Option(help=option_help("delta"))] = None,
+    seed: Annotated[int | None, typer.Option(help=option_help("seed"))] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             "-s",
             metavar="NAME=VALUE",
-            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more.",
+            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more. "
+            "`fedpriv list EXPERIMENT` shows them.",
+            autocompletion=complete_settings,
         ),
     ] = None,
-    precondition: Annotated[
-        str | None, typer.Option(help="none, local, update, both or scale-then-privatise.")
-    ] = None,
-    bound: Annotated[str | None, typer.Option(help="clip, normalise or none.")] = None,
-    noise: Annotated[str | None, typer.Option(help="gaussian or none.")] = None,
+    precondition: Annotated[str | None, typer.Option(help=option_help("precondition"))] = None,
+    bound: Annotated[str | None, typer.Option(help=option_help("bound"))] = None,
+    noise: Annotated[str | None, typer.Option(help=option_help("noise"))] = None,
     server_optimizer: Annotated[
         str | None,
-        typer.Option(help="sgd, momentum, ema-momentum, adam, yogi or adagrad."),
+        typer.Option(help=option_help("server-optimizer")),
     ] = None,
-    aggregate: Annotated[str | None, typer.Option(help="none or ema.")] = None,
-    inputs: Annotated[str | None, typer.Option(help="tff or unit-norm.")] = None,
+    aggregate: Annotated[str | None, typer.Option(help=option_help("aggregate"))] = None,
+    inputs: Annotated[str | None, typer.Option(help=option_help("inputs"))] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -133,7 +149,6 @@ def run_command(
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.experiments.catalogue import load_experiment
-    from fedpriv.experiments.central import CentralExperiment
     from fedpriv.experiments.experiment import tag_prediction
     from fedpriv.run.folder import read_document
     from fedpriv.run.prepared import resume_run, start_run
@@ -176,7 +191,7 @@ def run_command(
                 raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
             chosen = chosen.with_options(options)
             found = None
-            if corpus is not None and isinstance(chosen, CentralExperiment):
+            if corpus is not None and chosen.unit == "example":
                 raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
             if chosen.task is tag_prediction:
                 found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())

@@ -7,12 +7,13 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.central import CentralExperiment, build_central
-from fedpriv.experiments.options import kebab
+from fedpriv.experiments.experiment import Experiment, build, existing_options
+from fedpriv.experiments.of_examples import num_steps
+from fedpriv.experiments.options import Option
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
@@ -33,7 +34,7 @@ class Run:
         curve: Steps between the measurements of a curve; 0 for none.
     """
 
-    experiment: CentralExperiment = field(repr=False)
+    experiment: Experiment = field(repr=False)
     split: Split
     seed: int
     reduced: bool
@@ -46,32 +47,46 @@ class Run:
     @property
     def identity(self) -> str:
         """What finds it again: a digest of every option, the split, the size and the seed."""
-        described = {
-            "name": self.experiment.name,
-            **self.experiment.options(),
-            "seed": self.seed,
-            "split": self.split,
-            "reduced": self.reduced,
-        }
-        if self.curve:  # a run without one keeps the digest it had before there were curves
-            described["curve"] = self.curve
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return _digest(
+            self.experiment.name,
+            self.experiment.options(),
+            {"seed": self.seed, "split": self.split, "reduced": self.reduced},
+            self.curve,
+        )
 
     def __str__(self) -> str:
         """What a person knows it by: name, split, seed and every option that is not a default."""
-        usual = {
-            kebab(item.name): item.default
-            for item in fields(self.experiment)
-            if item.default is not MISSING
-        }
         changed = [
-            f"{name} {value}"
-            for name, value in self.experiment.options().items()
-            if name not in ("seed", "eval-every") and value != usual.get(name)
+            f"{line.name} {line.value}"
+            for line in self.experiment.lines()
+            if line.name not in ("seed", "eval-every") and line.value != line.default
         ]
         size = ", reduced" if self.reduced else ""
         text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"
         return f"{text} ({', '.join(changed)})" if changed else text
+
+
+def identity_of(row: Mapping[str, Any]) -> str:
+    """Return the identity of the run that a row is of.
+
+    Rows that were written before options belonged to parts list all options and have a digest of
+    all; those without a part decided nothing, and the run is found by the others.
+    """
+    options = row["options"]
+    decided = existing_options(row["unit"], options)
+    if set(decided) == set(options):
+        return row["identity"]
+    rest = {name: row[name] for name in ("seed", "split", "reduced")}
+    # A curve's first point lies as far from the start as the others from each other.
+    curve = row["curve"][0][0] if "curve" in row else 0
+    return _digest(row["experiment"], decided, rest, curve)
+
+
+def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], curve: int) -> str:
+    described = {"name": name, **options, **rest}
+    if curve:  # a run without one keeps the digest it had before there were curves
+        described["curve"] = curve
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -81,8 +96,10 @@ def perform(run: Run) -> dict[str, Any]:
     """
     started = time.perf_counter()
     experiment = run.experiment.with_options({"seed": run.seed})
-    components = build_central(experiment)
-    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    components = build(experiment)
+    backend = SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+    )
     steps = components.plan.num_rounds
     seen, curve = None, []
     for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
@@ -124,7 +141,7 @@ def made_up(runs: Iterable[Run]) -> list[str]:
     One task of each experiment's name is made, which opens its data; nothing is trained.
     """
     experiments = {run.experiment.name: run.experiment for run in runs}
-    tasks = [experiment.task(experiment) for experiment in experiments.values()]
+    tasks = [experiment.task(experiment, None) for experiment in experiments.values()]
     return list(dict.fromkeys(task.name for task in tasks if task.synthetic))
 
 
@@ -201,7 +218,7 @@ def all_figures(
     }
 
 
-def _tuning_run(experiment: CentralExperiment, reduced: bool) -> Run:
+def _tuning_run(experiment: Experiment, reduced: bool) -> Run:
     return Run(experiment=experiment, split="validation", seed=TUNING_SEED, reduced=reduced)
 
 
@@ -213,7 +230,7 @@ def _reported(
     curve = 0
     if item.kind == "figure":
         # Only the data know how many steps so many epochs are.
-        steps = made.steps or made.num_steps(made.task(made).num_train)
+        steps = made.steps or num_steps(made, made.task(made, None).num_train)
         curve = math.ceil(steps / item.points)
     for seed in seeds:
         chosen = made.with_options({"seed": seed})

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fedpriv.reproduction.runs import Done, Run
+from fedpriv.reproduction.runs import Done, Run, identity_of
 from fedpriv.reproduction.workers import performed
 
 
@@ -19,7 +19,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
         return {}
     lines = path.read_text("utf-8").splitlines(keepends=True)
     rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return {row["identity"]: row for row in rows}
+    return {identity_of(row): row for row in rows}
 
 
 def pending(runs: Iterable[Run], done: Done) -> list[Run]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 
 Split = Literal["validation", "test"]
@@ -27,7 +27,7 @@ class Cell:
         grid: Settings to choose from; a single one is taken as it is.
     """
 
-    make: Callable[[Split, bool], CentralExperiment] = field(repr=False)
+    make: Callable[[Split, bool], Experiment] = field(repr=False)
     grid: tuple[Settings, ...] = ({},)
 
 

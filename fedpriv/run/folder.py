@@ -37,13 +37,12 @@ from fedpriv import __version__
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
-from fedpriv.experiments.central import CentralComponents, CentralExperiment
-from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.tasks.data_digest import check_same_data, data_digests
-from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Saved
 
 FORMAT, VERSION = "fedpriv-run", 1
@@ -70,9 +69,9 @@ class RunFolder:
         cls,
         path: Path,
         *,
-        experiment: Experiment | CentralExperiment,
+        experiment: Experiment,
         reference: str,
-        components: Components | CentralComponents,
+        components: Components,
         corpus_path: str | None,
         engine: str,
         mode: str,
@@ -105,8 +104,9 @@ class RunFolder:
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        if isinstance(components, CentralComponents):
-            described["data_sha256"] = data_digests(components.task, secret)
+        digests = data_digests(components.task, secret)
+        if digests is not None:
+            described["data_sha256"] = digests
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -190,7 +190,7 @@ class RunFolder:
             _cut_torn_line(path / name)
         return folder
 
-    def check_data(self, task: CentralTask) -> None:
+    def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
 
         Raises:

@@ -16,15 +16,10 @@ from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.catalogue import AnyExperiment, load_experiment
-from fedpriv.experiments.central import CentralComponents, CentralExperiment, build_central
-from fedpriv.experiments.experiment import (
-    Components,
-    Experiment,
-    build,
-    make_side_information,
-    make_trainer,
-)
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.options import Option
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import KEY, coverage_of, refuse_private_knowledge
@@ -34,8 +29,7 @@ from fedpriv.run.loop import RoundRecord, first_state, rounds
 from fedpriv.tasks.tasks import TagPrediction
 from fedpriv.tree import Params
 
-AnyComponents = Components | CentralComponents
-BackendFactory = Callable[[AnyExperiment, AnyComponents], Backend]
+BackendFactory = Callable[[Experiment, Components], Backend]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,40 +43,38 @@ class Checked:
     """
 
     make: BackendFactory
-    check: Callable[[AnyExperiment, AnyComponents], None]
+    check: Callable[[Experiment, Components], None]
 
-    def __call__(self, experiment: AnyExperiment, components: AnyComponents) -> Backend:
+    def __call__(self, experiment: Experiment, components: Components) -> Backend:
         """Return the backend."""
         return self.make(experiment, components)
 
 
 def _refuse_early(
-    make_backend: BackendFactory, experiment: AnyExperiment, components: AnyComponents
+    make_backend: BackendFactory, experiment: Experiment, components: Components
 ) -> None:
     if isinstance(make_backend, Checked):
         make_backend.check(experiment, components)
 
 
-def federated(
-    experiment: AnyExperiment, components: AnyComponents
-) -> tuple[Experiment, Components]:
-    """Return both as what they are, for backends that bring work to users.
+def check_carried(experiment: Experiment, backend: str) -> None:
+    """Refuse a backend that an experiment does not run on.
 
     Raises:
-        ValueError: If they are of centralised training.
+        ValueError: If it is not one of the experiment's.
     """
-    if isinstance(experiment, CentralExperiment) or isinstance(components, CentralComponents):
+    if experiment.backends == ("serial",):
         raise ValueError(
             f"{experiment.name} is centralised, and centralised training runs in one process; "
             "leave --engine out"
         )
-    return experiment, components
+    if backend not in experiment.backends:
+        known = ", ".join(experiment.backends)
+        raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
 
 
-def serial(experiment: AnyExperiment, components: AnyComponents) -> Backend:
+def serial(experiment: Experiment, components: Components) -> Backend:
     """Return the in-process backend."""
-    if isinstance(components, CentralComponents):
-        return SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
     return SerialBackend(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
@@ -91,11 +83,11 @@ def serial(experiment: AnyExperiment, components: AnyComponents) -> Backend:
 def on_threads(num_workers: int) -> BackendFactory:
     """Return what makes the backend of so many threads, for trainers that they may share."""
 
-    def check(experiment: AnyExperiment, components: AnyComponents) -> None:
-        check_shareable(federated(experiment, components)[1].trainer)
+    def check(experiment: Experiment, components: Components) -> None:
+        check_carried(experiment, "threads")
+        check_shareable(components.trainer)
 
-    def make(experiment: AnyExperiment, components: AnyComponents) -> Backend:
-        experiment, components = federated(experiment, components)
+    def make(experiment: Experiment, components: Components) -> Backend:
         return ThreadBackend(
             trainer=components.trainer,
             data=components.task.data,
@@ -116,16 +108,15 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
         corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
     """
 
-    def check(experiment: AnyExperiment, components: AnyComponents) -> None:
-        experiment, components = federated(experiment, components)
+    def check(experiment: Experiment, components: Components) -> None:
+        check_carried(experiment, "ray")
         # Logical GPUs are the CPU. What a task with a model thinks of a GPU only the worker that
         # gets one can say: this machine may have none, or should not spend memory of it.
         share = cluster.share
         if share.num_gpus and not share.logical and isinstance(components.task, TagPrediction):
             make_trainer(experiment, components.task, components.side_information, "cuda:0")
 
-    def make(experiment: AnyExperiment, components: AnyComponents) -> Backend:
-        experiment, components = federated(experiment, components)
+    def make(experiment: Experiment, components: Components) -> Backend:
         cluster.start(sum(array.nbytes for array in _template(components).values()))
         from fedpriv.backends.ray.backend import RayBackend
 
@@ -150,9 +141,8 @@ def open_worker_context(
     Raises:
         ValueError: If the experiment or the corpus is not found there.
     """
-    experiment = load_experiment(reference).with_options(options)
-    if isinstance(experiment, CentralExperiment):
-        raise ValueError(f"{reference} is centralised; workers train users")
+    experiment = load_experiment(reference).restored(options)
+    check_carried(experiment, "ray")
     task = experiment.task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return WorkerContext(
@@ -184,8 +174,8 @@ class PreparedRun:
         synthetic: Whether the corpus is made up.
     """
 
-    experiment: AnyExperiment
-    components: AnyComponents
+    experiment: Experiment
+    components: Components
     folder: RunFolder
     state: Any
     root: Key
@@ -270,22 +260,8 @@ class PreparedRun:
         }
 
 
-def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyComponents:
-    """Return the components of an experiment of either kind.
-
-    Raises:
-        ValueError: If its options do not fit together or do not fit the corpus, or it is
-            centralised, brings its own data and is given a corpus.
-    """
-    if not isinstance(experiment, CentralExperiment):
-        return build(experiment, corpus)
-    if corpus is not None:
-        raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-    return build_central(experiment)
-
-
 def start_run(
-    experiment: AnyExperiment,
+    experiment: Experiment,
     reference: str,
     corpus: Corpus | None,
     out: Path,
@@ -312,7 +288,7 @@ def start_run(
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
     """
-    components = build_components(experiment, corpus)
+    components = build(experiment, corpus)
     _refuse_early(make_backend, experiment, components)
     if secure:
         side = components.side_information
@@ -353,9 +329,9 @@ def resume_run(
             changed, or the backend cannot carry its task.
     """
     document = read_document(path)
-    experiment = load_experiment(document["reference"]).with_options(document["experiment"])
+    experiment = load_experiment(document["reference"]).restored(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    components = build_components(experiment, _open_corpus(corpus_path))
+    components = build(experiment, _open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)
     folder = RunFolder.open(path, keep_last=keep_last)
     if components.plan.to_json() != folder.ledger.plan.to_json():
@@ -366,8 +342,7 @@ def resume_run(
         )
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
-        if isinstance(components, CentralComponents):
-            folder.check_data(components.task)
+        folder.check_data(components.task)
         state = folder.resume(first_state(components, root))
     except ValueError:
         folder.close()

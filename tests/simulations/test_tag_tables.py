@@ -5,7 +5,7 @@ import pytest
 from fedpriv.experiments.experiment import Experiment
 from simulations.tag_grid import METHODS, SETTINGS, Cell, grid
 from simulations.tag_summary import interval, table
-from simulations.tag_tables import best
+from simulations.tag_tables import best, chosen_options
 
 TUNED = [name for name, setting in SETTINGS.items() if setting.tuned_as is None]
 
@@ -20,10 +20,12 @@ class TestGrid:
             assert sizes[baseline] >= most > 0
 
     def test_every_configuration_is_an_experiment(self, setting, inputs):
-        for name, method in METHODS.items():
-            for options in grid(Cell(setting=setting, inputs=inputs, method=name)):
-                chosen = {**SETTINGS[setting].options, **method.options, **options}
-                Experiment(name=name, description="").with_options({**chosen, "inputs": inputs})
+        for name in METHODS:
+            cell = Cell(setting=setting, inputs=inputs, method=name)
+            for options in grid(cell):
+                chosen = chosen_options(cell, options)
+                made = Experiment(name=name, description="").with_options(chosen)
+                assert chosen.items() <= made.options().items()
 
 
 def result(method, accuracy, setting="private-8", norm=10.0, seed=0):

@@ -15,7 +15,8 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, make_side_information, make_trainer
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.tasks.tasks import Task
 from fedpriv.training.local.trainer import LocalTrainer
 
@@ -49,7 +50,7 @@ def read_experiment(run_config: Config) -> Experiment:
     }
     name = _word(run_config, "experiment")
     experiment = load_experiment(name)
-    if not isinstance(experiment, Experiment):
+    if "flower" not in experiment.backends:
         raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
     return experiment.with_options(options)
 

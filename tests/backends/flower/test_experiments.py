@@ -25,9 +25,8 @@ OPTIONS = {
     "rounds": 3,
     "cohort": 8,
     "eval-every": 3,
-    "delay-plain": 1,
-    "delay-preconditioned": 1,
 }
+TURNS = {"delay-plain": 1, "delay-preconditioned": 1}
 
 
 def carried_by(stub, num_nodes):
@@ -53,6 +52,8 @@ def finished(corpus, experiment, name, out, make_backend):
 def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_path, name):
     corpus = Corpus.open(tiny_corpus)
     experiment = EXPERIMENTS[name]().with_options(OPTIONS)
+    if experiment.guide == "delayed":
+        experiment = experiment.with_options(TURNS)
     expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
     found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))
     assert set(other) == set(state) and "kernel" in state
