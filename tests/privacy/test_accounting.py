@@ -272,7 +272,9 @@ def composed_exactly(single, count, delta):
     def needed(value):
         losses = ((count - 2 * i) * single for i in range(count + 1))
         return math.fsum(
-            lies.pmf(i) * -math.expm1(value - loss) for i, loss in enumerate(losses) if loss > value
+            lies.pmf(i) * -math.expm1(value - loss)
+            for i, loss in enumerate(losses)
+            if loss > value
         )
 
     low, high = 0.0, count * single
@@ -290,10 +292,10 @@ class TestPure:
         told = epsilon(pure(0.1), 10, delta=0.0, relation=relation)
         assert told.value == 1.0  # ten tenths, not a rounding off
         assert (told.delta, told.accountant, told.rdp) == (0.0, "composition", None)
-        assert str(told) == (f"ε = 1.0000 at δ = 0 ({relation.value}, per user, by composition)")
-        mixed = epsilon_of(
-            [(pure(0.1), 3), (pure(2.0), 1), (pure(0.1), 4)], delta=0, relation=relation
+        assert str(told) == (
+            f"ε = 1.0000 at δ = 0 ({relation.value}, per user, by composition)"
         )
+        mixed = epsilon_of([(pure(0.1), 3), (pure(2.0), 1), (pure(0.1), 4)], delta=0, relation=relation)
         assert mixed.value == pytest.approx(2.7, rel=1e-15)
         assert epsilon(pure(0.1), 0, delta=0.0, relation=relation).value == 0.0
         assert type(told.delta) is float

@@ -675,7 +675,9 @@ class TestOldLedgers:
 
     def test_a_null_event_buys_nothing_where_noise_was_promised(self, path):
         filled(path)
-        rewritten(path, lambda lines: [*lines[:1], (lines[1][0], {**lines[1][1], "event": None})])
+        rewritten(
+            path, lambda lines: [*lines[:1], (lines[1][0], {**lines[1][1], "event": None})]
+        )
         with pytest.raises(LedgerError, match="line 2: round 1 cannot be charged"):
             read_ledger(path)
 
@@ -692,10 +694,8 @@ class TestWholeRun:
                 ledger.row(1)
             ledger.charge(1, 1)
             spent = ledger.epsilon()
-            assert (
-                spent
-                == self.ROWS.total()
-                == epsilon(self.ROWS.event, 1, delta=1e-5, relation="add-remove")
+            assert spent == self.ROWS.total() == epsilon(
+                self.ROWS.event, 1, delta=1e-5, relation="add-remove"
             )
             for number in range(1, 5):
                 assert ledger.row(number).row == number == ledger.rows == ledger.last_attempt
@@ -945,8 +945,7 @@ def test_events_of_a_ledger_are_checked_once(tmp_path, monkeypatch):
     create(path, cohort_plan(**{**PLAN.to_json(), "num_rounds": 2000})).close()
     charge = {"attempt": 1, "event": {**PLAN.event.to_json(), "sampling_prob": 0.05}}
     rewritten(
-        path,
-        lambda lines: [*lines, *(("charge", {"round_num": n, **charge}) for n in range(1, 2001))],
+        path, lambda lines: [*lines, *(("charge", {"round_num": n, **charge}) for n in range(1, 2001))]
     )
     monkeypatch.setattr(Event, "__post_init__", counted)
     assert len(read_ledger(path)[1].charges) == 2000
