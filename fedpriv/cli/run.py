@@ -149,7 +149,7 @@ def run_command(
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.experiments.catalogue import load_experiment
-    from fedpriv.experiments.experiment import tag_prediction
+    from fedpriv.experiments.user_parts import TagPredictionTask
     from fedpriv.run.folder import read_document
     from fedpriv.run.prepared import resume_run, start_run
 
@@ -193,7 +193,7 @@ def run_command(
             found = None
             if corpus is not None and chosen.unit == "example":
                 raise ValueError(f"{experiment} brings its own data; leave --corpus {corpus} out")
-            if chosen.task is tag_prediction:
+            if isinstance(chosen.task, TagPredictionTask):
                 found = resolve_corpus(corpus, allow_synthetic=True, progress=_import_progress())
                 if found.synthetic and not as_json:
                     why = "" if corpus else "No real corpus was found: "

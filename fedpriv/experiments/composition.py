@@ -7,7 +7,7 @@ A slot with several choices is an option itself, whose value is the choice: `bou
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class Slot:
         prefix: Of the options' names here.
         defaults: Of options here, by their names in the part, where not the part's own.
         within: A slot and its choices with which alone this slot is there; None for always.
+        make: From options to the part, which has more to it than options; None for its class.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Slot:
     prefix: str = ""
     defaults: Mapping[str, Option] = field(default_factory=dict)
     within: tuple[str, frozenset[str]] | None = None
+    make: Callable[..., Any] | None = None
 
     @property
     def is_option(self) -> bool:
@@ -114,7 +116,7 @@ def compose(slots: Sequence[Slot], values: Mapping[str, Option]) -> tuple[Part, 
             item.field: item.checked(name, values.get(name, slot.default_of(item)))
             for name, item in slot.options(choice)
         }
-        part = slot.choices[choice](**given)
+        part = (slot.make or slot.choices[choice])(**given)
         parts[slot.name] = Part(slot=slot, name=slot.name, choice=choice, options=part)
     return tuple(parts.values())
 

@@ -21,8 +21,9 @@ aggregate too, or leave ema-decay out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 from fedpriv.data.corpus.corpus import Corpus
@@ -32,13 +33,14 @@ from fedpriv.experiments.composition import (
     OptionLine,
     Part,
     Slot,
+    all_names,
     check_chosen,
     check_known,
     compose,
     option_lines,
 )
-from fedpriv.experiments.of_users import tag_prediction
-from fedpriv.experiments.options import Option, kebab
+from fedpriv.experiments.options import Option, declared, kebab
+from fedpriv.experiments.user_parts import TAG_PREDICTION, TagPredictionTask
 from fedpriv.mechanisms import moments
 
 Unit = Literal["user", "example"]
@@ -64,7 +66,8 @@ class Experiment:
     Attributes:
         name: What `fedpriv run` calls it.
         description: One line for lists and reports.
-        task: Makes the task from this experiment and a corpus, or None.
+        task: Makes the task from this experiment and a corpus, or None. A frozen dataclass that can
+            be called so declares options of its own: its fields.
         unit: Whom an update is of, and the ε: "user" (federated), or "example" (centralised).
         backends: Those that it claims to run on.
         statistics: Moments and preconditioner of one's own, for guide "public-own".
@@ -87,7 +90,7 @@ class Experiment:
         *,
         name: str,
         description: str,
-        task: TaskFactory = tag_prediction,
+        task: TaskFactory | None = None,
         unit: Unit = "user",
         backends: tuple[str, ...] | None = None,
         statistics: moments.Statistics | None = None,
@@ -100,7 +103,7 @@ class Experiment:
         Args:
             name: As the attribute.
             description: As the attribute.
-            task: As the attribute.
+            task: As the attribute; None for tag prediction.
             unit: As the attribute.
             backends: As the attribute; None for all that there are of its unit.
             statistics: As the attribute.
@@ -114,15 +117,23 @@ class Experiment:
         """
         if unit not in SLOTS:
             raise ValueError(f"unit {unit!r} is not known; use one of {', '.join(SLOTS)}")
-        slots = SLOTS[unit]
+        if task is None:
+            if unit == "example":
+                raise ValueError(f"{name} needs task=..., which makes a CentralTask of examples")
+            task = TagPredictionTask()
+        slots = (*_task_slot(task, SLOTS[unit]), *SLOTS[unit])
         given = {kebab(option): value for option, value in options.items()}
-        check_known(slots, (*(presets or {}), *given))
+        _check_task(task, given)
+        check_known((TAG_PREDICTION, *slots), (*(presets or {}), *given))
         merged = {**(values or {}), **(presets or {}), **given}
         parts = compose(slots, merged)
         # None says that there is no such value, which is true of an option that is not there.
         said = (option for option, value in given.items() if value not in (None, "none"))
         check_chosen(slots, parts, said)
         merged |= {line.name: line.value for line in option_lines(parts) if line.name in merged}
+        for part in parts:
+            if part.slot is slots[0] and len(slots) > len(SLOTS[unit]):
+                task = part.options
         for item, value in {
             "name": name,
             "description": description,
@@ -167,7 +178,8 @@ class Experiment:
             ValueError: For an unknown option (with the nearest known one), one whose part is not
                 chosen then (with the part), or an unfit value.
         """
-        check_known(SLOTS[self.unit], options)
+        _check_task(self.task, options)
+        check_known((*self._slots, TAG_PREDICTION), options)
         changes = dict(options)
         # A given noise replaces a calibrated one and the other way round.
         if changes.get("target-epsilon") is not None and "noise-multiplier" not in changes:
@@ -185,18 +197,61 @@ class Experiment:
         Raises:
             ValueError: For an unknown option or an unfit value.
         """
-        check_known(SLOTS[self.unit], document)
+        check_known((TAG_PREDICTION, *self._slots), document)
         return replace(self, values={**self.values, **document})
+
+    @property
+    def _slots(self) -> tuple[Slot, ...]:
+        return (*_task_slot(self.task, SLOTS[self.unit]), *SLOTS[self.unit])
+
+
+def _check_task(task: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options of tag prediction where the task is another and has none of that name."""
+    own = {name for slot in _task_slot(task, ()) for name, _ in slot.options("")}
+    for name in all_names([TAG_PREDICTION]):
+        if options.get(name) not in (None, "none") and name not in own:
+            raise ValueError(
+                f"{name} belongs to tag prediction; this experiment has a task of its own: leave "
+                f"{name} out, or declare it in the task"
+            )
+
+
+def _task_slot(task: Any, others: Sequence[Slot]) -> tuple[Slot, ...]:
+    """Return the slot of a task factory that declares options, as a frozen dataclass.
+
+    Raises:
+        ValueError: If one of its options has the name of another part's.
+    """
+    if not is_dataclass(task) or isinstance(task, type) or not declared(type(task)):
+        return ()
+    if isinstance(task, TagPredictionTask):
+        slot = TAG_PREDICTION
+    else:
+        values = {item.field: getattr(task, item.field) for item in declared(type(task))}
+        slot = Slot(
+            name="task",
+            help=(type(task).__doc__ or "").partition("\n")[0],
+            choices={"": type(task)},
+            defaults=values,
+            make=partial(replace, task),
+        )
+    taken = set(all_names([slot])) & set(all_names(others))
+    for name in sorted(taken):
+        raise ValueError(f"task option {name} is an option of experiments already; rename it")
+    return (slot,)
 
 
 def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Option]:
     """Return those of some options whose parts are chosen among them, and defaults of the rest.
 
     Raises:
-        ValueError: For an unknown option or an unfit value.
+        ValueError: For an unfit value.
     """
-    check_known(SLOTS[unit], options)
-    return {line.name: line.value for line in option_lines(compose(SLOTS[unit], options))}
+    slots = SLOTS[unit]
+    parts = compose(slots, options)
+    # What no part of ours declares is of a task of somebody's own.
+    own = {name: options[name] for name in set(options) - set(all_names(slots))}
+    return {**own, **{line.name: line.value for line in option_lines(parts)}}
 
 
 def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:

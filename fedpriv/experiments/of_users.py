@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpriv import optimizers
-from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.components import (
     Components,
     make_aggregate,
@@ -23,23 +22,13 @@ from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.privacy.plan import Plan, sampler_of
-from fedpriv.tasks.tasks import TagPrediction, Task
+from fedpriv.tasks.tasks import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import LocalTrainer, Schedule
 from fedpriv.transform import Transform
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-
-
-def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
-    """Return the tag-prediction task of a corpus through the experiment's roster."""
-    if corpus is None:
-        raise ValueError(
-            "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
-        )
-    view = corpus.view(roster=experiment.roster, users=experiment.users)
-    return TagPrediction(view, inputs=experiment.inputs)
 
 
 def make_components(experiment: Experiment, task: Task) -> Components:

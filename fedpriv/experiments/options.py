@@ -158,9 +158,10 @@ class Declared:
 
 @cache
 def declared(part: type) -> tuple[Declared, ...]:
-    """Return the options of a part: a frozen dataclass whose fields are made by `option`.
+    """Return the options of a part: a frozen dataclass.
 
-    Fields of another make are none.
+    Its fields that have a default and a type that an option can have are options; `option` adds a
+    line of help and a range. Others are none.
     """
     hints = typing.get_type_hints(part)
     return tuple(
@@ -168,9 +169,20 @@ def declared(part: type) -> tuple[Declared, ...]:
             field=item.name,
             hint=hints[item.name],
             default=item.default,  # type: ignore[arg-type]
-            help=item.metadata["help"],
+            help=item.metadata.get("help", ""),
             allowed=item.metadata.get("range"),
         )
         for item in dataclasses.fields(part)
-        if "help" in item.metadata
+        if item.default is not dataclasses.MISSING and _is_option_type(hints[item.name])
     )
+
+
+def _is_option_type(hint: Any) -> bool:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    values = [kind for kind in kinds if kind is not type(None)]
+    if len(values) != 1:
+        return False
+    [kind] = values
+    if typing.get_origin(kind) is typing.Literal:
+        return all(isinstance(choice, str) for choice in typing.get_args(kind))
+    return kind in (bool, int, float, str)

@@ -20,7 +20,7 @@ _TITLES: Sequence[tuple[str, str, Sequence[Slot]]] = (
     (
         "Users",
         'Federated experiments: the unit of privacy is a user (`unit="user"`).',
-        user_parts.SLOTS,
+        (user_parts.TAG_PREDICTION, *user_parts.SLOTS),
     ),
     (
         "Examples",
@@ -30,13 +30,18 @@ _TITLES: Sequence[tuple[str, str, Sequence[Slot]]] = (
 )
 
 
+def run_config_names() -> list[str]:
+    """Return the options that Flower's run-config has keys for."""
+    return all_names((user_parts.TAG_PREDICTION, *user_parts.SLOTS))
+
+
 def option_help(name: str) -> str:
     """Return one line on an option of federated experiments, with what it takes.
 
     Raises:
         KeyError: If there is none of that name.
     """
-    for slot in user_parts.SLOTS:
+    for slot in (user_parts.TAG_PREDICTION, *user_parts.SLOTS):
         if slot.is_option and slot.name == name:
             *others, last = slot.choices
             return f"{slot.help} {', '.join(others)} or {last}."
@@ -51,7 +56,7 @@ def run_config(text: str) -> str:
     """Return a pyproject.toml whose run-config declares every option of federated experiments."""
     before, rest = text.split(BEGIN + "\n")
     _, after = rest.split(END + "\n")
-    keys = "".join(f'{name} = ""\n' for name in all_names(user_parts.SLOTS))
+    keys = "".join(f'{name} = ""\n' for name in run_config_names())
     return f"{before}{BEGIN}\n{keys}{END}\n{after}"
 
 

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedpriv.experiments import parts
 from fedpriv.experiments.composition import Slot
 from fedpriv.experiments.options import Range, option
 
+if TYPE_CHECKING:
+    from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.tasks.tasks import TagPrediction
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Population:
-    """Whose examples, and how they are seen."""
+class TagPredictionTask:
+    """Makes the tag-prediction task of a corpus, seen through a roster."""
 
     roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
     users: int | None = option(None, "Only the roster's first so many users, for quick trials.")
     inputs: Literal["tff", "unit-norm"] = option("tff", "How a sentence's words are weighted.")
+
+    def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
+        """Return the task.
+
+        Raises:
+            ValueError: If there is no corpus, or it has no such roster or so few users.
+        """
+        from fedpriv.tasks.tasks import TagPrediction  # its torch takes seconds to load
+
+        if corpus is None:
+            raise ValueError(
+                "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
+            )
+        view = corpus.view(roster=self.roster, users=self.users)
+        return TagPrediction(view, inputs=self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +113,10 @@ class TfIdf:
 _SERVER: Mapping[str, float] = {"learning_rate": 1.0, "adaptivity": 1e-3}
 _PLACES = ("none", "local", "update", "both", "scale-then-privatise")
 
+TAG_PREDICTION = Slot(
+    name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
+)
 SLOTS = (
-    Slot(name="data", help="Whose examples.", choices={"": Population}),
     Slot(name="length", help="How long.", choices={"": Rounds}),
     Slot(
         name="sampling",

@@ -104,9 +104,8 @@ class RunFolder:
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        digests = data_digests(components.task, secret)
-        if digests is not None:
-            described["data_sha256"] = digests
+        if hasattr(components.task, "data_sha256"):  # a task that may say what its data are
+            described["data_sha256"] = data_digests(components.task, secret)
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,

@@ -63,7 +63,7 @@ def check_carried(experiment: Experiment, backend: str) -> None:
     Raises:
         ValueError: If it is not one of the experiment's.
     """
-    if experiment.backends == ("serial",):
+    if experiment.unit == "example":
         raise ValueError(
             f"{experiment.name} is centralised, and centralised training runs in one process; "
             "leave --engine out"

@@ -19,8 +19,7 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.composition import all_names
-from fedpriv.experiments.experiment import SLOTS
+from fedpriv.experiments.reference import run_config_names
 
 
 def node_of(task):
@@ -32,7 +31,7 @@ DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 def test_every_option_is_declared_so_that_it_can_be_overridden():
-    names = all_names(SLOTS["user"])
+    names = run_config_names()
     assert set(DECLARED) == set(OWN_KEYS) | set(names)
     assert {key: DECLARED[key] for key in OWN_KEYS} == OWN_KEYS
     assert all(DECLARED[key] == "" for key in names)
