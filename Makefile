@@ -8,13 +8,14 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-full check install clean help bench bench-full
+.PHONY: options run test test-full check install clean help bench bench-full
 
 help:
 	@echo "make run        train the main job and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make check      lint and types only"
+	@echo "make options    write what is made from the parts of experiments: run-config, docs/options.md"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 
@@ -38,6 +39,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+options: $(STAMP)
+	$(BIN)/python -m fedpriv.experiments.reference
 
 test-full: check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or not slow"

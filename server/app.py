@@ -30,7 +30,7 @@ from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.loop import RoundRecord
-from fedpriv.running.prepared import PreparedRun, federated, resume_run, start_run
+from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")
@@ -51,9 +51,8 @@ def main(grid: Grid, context: Context) -> None:
     _LOG.info("%s; %s", head.title, head.promise)
     for caution in head.cautions:
         _LOG.warning("%s", caution)
-    _, components = federated(prepared.experiment, prepared.components)
     strategy = UserLevelStrategy(
-        roster=components.task.roster,
+        roster=prepared.components.task.roster,
         settings=read_grid_settings(context.run_config),
     )
 

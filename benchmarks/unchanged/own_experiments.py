@@ -11,7 +11,6 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.data.features.dataset import Dataset
-from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
@@ -101,7 +100,7 @@ def _data(name: str, shape: tuple[int, ...], *, rows: bool = False) -> Dataset:
     )
 
 
-def _central(name: str, task, **options) -> CentralExperiment:
+def _central(name: str, task, **options) -> Experiment:
     given = {
         "batch_size": 12,
         "steps": 12,
@@ -110,10 +109,14 @@ def _central(name: str, task, **options) -> CentralExperiment:
         "learning_rate": 0.3,
         "delta": 1e-3,
         "eval_every": 3,
-        "public_batch": 8,
+        "presets": {"public-batch": 8, "side-information": "given"},
     }
-    return CentralExperiment(
-        name=name, description="Made-up examples.", task=task, **{**given, **options}
+    return Experiment(
+        unit="example",
+        name=name,
+        description="Made-up examples.",
+        task=task,
+        **{**given, **options},
     )
 
 
@@ -122,29 +125,29 @@ def _side_information() -> SideInformation:
     return SideInformation(multiplier={"weight": rows}, source="public", description="given")
 
 
-def logistic() -> CentralExperiment:
+def logistic() -> Experiment:
     """Logistic regression on sparse rows; every guide runs on it."""
 
-    def task(experiment):
+    def task(experiment, corpus):
         data = _data("rows", (NUM_FEATURES,), rows=True)
         shapes = {"weight": (NUM_FEATURES,), "bias": (1,)}
         return linear_task(data, LogisticGradients, shapes, {"given": _side_information})
 
     own = Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g)))
-    return _central("logistic", task, statistics=own, side_information="given")
+    return _central("logistic", task, statistics=own)
 
 
-def perceptron() -> CentralExperiment:
+def perceptron() -> Experiment:
     """A dense model, example by example."""
 
-    def task(experiment):
+    def task(experiment, corpus):
         data = _data("vectors", (NUM_FEATURES,))
         return module_task(data, _model, nn.functional.cross_entropy)
 
     return _central("perceptron", task)
 
 
-def convolution() -> CentralExperiment:
+def convolution() -> Experiment:
     """A convolutional model, example by example."""
 
     def make() -> nn.Module:
@@ -152,7 +155,7 @@ def convolution() -> CentralExperiment:
             nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 2)
         )
 
-    def task(experiment):
+    def task(experiment, corpus):
         return module_task(_data("images", (1, 6, 6)), make, nn.functional.cross_entropy)
 
     return _central("convolution", task)

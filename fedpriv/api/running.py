@@ -14,18 +14,18 @@ from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiments.catalogue import AnyExperiment, find_experiments, load_experiment
-from fedpriv.experiments.central import CentralExperiment
-from fedpriv.experiments.experiment import tag_prediction
+from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.task_factory import takes_corpus
+from fedpriv.experiments.user_parts import TagPredictionTask
 from fedpriv.running.engines import engines
 from fedpriv.running.folder import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.progress import Shown, follow, is_watched
 
 
-def experiment(name: str, **options: Option) -> AnyExperiment:
+def experiment(name: str, **options: Option) -> Experiment:
     """Return an experiment by name, with some options changed.
 
     Args:
@@ -40,7 +40,7 @@ def experiment(name: str, **options: Option) -> AnyExperiment:
 
 
 def run(
-    experiment: str | AnyExperiment,
+    experiment: str | Experiment,
     out: str | Path | None = None,
     *,
     corpus: str | Path | None = None,
@@ -122,7 +122,7 @@ def run(
 def resume(
     path: str | Path,
     *,
-    experiment: AnyExperiment | None = None,
+    experiment: Experiment | None = None,
     backend: str = "serial",
     workers: int | None = None,
     gpus_per_worker: float | None = None,
@@ -170,7 +170,7 @@ def resume(
 
 
 def find_corpus(
-    experiment: AnyExperiment,
+    experiment: Experiment,
     asked: str | None,
     *,
     console: Console | None,
@@ -187,10 +187,10 @@ def find_corpus(
     Raises:
         ValueError: If it is not found, or asked for although the experiment brings its own data.
     """
-    central = isinstance(experiment, CentralExperiment)
+    central = experiment.unit == "example"
     if asked is not None and (central or not takes_corpus(experiment.task)):
         raise ValueError(f"{experiment.name} brings its own data; leave corpus {asked} out")
-    if asked is None and experiment.task is not tag_prediction:
+    if asked is None and type(experiment.task) is not TagPredictionTask:
         return None
     last = -1
 
@@ -210,12 +210,12 @@ def find_corpus(
 
 
 def _chosen(
-    experiment: str | AnyExperiment, options: Mapping[str, Option]
-) -> tuple[AnyExperiment, str | None]:
+    experiment: str | Experiment, options: Mapping[str, Option]
+) -> tuple[Experiment, str | None]:
     """Return the experiment, and the name under which it is found again, if it has one."""
     if isinstance(experiment, str):
         return load_experiment(experiment).with_options(_kebab(options)), experiment
-    if not isinstance(experiment, AnyExperiment):
+    if not isinstance(experiment, Experiment):
         raise ValueError(
             f"{experiment!r} is no experiment; give a name of `fedpriv list` or an Experiment"
         )

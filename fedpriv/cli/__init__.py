@@ -14,7 +14,6 @@ from fedpriv.training.stopping import interruptible
 app = typer.Typer(
     name="fedpriv",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Federated learning with user-level differential privacy: simulate it, deploy it on "

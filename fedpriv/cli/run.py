@@ -11,8 +11,10 @@ import typer
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
+from fedpriv.cli.listing import complete_experiments, complete_settings, show_options
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.cli.run_output import print_summary
+from fedpriv.experiments.reference import option_help
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.engines import engines
@@ -20,7 +22,7 @@ from fedpriv.running.progress import follow
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
-    from fedpriv.experiments.base_options import BaseOptions
+    from fedpriv.experiments.experiment import Experiment
     from fedpriv.experiments.options import Option
 
 
@@ -31,12 +33,23 @@ def register(app: typer.Typer) -> None:
 
 
 def list_experiments(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[EXPERIMENT]",
+            help="Show this one's options.",
+            autocompletion=complete_experiments,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the experiments that can be run by name."""
-    from fedpriv.experiments.catalogue import find_experiments
+    """List the experiments that can be run by name, or the options of one."""
+    from fedpriv.experiments.catalogue import find_experiments, load_experiment
 
-    found = {name: make() for name, make in sorted(find_experiments().items())}
+    if name is not None:
+        show_options(load_experiment(name), as_json=as_json)
+        return
+    found = {known: make() for known, make in sorted(find_experiments().items())}
     if as_json:
         print_json(
             [
@@ -60,43 +73,46 @@ def list_experiments(
 def run_command(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="A name from `fedpriv list`, or module:function of your own."),
+        typer.Argument(
+            help="A name from `fedpriv list`, or module:function of your own.",
+            autocompletion=complete_experiments,
+        ),
     ] = None,
     corpus: Annotated[
         str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
     ] = None,
-    roster: Annotated[str | None, typer.Option(help="A roster of the corpus.")] = None,
-    users: Annotated[int | None, typer.Option(help="Only the first so many users.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="Expected cohort size.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Planned rounds.")] = None,
+    roster: Annotated[str | None, typer.Option(help=option_help("roster"))] = None,
+    users: Annotated[int | None, typer.Option(help=option_help("users"))] = None,
+    cohort: Annotated[float | None, typer.Option(help=option_help("cohort"))] = None,
+    rounds: Annotated[int | None, typer.Option(help=option_help("rounds"))] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise stddev on the sum, over the clip norm.")
+        float | None, typer.Option(help=option_help("noise-multiplier"))
     ] = None,
     target_epsilon: Annotated[
-        float | None, typer.Option(help="Calibrate the noise to this ε; never exceeded.")
+        float | None, typer.Option(help=option_help("target-epsilon"))
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="δ; by default users^-1.1.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the simulation.")] = None,
+    delta: Annotated[float | None, typer.Option(help=option_help("delta"))] = None,
+    seed: Annotated[int | None, typer.Option(help=option_help("seed"))] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             "-s",
             metavar="NAME=VALUE",
-            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more.",
+            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more. "
+            "`fedpriv list EXPERIMENT` shows them.",
+            autocompletion=complete_settings,
         ),
     ] = None,
-    precondition: Annotated[
-        str | None, typer.Option(help="none, local, update, both or scale-then-privatise.")
-    ] = None,
-    bound: Annotated[str | None, typer.Option(help="clip, normalise or none.")] = None,
-    noise: Annotated[str | None, typer.Option(help="gaussian or none.")] = None,
+    precondition: Annotated[str | None, typer.Option(help=option_help("precondition"))] = None,
+    bound: Annotated[str | None, typer.Option(help=option_help("bound"))] = None,
+    noise: Annotated[str | None, typer.Option(help=option_help("noise"))] = None,
     server_optimizer: Annotated[
         str | None,
-        typer.Option(help="sgd, momentum, ema-momentum, adam, yogi or adagrad."),
+        typer.Option(help=option_help("server-optimizer")),
     ] = None,
-    aggregate: Annotated[str | None, typer.Option(help="none or ema.")] = None,
-    inputs: Annotated[str | None, typer.Option(help="tff or unit-norm.")] = None,
+    aggregate: Annotated[str | None, typer.Option(help=option_help("aggregate"))] = None,
+    inputs: Annotated[str | None, typer.Option(help=option_help("inputs"))] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -202,7 +218,7 @@ def run_command(
         print_summary(summary, covers, report)
 
 
-def _asked_for(experiment: BaseOptions) -> str:
+def _asked_for(experiment: Experiment) -> str:
     """Return how much privacy an experiment asks for as it is; what it gets, its plan says."""
     if experiment.noise == "none":
         return "none"

@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 
-AnyExperiment = Experiment | CentralExperiment
 ENTRY_POINTS = "fedpriv.experiments"
 
 
-def find_experiments() -> dict[str, Callable[[], AnyExperiment]]:
+def find_experiments() -> dict[str, Callable[[], Experiment]]:
     """Return every experiment that can be found, by name.
 
     Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
     experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
     """
-    found: dict[str, Callable[[], AnyExperiment]] = {}
+    found: dict[str, Callable[[], Experiment]] = {}
     for package in _packages():
         for make in getattr(package, "EXPERIMENTS", ()):
             found[make.__name__.replace("_", "-")] = make
@@ -56,7 +54,7 @@ def _packages() -> Iterator[ModuleType]:
                 raise
 
 
-def load_experiment(name: str) -> AnyExperiment:
+def load_experiment(name: str) -> Experiment:
     """Return an experiment by name, or by `module:function` for one of your own.
 
     Raises:
@@ -68,10 +66,9 @@ def load_experiment(name: str) -> AnyExperiment:
             sys.path.append(os.getcwd())  # last, so that nothing there can stand in for a library
         with own_code(f"while experiment {name} was loaded"):
             experiment = _function(name, module_name, function)()
-        if not isinstance(experiment, AnyExperiment):
+        if not isinstance(experiment, Experiment):
             raise ValueError(
-                f"{name!r} returned a {type(experiment).__name__}, neither an Experiment nor a "
-                "CentralExperiment"
+                f"{name!r} returned a {type(experiment).__name__}; let it return an Experiment"
             )
         return experiment
     found = find_experiments()

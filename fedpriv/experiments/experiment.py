@@ -1,8 +1,9 @@
 """Experiments: one frozen value says everything about a run, and is made into its components here.
 
 An experiment is a Python function that returns an `Experiment`; most derive theirs from another by
-`with_options`. The options are flat and their kebab-case names are the same on the command line,
-in a run folder and in Flower's run-config.
+`with_options` or `dataclasses.replace`. It is composed of parts (`fedpriv.experiments.parts`), and
+an option exists only where its part is chosen. Options are given flat; their kebab-case names are
+the same on the command line, in a run folder and in Flower's run-config.
 
 >>> experiment = Experiment(name="demo", description="A demonstration.")
 >>> experiment.with_options({"l2-clip-norm": 2, "bound": "normalise"}).l2_clip_norm
@@ -11,303 +12,286 @@ in a run folder and in Flower's run-config.
 Traceback (most recent call last):
     ...
 ValueError: 'l2-clip-norms' is not an option of an experiment; did you mean 'l2-clip-norm'?
+>>> experiment.with_options({"ema-decay": 0.5})
+Traceback (most recent call last):
+    ...
+ValueError: ema-decay belongs to aggregate 'ema'; this experiment has aggregate 'none': set \
+aggregate too, or leave ema-decay out
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
+from typing import Any, Literal, Self
 
-import numpy as np
-
-from fedpriv import optimizers
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.base_options import (
-    BaseOptions,
-    make_aggregate,
-    make_plan,
-    plain_bound,
-    refined,
-    release_preconditioner,
+from fedpriv.experiments import example_parts, of_examples, of_users, user_parts
+from fedpriv.experiments.components import Components, refined
+from fedpriv.experiments.composition import (
+    OptionLine,
+    Part,
+    Slot,
+    all_names,
+    check_chosen,
+    check_known,
+    compose,
+    option_lines,
 )
-from fedpriv.experiments.options import check_ranges, said_as_options
+from fedpriv.experiments.options import Option, declared, kebab, said_as_options
 from fedpriv.experiments.task_factory import check_heeded, make_task
-from fedpriv.mechanisms import (
-    Bound,
-    Rounded,
-    SideInformation,
-)
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
-from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.privacy.plan import Plan, sampler_of
-from fedpriv.ranges import Range
-from fedpriv.tasks.tasks import TagPrediction, Task
-from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.local.trainer import LocalTrainer, Schedule
-from fedpriv.transform import Transform
+from fedpriv.experiments.user_parts import TAG_PREDICTION, TagPredictionTask
+from fedpriv.mechanisms import moments
 
-#: What a plan and a schedule call the options that set them.
-_FIELD_NAMES = {
-    "num_users": "users",
-    "num_rounds": "rounds",
-    "expected_cohort_size": "cohort",
-    "beta1": "server-momentum",
-    "server momentum": "server-momentum",
-    "server adaptivity": "server-adaptivity",
-}
-_RANGES = {
-    "users": Range.AT_LEAST_ONE,
-    "preconditioner_top": Range.AT_LEAST_ZERO,
-    "cohort": Range.ABOVE_ZERO,
-    "cohort_cap": Range.AT_LEAST_ONE,
-    "rounds": Range.AT_LEAST_ONE,
-    "server_learning_rate": Range.ABOVE_ZERO,
-    "local_learning_rate": Range.ABOVE_ZERO,
-    "local_batch_size": Range.AT_LEAST_ONE,
-    "local_epochs": Range.AT_LEAST_ONE,
-    "max_examples_per_user": Range.AT_LEAST_ONE,
-}
-
+Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
-TaskFactory = Callable[["Experiment", Corpus | None], Task] | Callable[["Experiment"], Task]
+TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experiment"], Any]
+
+SLOTS: Mapping[Unit, tuple[Slot, ...]] = {
+    "user": user_parts.SLOTS,
+    "example": example_parts.SLOTS,
+}
+_BACKENDS: Mapping[Unit, tuple[str, ...]] = {
+    "user": ("serial", "threads", "ray", "flower"),
+    "example": ("serial",),
+}
 
 
-def tag_prediction(experiment: Experiment, corpus: Corpus | None) -> Task:
-    """Return the tag-prediction task of a corpus through the experiment's roster."""
-    if corpus is None:
-        raise ValueError(
-            "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
-        )
-    view = corpus.view(roster=experiment.roster, users=experiment.users)
-    return TagPrediction(view, inputs=experiment.inputs)
+# No slots: a frozen class with slots has no words for an option that somebody assigns to.
+@dataclass(frozen=True, init=False)
+class Experiment:
+    """Everything that decides a run.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment(BaseOptions):
-    """Everything that decides a federated run; what it promises is inherited.
-
-    Attributes:
-        task: Makes the task from this experiment and a corpus, or from this experiment alone.
-        backends: The backends that it claims to run on.
-        roster: A roster of the corpus; None for the corpus's own default.
-        users: Only the roster's first so many users, for quick trials.
-        inputs: "tff" or "unit-norm".
-        precondition: Where A acts: "none", "local" (AdaDPS Algorithm 3: every local step divides
-            by A), "update" (the user's update is divided by A, then bounded), "both", or
-            "scale-then-privatise" (as update, and the released mean is multiplied by A).
-        side_information: Where A comes from: "rank", "frequency" or "tf-idf".
-        preconditioner_gain: Largest multiplier 1/A.
-        preconditioner_top: How many of the commonest words "rank" leaves alone.
-        preconditioner_power: Exponent of "frequency".
-        guide: A preconditioner made of past releases: "delayed" (DP²), or "past-releases"
-            (scale-then-privatise); not beside one that is known beforehand.
-        exact_sum: Round bounded updates to a public grid, so that their sum is exact: the same
-            bits for any order, backend and number of workers. Only with noise, beside which the
-            grid is a millionth or less.
-        cohort: Expected cohort size; None for a twentieth of the roster.
-        cohort_cap: Largest cohort under Poisson sampling.
-        rounds: How many rounds are planned and paid for.
-        local_learning_rate: Step size of local SGD.
-        local_batch_size: Examples a local step.
-        local_epochs: Local passes.
-        max_examples_per_user: Cap of a user's work.
-        server_optimizer: "sgd", "momentum", "ema-momentum", "adam", "yogi" or "adagrad".
-        server_learning_rate: Step size of the server.
-        server_momentum: Weight of the past, for the momentum optimisers and β₁ of the adaptive.
-        server_adaptivity: Added to √v by the adaptive optimisers.
-    """
-
-    task: TaskFactory = field(default=tag_prediction, repr=False)
-    backends: tuple[str, ...] = ("serial", "threads", "ray", "flower")
-
-    roster: str | None = None
-    users: int | None = None
-    inputs: Literal["tff", "unit-norm"] = "tff"
-
-    precondition: Literal["none", "local", "update", "both", "scale-then-privatise"] = "none"
-    side_information: Literal["rank", "frequency", "tf-idf"] = "rank"
-    preconditioner_gain: float = 200.0
-    preconditioner_top: int = 100
-    preconditioner_power: float = 1.0
-
-    guide: Literal["none", "delayed", "past-releases"] = "none"
-
-    exact_sum: bool = True
-
-    cohort: float | None = None
-    cohort_cap: int | None = None
-    rounds: int = 100
-
-    local_learning_rate: float = 1.0
-    local_batch_size: int = 100
-    local_epochs: int = 1
-    max_examples_per_user: int = 256
-
-    server_optimizer: Literal["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"] = "sgd"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.9
-    server_adaptivity: float = 1e-3
-
-    def __post_init__(self) -> None:
-        BaseOptions.__post_init__(self)  # `super()` does not know a class remade with slots
-        check_ranges(self, _RANGES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Components:
-    """What an experiment is made of once its data are at hand.
+    Its options are read as attributes: `experiment.l2_clip_norm`.
 
     Attributes:
-        task: Roster, users, model and measures.
-        plan: The promise, with the mechanism that runs.
-        algorithm: What is asked of users, and what the server makes of the answers.
-        trainer: What a user does.
-        side_information: 1/A and where it came from; None without preconditioning.
-
-    Raises:
-        ValueError: If the plan was made for another number of users than the task's roster has:
-            cohorts would be drawn with another probability than its ε is of.
+        name: What `fedpriv run` calls it.
+        description: One line for lists and reports.
+        task: Makes the task from this experiment and a corpus, or None, or from this experiment
+            alone. A frozen dataclass that can be called so declares options of its own: its fields.
+        unit: Whom an update is of, and the ε: "user" (federated), or "example" (centralised).
+        backends: Those that it claims to run on.
+        statistics: Moments and preconditioner of one's own, for guide "public-own".
+        refine: Makes the components that run of those that the options describe, for a privatizer,
+            sampler, bound or preconditioner of one's own; None leaves them. It cannot replace the
+            task and its trainer: workers and nodes make those for themselves.
+        values: Values of options by name, of parts that are not chosen too: they hold if such a
+            part is chosen.
+        parts: What is chosen.
     """
 
-    task: Task
-    plan: Plan
-    algorithm: FederatedAveraging
-    trainer: LocalTrainer
-    side_information: SideInformation | None
+    name: str
+    description: str
+    task: TaskFactory = field(repr=False)
+    unit: Unit
+    backends: tuple[str, ...]
+    statistics: moments.Statistics | None = field(repr=False)
+    refine: Callable[[Any], Any] | None = field(repr=False)
+    values: Mapping[str, Option] = field(repr=False, compare=False)
+    parts: tuple[Part, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.plan.check_roster(self.task.roster)
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        task: TaskFactory | None = None,
+        unit: Unit = "user",
+        backends: tuple[str, ...] | None = None,
+        statistics: moments.Statistics | None = None,
+        refine: Callable[[Any], Any] | None = None,
+        values: Mapping[str, Option] | None = None,
+        presets: Mapping[str, Option] | None = None,
+        **options: Any,
+    ) -> None:
+        """Compose an experiment.
 
+        Args:
+            name: As the attribute.
+            description: As the attribute.
+            task: As the attribute; None for tag prediction.
+            unit: As the attribute.
+            backends: As the attribute; None for all that there are of its unit.
+            statistics: As the attribute.
+            refine: As the attribute.
+            values: Of another experiment, to begin with.
+            presets: Values by option name that hold if their part is chosen, now or later.
+            **options: Options by name, with underscores; their parts must be chosen.
 
-def build(experiment: Experiment, corpus: Corpus | None) -> Components:
-    """Return the components of an experiment on a corpus.
-
-    Raises:
-        ValueError: If its options do not fit together or do not fit the corpus.
-    """
-    task = make_task(experiment, corpus)
-    check_heeded(experiment, task)
-    with said_as_options(experiment.field_names() | _FIELD_NAMES):
-        side = make_side_information(experiment, task)
-        made = Components(
-            task=task,
-            plan=federated_plan(experiment, task),
-            algorithm=FederatedAveraging(
-                optimizer=make_optimizer(experiment),
-                aggregate=make_aggregate(experiment),
-                preconditioner=make_preconditioner(experiment, side),
-            ),
-            trainer=make_trainer(experiment, task, side),
-            side_information=side,
-        )
-        return refined(experiment, made)
-
-
-def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:
-    """Return 1/A and where it came from; None where the experiment does not precondition."""
-    if experiment.precondition == "none":
-        return None
-    return task.side_information(
-        experiment.side_information,
-        gain=experiment.preconditioner_gain,
-        top=experiment.preconditioner_top,
-        power=experiment.preconditioner_power,
-    )
-
-
-def make_preconditioner(experiment: Experiment, side: SideInformation | None) -> Preconditioner:
-    """Return what preconditions updates: what is known beforehand, or learnt from past releases.
-
-    Raises:
-        ValueError: If the updates would be preconditioned twice.
-    """
-    if experiment.guide != "none":
-        if experiment.precondition in ("update", "both", "scale-then-privatise"):
+        Raises:
+            ValueError: For an unknown option, one whose part is not chosen, a value that is not
+                one of its option's or out of its range, or options that do not fit.
+        """
+        if unit not in SLOTS:
+            raise ValueError(f"unit {unit!r} is not known; use one of {', '.join(SLOTS)}")
+        if task is None:
+            if unit == "example":
+                raise ValueError(f"{name} needs task=..., which makes a CentralTask of examples")
+            task = TagPredictionTask()
+        slots = (*_task_slot(task, SLOTS[unit]), *SLOTS[unit])
+        given = {kebab(option): value for option, value in options.items()}
+        _check_task(task, given)
+        check_known((TAG_PREDICTION, *slots), (*(presets or {}), *given))
+        merged = {**(values or {}), **(presets or {}), **given}
+        parts = compose(slots, merged)
+        # None says that there is no such value, which is true of an option that is not there.
+        said = (option for option, value in given.items() if value not in (None, "none"))
+        check_chosen(slots, parts, said)
+        merged |= {line.name: line.value for line in option_lines(parts) if line.name in merged}
+        for part in parts:
+            if part.slot is slots[0] and len(slots) > len(SLOTS[unit]):
+                task = part.options
+        for item, value in {
+            "name": name,
+            "description": description,
+            "task": task,
+            "unit": unit,
+            "backends": _BACKENDS[unit] if backends is None else backends,
+            "statistics": statistics,
+            "refine": refine,
+            "values": merged,
+            "parts": parts,
+        }.items():
+            object.__setattr__(self, item, value)
+        if self.noise == "gaussian" and self.bound == "none":
             raise ValueError(
-                f"guide {experiment.guide!r} preconditions updates, and so does precondition "
-                f"{experiment.precondition!r}; choose one, or precondition 'local'"
+                "noise 'gaussian' without a bound protects no one; use bound 'clip' or "
+                "'normalise', or noise 'none'"
             )
-        return release_preconditioner(experiment, experiment.guide)
-    if side is None or experiment.precondition in ("none", "local"):
-        return NoPreconditioner()
-    undone = experiment.precondition == "scale-then-privatise"
-    return Fixed(multiplier=side.multiplier, inverse=side.inverse() if undone else {})
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an option's value, or the choice of a slot."""
+        if not name.startswith("_") and name != "parts":
+            for line in option_lines(self.parts):
+                if line.name == kebab(name):
+                    return line.value
+        raise AttributeError(f"this experiment has no option {kebab(name)!r}", name=name, obj=None)
+
+    def part(self, slot: str) -> Any:
+        """Return what is chosen of a slot, with its options as attributes."""
+        return next(part.options for part in self.parts if part.name == slot)
+
+    def lines(self) -> tuple[OptionLine, ...]:
+        """Return every option that exists, as it is listed."""
+        return tuple(option_lines(self.parts))
+
+    def options(self) -> dict[str, Option]:
+        """Return the value of every option that exists by its kebab-case name."""
+        return {line.name: line.value for line in option_lines(self.parts)}
+
+    def field_names(self) -> dict[str, str]:
+        """Return options by what they are called within: by fields, of their parts and of a plan.
+
+        A plan's fields that no option sets, and those of a kind that is not in them, are left out.
+        """
+        names = {line.name.replace("-", "_"): line.name for line in option_lines(self.parts)}
+        return {name: typed for name, typed in names.items() if name != typed} | {
+            "l2_bound": "l2-clip-norm"
+        }
+
+    def with_options(self, options: Mapping[str, Option]) -> Self:
+        """Return the experiment with some options changed; parts may be chosen among them.
+
+        Raises:
+            ValueError: For an unknown option (with the nearest known one), one whose part is not
+                chosen then (with the part), or an unfit value.
+        """
+        _check_task(self.task, options)
+        check_known((*self._slots, TAG_PREDICTION), options)
+        changes = dict(options)
+        # A given noise replaces a calibrated one and the other way round.
+        if changes.get("target-epsilon") is not None and "noise-multiplier" not in changes:
+            changes["noise-multiplier"] = None
+        if changes.get("noise-multiplier") is not None and "target-epsilon" not in changes:
+            changes["target-epsilon"] = None
+        return replace(self, **{name.replace("-", "_"): v for name, v in changes.items()})
+
+    def restored(self, document: Mapping[str, Option]) -> Self:
+        """Return the experiment with the options of a run folder or a row of results.
+
+        Those written before options belonged to parts list all of them: what has no part there
+        decided nothing and is passed over.
+
+        Raises:
+            ValueError: For an unknown option or an unfit value.
+        """
+        check_known((TAG_PREDICTION, *self._slots), document)
+        return replace(self, values={**self.values, **document})
+
+    @property
+    def _slots(self) -> tuple[Slot, ...]:
+        return (*_task_slot(self.task, SLOTS[self.unit]), *SLOTS[self.unit])
 
 
-def make_schedule(experiment: Experiment) -> Schedule:
-    """Return how much each user works."""
-    return Schedule(
-        learning_rate=experiment.local_learning_rate,
-        batch_size=experiment.local_batch_size,
-        epochs=experiment.local_epochs,
-        max_examples=experiment.max_examples_per_user,
-    )
+def _check_task(task: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options of tag prediction where the task is another and has none of that name."""
+    own = {name for slot in _task_slot(task, ()) for name, _ in slot.options("")}
+    for name in all_names([TAG_PREDICTION]):
+        if options.get(name) not in (None, "none") and name not in own:
+            raise ValueError(
+                f"{name} belongs to tag prediction; this experiment has a task of its own: leave "
+                f"{name} out, or declare it in the task"
+            )
 
 
-def local_multiplier(
-    experiment: Experiment, side: SideInformation | None
-) -> Mapping[str, np.ndarray]:
-    """Return 1/A for local steps, empty where the experiment does not precondition them."""
-    if side is None or experiment.precondition not in ("local", "both"):
-        return {}
-    return side.multiplier
-
-
-def make_trainer(
-    experiment: Experiment, task: Task, side: SideInformation | None, device: str = "cpu"
-) -> LocalTrainer:
-    """Return what a user does, on a device.
+def _task_slot(task: Any, others: Sequence[Slot]) -> tuple[Slot, ...]:
+    """Return the slot of a task factory that declares options, as a frozen dataclass.
 
     Raises:
-        ValueError: If the task or this machine has no use for the device.
+        ValueError: If one of its options has the name of another part's.
     """
-    schedule, multiplier = make_schedule(experiment), local_multiplier(experiment, side)
-    if device == "cpu":  # a task of somebody's own need not know of devices
-        return task.trainer(schedule, multiplier)
-    return task.trainer(schedule, multiplier, device=device)
+    if not is_dataclass(task) or isinstance(task, type) or not declared(type(task)):
+        return ()
+    if type(task) is TagPredictionTask:
+        slot = TAG_PREDICTION
+    else:
+        values = {item.field: getattr(task, item.field) for item in declared(type(task))}
+        slot = Slot(
+            name="task",
+            help=(type(task).__doc__ or "").partition("\n")[0],
+            choices={"": type(task)},
+            defaults=values,
+            make=partial(replace, task),
+        )
+    taken = set(all_names([slot])) & set(all_names(others))
+    for name in sorted(taken):
+        raise ValueError(f"task option {name} is an option of experiments already; rename it")
+    return (slot,)
 
 
-def make_bound(experiment: Experiment) -> Bound:
-    """Return the public bound, rounded to a grid where the experiment says so."""
-    inner = plain_bound(experiment)
-    # Without noise a bound may be set so high that it never binds, and its grid would be coarse.
-    exact = experiment.exact_sum and experiment.noise != "none"
-    return Rounded(bound=inner) if exact else inner
-
-
-def federated_plan(experiment: Experiment, task: Task) -> Plan:
-    """Return the promise, with its noise calibrated if the experiment asks for that.
+def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Option]:
+    """Return those of some options whose parts are chosen among them, and defaults of the rest.
 
     Raises:
-        ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
+        ValueError: For an unfit value.
     """
-    num_users = len(task.roster)
-    cohort = experiment.cohort if experiment.cohort is not None else max(1.0, num_users / 20)
-    return make_plan(
-        experiment,
-        sampler=sampler_of(experiment.sampling, num_users, cohort, experiment.cohort_cap),
-        bound=make_bound(experiment),
-        num_rounds=experiment.rounds,
-        max_examples_per_user=experiment.max_examples_per_user,
-        roster_sha256=task.roster_sha256,
-    )
+    slots = SLOTS[unit]
+    parts = compose(slots, options)
+    # What no part of ours declares is of a task of somebody's own.
+    own = {name: options[name] for name in set(options) - set(all_names(slots))}
+    return {**own, **{line.name: line.value for line in option_lines(parts)}}
 
 
-def make_optimizer(experiment: Experiment) -> Transform:
-    """Return the server optimiser."""
-    rate, momentum = experiment.server_learning_rate, experiment.server_momentum
-    adaptivity = experiment.server_adaptivity
-    match experiment.server_optimizer:
-        case "sgd":
-            return optimizers.sgd(rate)
-        case "momentum":
-            return optimizers.momentum(rate, momentum, ema=False)
-        case "ema-momentum":
-            return optimizers.momentum(rate, momentum, ema=True)
-        case "adam":
-            return optimizers.adam(rate, adaptivity, beta1=momentum)
-        case "yogi":
-            return optimizers.yogi(rate, adaptivity, beta1=momentum)
-        case "adagrad":
-            return optimizers.adagrad(rate, adaptivity)
+def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:
+    """Return the components of an experiment.
+
+    Args:
+        experiment: Says what is done.
+        corpus: What its task is made on; None for a task that brings its own data.
+        task: What is learnt, instead of the experiment's own.
+
+    Raises:
+        ValueError: If its options do not fit together or do not fit the data.
+    """
+    if experiment.unit == "example":
+        if corpus is not None:
+            raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
+        made = of_examples.warmed(experiment, make_task(experiment, None) if task is None else task)
+        with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
+            return refined(experiment, of_examples.make_components(experiment, made))
+    made = make_task(experiment, corpus) if task is None else task
+    if task is None:
+        check_heeded(experiment, made)
+    with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
+        return refined(experiment, of_users.make_components(experiment, made))

@@ -5,7 +5,7 @@ said of a wrong one is said here, once.
 
 >>> checked("l2_clip_norm", 2, float)
 2.0
->>> checked("bound", "clipping", Literal["clip", "none"])
+>>> checked("bound", "clipping", typing.Literal["clip", "none"])
 Traceback (most recent call last):
     ...
 ValueError: bound 'clipping' is not known; use one of clip, none
@@ -13,13 +13,14 @@ ValueError: bound 'clipping' is not known; use one of clip, none
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from functools import cache
+from typing import Any
 
 from fedpriv.ranges import Range, finite_float
 
@@ -61,6 +62,13 @@ def said_as_options(names: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(text) from error
 
 
+def chosen(name: str, value: Any, choices: typing.Iterable[str]) -> str:
+    """Return the value if it is one of the choices, or raise `ValueError` naming them."""
+    if value not in choices:
+        raise ValueError(f"{kebab(name)} {value!r} is not known; use one of {', '.join(choices)}")
+    return value
+
+
 def checked(name: str, value: Any, hint: Any) -> Option:
     """Return the value in the option's type, or raise `ValueError` saying what it takes."""
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -77,11 +85,8 @@ def checked(name: str, value: Any, hint: Any) -> Option:
         if not isinstance(value, bool):
             raise ValueError(f"{label} {value!r} must be true or false")
         return value
-    if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
-        if value not in choices:
-            raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
-        return value
+    if typing.get_origin(kind) is typing.Literal:
+        return chosen(name, value, typing.get_args(kind))
     if kind is str:
         if not isinstance(value, str):
             raise ValueError(f"{label} {value!r} is not a word")
@@ -99,27 +104,92 @@ def checked(name: str, value: Any, hint: Any) -> Option:
     return int(exact)
 
 
-def check_ranges(options: object, ranges: Mapping[str, Range]) -> None:
-    """Check numbers among the fields of an object; None is in every range.
+def option(default: Option, help: str, allowed: Range | None = None) -> Any:
+    """Return the field of a part that is an option.
 
-    Raises:
-        ValueError: For the first that is out of its range, with its name as it is typed.
+    Args:
+        default: Its value where nobody says anything.
+        help: One line, shown wherever options are listed.
+        allowed: What numbers it may be; None for any.
     """
-    for name, allowed in ranges.items():
-        value = getattr(options, name)
-        if value is not None:
-            allowed.check(kebab(name), value)
+    return dataclasses.field(default=default, metadata={"help": help, "range": allowed})
 
 
-def as_fields(options: Mapping[str, Option], known: Collection[str]) -> dict[str, Option]:
-    """Return options by the names of their fields.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a part says of one of its options.
 
-    Raises:
-        ValueError: For an unknown option, with the nearest known one.
+    Attributes:
+        field: Its name in the part.
+        hint: Its type.
+        default: Its value where nobody says anything.
+        help: One line.
+        allowed: What numbers it may be; None for any.
     """
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"{name!r} is not an option of an experiment; {hint}")
-    return {name.replace("-", "_"): value for name, value in options.items()}
+
+    field: str
+    hint: Any
+    default: Option
+    help: str
+    allowed: Range | None
+
+    def checked(self, name: str, value: Any) -> Option:
+        """Return a value of the option in its type.
+
+        Args:
+            name: As a person types the option.
+            value: To be checked.
+
+        Raises:
+            ValueError: If it has another type or is out of range.
+        """
+        found = checked(name, value, self.hint)
+        if self.allowed is not None and isinstance(found, (int, float)):
+            self.allowed.check(kebab(name), found)
+        return found
+
+    @property
+    def takes(self) -> str:
+        """What the option takes, in words."""
+        allowed = typing.get_args(self.hint) if isinstance(self.hint, types.UnionType) else ()
+        kinds = [kind for kind in allowed or (self.hint,) if kind is not type(None)]
+        [kind] = kinds
+        if typing.get_origin(kind) is typing.Literal:
+            return ", ".join(typing.get_args(kind))
+        names = {bool: "true or false", str: "a word", int: "a whole number", float: "a number"}
+        words = names[kind]
+        if self.allowed is not None:
+            words += f", {self.allowed.value.removeprefix('must be ')}"
+        return f"{words}, or none" if type(None) in allowed else words
+
+
+@cache
+def declared(part: type) -> tuple[Declared, ...]:
+    """Return the options of a part: a frozen dataclass.
+
+    Its fields that have a default and a type that an option can have are options; `option` adds a
+    line of help and a range. Others are none.
+    """
+    hints = typing.get_type_hints(part)
+    return tuple(
+        Declared(
+            field=item.name,
+            hint=hints[item.name],
+            default=item.default,  # type: ignore[arg-type]
+            help=item.metadata.get("help", ""),
+            allowed=item.metadata.get("range"),
+        )
+        for item in dataclasses.fields(part)
+        if item.default is not dataclasses.MISSING and _is_option_type(hints[item.name])
+    )
+
+
+def _is_option_type(hint: Any) -> bool:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    values = [kind for kind in kinds if kind is not type(None)]
+    if len(values) != 1:
+        return False
+    [kind] = values
+    if typing.get_origin(kind) is typing.Literal:
+        return all(isinstance(choice, str) for choice in typing.get_args(kind))
+    return kind in (bool, int, float, str)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.tasks.tasks import Task
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
+    from fedpriv.tasks.tasks import Task
 
 
 def takes_corpus(factory: Callable[..., Any]) -> bool:
@@ -30,8 +30,9 @@ def takes_corpus(factory: Callable[..., Any]) -> bool:
         return True
     if len(parameters) < 2:
         return False
-    code = getattr(factory, "__code__", None)
-    if code is None:  # an object that is called: what it reads cannot be seen
+    called = factory if hasattr(factory, "__code__") else type(factory).__call__
+    code = getattr(called, "__code__", None)
+    if code is None:  # what it reads cannot be seen
         return True
     name = parameters[1]
     loaded = [i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_")]
@@ -40,13 +41,13 @@ def takes_corpus(factory: Callable[..., Any]) -> bool:
     )
 
 
-def make_task(experiment: Experiment, corpus: Corpus | None) -> Task:
-    """Return the task of an experiment.
+def make_task(experiment: Experiment, corpus: Corpus | None) -> Any:
+    """Return the task of an experiment: a `Task`, or a `CentralTask` of examples.
 
     Raises:
         ValueError: If there is a corpus that the task does not take.
     """
-    factory: Callable[..., Task] = experiment.task
+    factory: Callable[..., Any] = experiment.task
     if corpus is not None and not takes_corpus(factory):
         raise ValueError(
             f"{experiment.name} brings its own users and reads no corpus; leave corpus "
@@ -65,17 +66,18 @@ def check_heeded(experiment: Experiment, task: Task) -> None:
     Raises:
         ValueError: If the options users or roster say other users than the task has.
     """
-    if experiment.users is not None and experiment.users != len(task.roster):
+    users = getattr(experiment, "users", None)  # a task of one's own need not have them
+    roster = getattr(experiment, "roster", None)
+    if users is not None and users != len(task.roster):
         raise ValueError(
-            f"users {experiment.users}: the task of {experiment.name} has {len(task.roster)} users "
-            "whatever this option says; leave it out, or have the task function read "
-            "experiment.users"
+            f"users {users}: the task of {experiment.name} has {len(task.roster)} users "
+            "whatever this option says; leave it out, or have the task read it"
         )
-    if experiment.roster is not None and experiment.roster != task.describe().get("roster"):
+    if roster is not None and roster != task.describe().get("roster"):
         raise ValueError(
-            f"roster {experiment.roster!r}: the task of {experiment.name} has the roster "
+            f"roster {roster!r}: the task of {experiment.name} has the roster "
             f"{task.describe().get('roster')!r} whatever this option says; leave it out, or have "
-            "the task function read experiment.roster"
+            "the task read it"
         )
 
 

@@ -7,18 +7,18 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.experiments.catalogue import AnyExperiment
-from fedpriv.experiments.central import CentralExperiment
-from fedpriv.experiments.options import kebab
+from fedpriv.experiments.experiment import Experiment, build, existing_options
+from fedpriv.experiments.of_examples import num_steps
+from fedpriv.experiments.options import Option
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import build_components, serial
+from fedpriv.running.prepared import serial
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -35,7 +35,7 @@ class Run:
         curve: Steps between the measurements of a curve; 0 for none.
     """
 
-    experiment: AnyExperiment = field(repr=False)
+    experiment: Experiment = field(repr=False)
     split: Split
     seed: int
     reduced: bool
@@ -48,32 +48,46 @@ class Run:
     @property
     def identity(self) -> str:
         """What finds it again: a digest of every option, the split, the size and the seed."""
-        described = {
-            "name": self.experiment.name,
-            **self.experiment.options(),
-            "seed": self.seed,
-            "split": self.split,
-            "reduced": self.reduced,
-        }
-        if self.curve:  # a run without one keeps the digest it had before there were curves
-            described["curve"] = self.curve
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return _digest(
+            self.experiment.name,
+            self.experiment.options(),
+            {"seed": self.seed, "split": self.split, "reduced": self.reduced},
+            self.curve,
+        )
 
     def __str__(self) -> str:
         """What a person knows it by: name, split, seed and every option that is not a default."""
-        usual = {
-            kebab(item.name): item.default
-            for item in fields(self.experiment)
-            if item.default is not MISSING
-        }
         changed = [
-            f"{name} {value}"
-            for name, value in self.experiment.options().items()
-            if name not in ("seed", "eval-every") and value != usual.get(name)
+            f"{line.name} {line.value}"
+            for line in self.experiment.lines()
+            if line.name not in ("seed", "eval-every") and line.value != line.default
         ]
         size = ", reduced" if self.reduced else ""
         text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"
         return f"{text} ({', '.join(changed)})" if changed else text
+
+
+def identity_of(row: Mapping[str, Any]) -> str:
+    """Return the identity of the run that a row is of.
+
+    Rows that were written before options belonged to parts list all options and have a digest of
+    all; those without a part decided nothing, and the run is found by the others.
+    """
+    options = row["options"]
+    decided = existing_options(row["unit"], options)
+    if set(decided) == set(options):
+        return row["identity"]
+    rest = {name: row[name] for name in ("seed", "split", "reduced")}
+    # A curve's first point lies as far from the start as the others from each other.
+    curve = row["curve"][0][0] if "curve" in row else 0
+    return _digest(row["experiment"], decided, rest, curve)
+
+
+def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], curve: int) -> str:
+    described = {"name": name, **options, **rest}
+    if curve:  # a run without one keeps the digest it had before there were curves
+        described["curve"] = curve
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -85,7 +99,7 @@ def perform(run: Run) -> dict[str, Any]:
     """
     started = time.perf_counter()
     experiment = run.experiment.with_options({"seed": run.seed})
-    components = build_components(experiment, None)
+    components = build(experiment)
     backend, task = serial(experiment, components), components.task.describe()
     of_users = components.plan.unit == "user"
     steps = components.plan.num_rounds
@@ -138,14 +152,8 @@ def made_up(runs: Iterable[Run]) -> list[str]:
     One task of each experiment's name is made, which opens its data; nothing is trained.
     """
     experiments = {run.experiment.name: run.experiment for run in runs}
-    tasks = [_data(experiment) for experiment in experiments.values()]
+    tasks = [make_task(experiment, None).describe() for experiment in experiments.values()]
     return list(dict.fromkeys(task["name"] for task in tasks if task["synthetic"]))
-
-
-def _data(experiment: AnyExperiment) -> dict[str, Any]:
-    if isinstance(experiment, CentralExperiment):
-        return experiment.task(experiment).describe()
-    return make_task(experiment, None).describe()
 
 
 def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:
@@ -250,8 +258,8 @@ def _reported(
         yield Run(experiment=chosen, split="test", seed=seed, reduced=reduced, curve=curve)
 
 
-def _num_steps(experiment: AnyExperiment) -> int:
-    if not isinstance(experiment, CentralExperiment):
+def _num_steps(experiment: Experiment) -> int:
+    if experiment.unit == "user":
         return experiment.rounds
     # Only the data know how many steps so many epochs are.
-    return experiment.steps or experiment.num_steps(experiment.task(experiment).num_train)
+    return experiment.steps or num_steps(experiment, make_task(experiment, None).num_train)

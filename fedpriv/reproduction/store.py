@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.reproduction.runs import Done, Run
+from fedpriv.reproduction.runs import Done, Run, identity_of
 from fedpriv.reproduction.workers import performed
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the runs of a results file by identity; a torn last line is left out."""
-    return {row["identity"]: row for row in json_lines.read(path)}
+    return {identity_of(row): row for row in json_lines.read(path)}
 
 
 def pending(runs: Iterable[Run], done: Done) -> list[Run]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from fedpriv.experiments.catalogue import AnyExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 
 Split = Literal["validation", "test"]
@@ -30,7 +30,7 @@ class Cell:
         adapt: What is made of settings that are taken over.
     """
 
-    make: Callable[[Split, bool], AnyExperiment] = field(repr=False)
+    make: Callable[[Split, bool], Experiment] = field(repr=False)
     grid: tuple[Settings, ...] = ({},)
     tuned_as: Cell | None = None
     adapt: Callable[[Settings], Settings] = field(default=dict, repr=False)

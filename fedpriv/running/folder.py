@@ -40,13 +40,12 @@ from fedpriv import __version__, json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
-from fedpriv.experiments.central import CentralComponents, CentralExperiment
-from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.tasks.data_digest import check_same_data, data_digests
-from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Saved
 
 FORMAT, VERSION = "fedpriv-run", 1
@@ -73,9 +72,9 @@ class RunFolder:
         cls,
         path: Path,
         *,
-        experiment: Experiment | CentralExperiment,
+        experiment: Experiment,
         reference: str | None,
-        components: Components | CentralComponents,
+        components: Components,
         corpus_path: str | None,
         engine: str,
         mode: str,
@@ -108,7 +107,7 @@ class RunFolder:
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        if isinstance(components, CentralComponents):
+        if hasattr(components.task, "data_sha256"):  # a task that may say what its data are
             described["data_sha256"] = data_digests(components.task, secret)
         document: dict[str, Any] = {
             "format": FORMAT,
@@ -193,7 +192,7 @@ class RunFolder:
             json_lines.cut_torn_line(path / name)
         return folder
 
-    def check_data(self, task: CentralTask) -> None:
+    def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
 
         Raises:

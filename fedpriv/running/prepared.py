@@ -15,15 +15,10 @@ from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.catalogue import AnyExperiment, load_experiment
-from fedpriv.experiments.central import CentralComponents, CentralExperiment, build_central
-from fedpriv.experiments.experiment import (
-    Components,
-    Experiment,
-    build,
-    make_side_information,
-    make_trainer,
-)
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.task_factory import make_task
@@ -38,8 +33,7 @@ from fedpriv.tasks.trial import try_central_task, try_task
 from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
 
-AnyComponents = Components | CentralComponents
-BackendFactory = Callable[[AnyExperiment, AnyComponents], Backend]
+BackendFactory = Callable[[Experiment, Components], Backend]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,40 +47,38 @@ class Checked:
     """
 
     make: BackendFactory
-    check: Callable[[AnyExperiment, AnyComponents], None]
+    check: Callable[[Experiment, Components], None]
 
-    def __call__(self, experiment: AnyExperiment, components: AnyComponents) -> Backend:
+    def __call__(self, experiment: Experiment, components: Components) -> Backend:
         """Return the backend."""
         return self.make(experiment, components)
 
 
 def _refuse_early(
-    make_backend: BackendFactory, experiment: AnyExperiment, components: AnyComponents
+    make_backend: BackendFactory, experiment: Experiment, components: Components
 ) -> None:
     if isinstance(make_backend, Checked):
         make_backend.check(experiment, components)
 
 
-def federated(
-    experiment: AnyExperiment, components: AnyComponents
-) -> tuple[Experiment, Components]:
-    """Return both as what they are, for backends that bring work to users.
+def check_carried(experiment: Experiment, backend: str) -> None:
+    """Refuse a backend that an experiment does not run on.
 
     Raises:
-        ValueError: If they are of centralised training.
+        ValueError: If it is not one of the experiment's.
     """
-    if isinstance(experiment, CentralExperiment) or isinstance(components, CentralComponents):
+    if experiment.unit == "example":
         raise ValueError(
             f"{experiment.name} is centralised, and centralised training runs in one process; "
             "leave --engine out"
         )
-    return experiment, components
+    if backend not in experiment.backends:
+        known = ", ".join(experiment.backends)
+        raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
 
 
-def serial(experiment: AnyExperiment, components: AnyComponents) -> Backend:
+def serial(experiment: Experiment, components: Components) -> Backend:
     """Return the in-process backend."""
-    if isinstance(components, CentralComponents):
-        return SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
     return SerialBackend(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
@@ -95,11 +87,11 @@ def serial(experiment: AnyExperiment, components: AnyComponents) -> Backend:
 def on_threads(num_workers: int) -> BackendFactory:
     """Return what makes the backend of so many threads, for trainers that they may share."""
 
-    def check(experiment: AnyExperiment, components: AnyComponents) -> None:
-        check_shareable(federated(experiment, components)[1].trainer)
+    def check(experiment: Experiment, components: Components) -> None:
+        check_carried(experiment, "threads")
+        check_shareable(components.trainer)
 
-    def make(experiment: AnyExperiment, components: AnyComponents) -> Backend:
-        experiment, components = federated(experiment, components)
+    def make(experiment: Experiment, components: Components) -> Backend:
         return ThreadBackend(
             trainer=components.trainer,
             data=components.task.data,
@@ -120,16 +112,15 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
         corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
     """
 
-    def check(experiment: AnyExperiment, components: AnyComponents) -> None:
-        experiment, components = federated(experiment, components)
+    def check(experiment: Experiment, components: Components) -> None:
+        check_carried(experiment, "ray")
         # Logical GPUs are the CPU. What a task with a model thinks of a GPU only the worker that
         # gets one can say: this machine may have none, or should not spend memory of it.
         share = cluster.share
         if share.num_gpus and not share.logical and isinstance(components.task, TagPrediction):
             make_trainer(experiment, components.task, components.side_information, "cuda:0")
 
-    def make(experiment: AnyExperiment, components: AnyComponents) -> Backend:
-        experiment, components = federated(experiment, components)
+    def make(experiment: Experiment, components: Components) -> Backend:
         cluster.start(sum(array.nbytes for array in _template(components).values()))
         from fedpriv.backends.ray.backend import RayBackend
 
@@ -154,9 +145,8 @@ def open_worker_context(
     Raises:
         ValueError: If the experiment or the corpus is not found there.
     """
-    experiment = load_experiment(reference).with_options(options)
-    if isinstance(experiment, CentralExperiment):
-        raise ValueError(f"{reference} is centralised; workers train users")
+    experiment = load_experiment(reference).restored(options)
+    check_carried(experiment, "ray")
     task = make_task(experiment, _open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return WorkerContext(
@@ -188,8 +178,8 @@ class PreparedRun:
         synthetic: Whether the corpus is made up.
     """
 
-    experiment: AnyExperiment
-    components: AnyComponents
+    experiment: Experiment
+    components: Components
     folder: RunFolder
     state: Any
     root: Key
@@ -233,28 +223,12 @@ class PreparedRun:
         return summary
 
 
-def build_components(experiment: AnyExperiment, corpus: Corpus | None) -> AnyComponents:
-    """Return the components of an experiment of either kind.
-
-    Raises:
-        ValueError: If its options do not fit together or do not fit the corpus, or it is
-            centralised, brings its own data and is given a corpus.
-    """
-    if not isinstance(experiment, CentralExperiment):
-        return build(experiment, corpus)
-    if corpus is not None:
-        raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-    return build_central(experiment)
-
-
-def _built(
-    experiment: AnyExperiment, reference: str | None, corpus: Corpus | None
-) -> AnyComponents:
+def _built(experiment: Experiment, reference: str | None, corpus: Corpus | None) -> Components:
     with own_code(f"while the task of {reference or experiment.name} was made"):
-        return build_components(experiment, corpus)
+        return build(experiment, corpus)
 
 
-def _tried(components: AnyComponents, root: Key) -> Any:
+def _tried(experiment: Experiment, components: Components, root: Key) -> Any:
     """Return the state before round 1, of a task that was tried on its params."""
     said = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
@@ -262,7 +236,7 @@ def _tried(components: AnyComponents, root: Key) -> Any:
     )
     with own_code(said, refusals=False):
         state = first_state(components, root)
-        if isinstance(components, CentralComponents):
+        if experiment.unit == "example":
             try_central_task(components.task, state.params)
         else:
             try_task(components.task, components.trainer, state.params)
@@ -270,7 +244,7 @@ def _tried(components: AnyComponents, root: Key) -> Any:
 
 
 def start_run(
-    experiment: AnyExperiment,
+    experiment: Experiment,
     reference: str | None,
     corpus: Corpus | None,
     out: Path,
@@ -307,7 +281,7 @@ def start_run(
         known = side and {"source": side.source}
         refuse_private_knowledge(components.plan.unit, components.task.describe(), known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
-    state = _tried(components, root)
+    state = _tried(experiment, components, root)
     folder = RunFolder.create(
         out,
         experiment=experiment,
@@ -329,7 +303,7 @@ def start_run(
     )
 
 
-def _named(reference: str | None, path: Path) -> AnyExperiment:
+def _named(reference: str | None, path: Path) -> Experiment:
     if reference is None:
         raise ValueError(
             f"{path} was started from Python, with an experiment that has no name to find it by; "
@@ -341,7 +315,7 @@ def _named(reference: str | None, path: Path) -> AnyExperiment:
 def resume_run(
     path: Path,
     *,
-    experiment: AnyExperiment | None = None,
+    experiment: Experiment | None = None,
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
 ) -> PreparedRun:
@@ -367,7 +341,7 @@ def resume_run(
         experiment = _named(document["reference"], path)
     elif experiment.name != document["name"]:
         raise ValueError(f"{path} is a run of {document['name']}, not of {experiment.name}")
-    experiment = experiment.with_options(document["experiment"])
+    experiment = experiment.restored(document["experiment"])
     corpus_path = document["corpus"]["path"]
     components = _built(experiment, document["reference"], _open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)
@@ -380,9 +354,8 @@ def resume_run(
         )
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
-        if isinstance(components, CentralComponents):
-            folder.check_data(components.task)
-        state = folder.resume(_tried(components, root))
+        folder.check_data(components.task)
+        state = folder.resume(_tried(experiment, components, root))
     except Exception:
         folder.close()
         raise

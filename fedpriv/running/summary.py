@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.experiments.central import CentralComponents
-from fedpriv.experiments.experiment import Components
+from fedpriv.experiments.components import Components
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
@@ -19,7 +18,7 @@ from fedpriv.training.failures import mostly_failed
 
 def summary_of(
     name: str,
-    components: Components | CentralComponents,
+    components: Components,
     folder: RunFolder,
     state: Any,
     record: RoundRecord | None,
@@ -75,7 +74,7 @@ def stopped_early(plan: Plan, rounds_done: int) -> str | None:
 
 
 def _measured(
-    components: Components | CentralComponents,
+    components: Components,
     mode: str,
     state: Any,
     record: RoundRecord | None,

@@ -59,6 +59,10 @@ class CentralTask:
             raise ValueError(f"{self.num_public} public examples do not fit public={self.public!r}")
 
     @property
+    def data(self) -> None:
+        """There are none beside `train`, which holds its examples itself."""
+
+    @property
     def roster(self) -> tuple[str, ...]:
         """The ids of the training examples: their positions."""
         return self._roster

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.reproduction import Cell, Figure, Row, Split
 from simulations.dpnsgd.images import MNIST, Rule, bounded
 
@@ -22,11 +22,12 @@ _SIZES: Mapping[str, tuple[Rule, float]] = {
 }
 
 
-def _make(rule: Rule, size: float, split: Split, reduced: bool) -> CentralExperiment:
-    return CentralExperiment(
+def _make(rule: Rule, size: float, split: Split, reduced: bool) -> Experiment:
+    return Experiment(
+        unit="example",
         name=f"{MNIST.data().name}-dpnsgd-plain",
         description="Normalised or clipped SGD, without noise.",
-        task=lambda chosen: MNIST.task(split),
+        task=lambda chosen, corpus: MNIST.task(split),
         batch_size=MNIST.batch_size,
         epochs=0.2 if reduced else 4.0,
         noise="none",

@@ -38,8 +38,9 @@ from typing import Any
 import numpy as np
 
 from fedpriv.data.importers.sst2 import load_sst2
-from fedpriv.experiments.base_options import plain_bound
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.components import plain_bound
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.accounting import rounded_up_to
 from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
 from fedpriv.rng import Key
@@ -122,9 +123,7 @@ METHODS = {
 }
 
 
-def experiment(
-    setup: Setup, method: str, rate: float, size: float, split: Split
-) -> CentralExperiment:
+def experiment(setup: Setup, method: str, rate: float, size: float, split: Split) -> Experiment:
     """Return one run.
 
     Args:
@@ -140,11 +139,12 @@ def experiment(
         if setup.reduced
         else {"noise_multiplier": SIGMA[setup.epsilon]}
     )
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name=f"{setup.data.name}-roberta-{digest(setup.weights)[:12]}-{setup.length}-tokens-"
         f"dropout-{setup.dropout:g}",
         description=f"{kind.title}, RoBERTa with frozen embeddings.",
-        task=lambda chosen: _shown(task(setup, split), chosen),
+        task=lambda chosen, corpus: _shown(task(setup, split), chosen),
         batch_size=float(setup.batch),
         steps=setup.steps(split),
         delta=DELTA,
@@ -177,9 +177,9 @@ class _Progress:
         print(line, file=sys.stderr, flush=True)
 
 
-def _shown(made: CentralTask, experiment: CentralExperiment) -> CentralTask:
+def _shown(made: CentralTask, experiment: Experiment) -> CentralTask:
     """Return the task with a progress of its own."""
-    train, steps = made.train, experiment.num_steps(made.num_train)
+    train, steps = made.train, num_steps(experiment, made.num_train)
     assert isinstance(train, ByLength)
     return replace(made, train=replace(train, after=_Progress(steps)))
 

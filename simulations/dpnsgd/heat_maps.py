@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.accounting import rounded_up_to
 from fedpriv.reproduction import TUNING_SEED, Run, Split
 from simulations.dpnsgd.images import RULES, Rule
@@ -37,7 +37,7 @@ class HeatMaps:
 
     title: str
     model: str
-    make: Callable[[Rule, float, float, Split, bool], CentralExperiment] = field(repr=False)
+    make: Callable[[Rule, float, float, Split, bool], Experiment] = field(repr=False)
     rates: tuple[float, ...]
     decades: tuple[float, ...]
     reduced: bool = False

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedpriv.data.features.dataset import Dataset, for_tuning
 from fedpriv.data.importers.cifar10 import load_cifar10
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.images import ResNet20
 from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import module_task
@@ -53,7 +53,7 @@ class Images:
 
     def experiment(
         self, rule: Rule, rate: float, size: float, split: Split, reduced: bool
-    ) -> CentralExperiment:
+    ) -> Experiment:
         """Return one private run.
 
         Args:
@@ -63,10 +63,11 @@ class Images:
             split: What it is measured on.
             reduced: For a fraction of the epochs.
         """
-        return CentralExperiment(
+        return Experiment(
+            unit="example",
             name=f"{self.data().name}-dpnsgd",
             description=RULES[rule],
-            task=lambda chosen: self.task(split),
+            task=lambda chosen, corpus: self.task(split),
             batch_size=self.batch_size,
             epochs=self.epochs[1 if reduced else 0],
             target_epsilon=self.epsilon,
@@ -81,7 +82,7 @@ def bounded(rule: Rule, size: float) -> dict[str, Any]:
     """Return the options of a rule with r, or c."""
     if rule == "normalise":
         return {"bound": "normalise", "l2_clip_norm": 1.0, "normalise_regulariser": size}
-    return {"bound": "clip", "l2_clip_norm": size, "normalise_regulariser": 0.0}
+    return {"bound": "clip", "l2_clip_norm": size}
 
 
 @cache

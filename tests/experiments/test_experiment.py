@@ -8,7 +8,8 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
-from fedpriv.experiments.experiment import Experiment, build, tag_prediction
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.user_parts import TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.noise.gaussian import Gaussian
@@ -38,7 +39,7 @@ def base(**options):
         rounds=4,
         delta=1e-3,
         l2_clip_norm=0.5,
-        preconditioner_top=10,
+        presets={"preconditioner-top": 10},
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
@@ -50,15 +51,56 @@ class TestOptions:
         options = made.options()
         assert made.with_options(options) == made
         assert Experiment(name=made.name, description=made.description).with_options(options) == (
-            made.with_options({}) if made.task is tag_prediction else made
+            made.with_options({}) if isinstance(made.task, TagPredictionTask) else made
         )
         assert all("_" not in name for name in options)
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
 
-    def test_every_field_but_the_fixed_is_an_option(self):
-        fixed = {"name", "description", "task", "backends", "refine"}
-        names = set(Experiment.__dataclass_fields__) - fixed
-        assert set(base().options()) == {name.replace("_", "-") for name in names}
+    @pytest.mark.parametrize(
+        ("option", "value", "said"),
+        [
+            ("ema-decay", 0.5, "belongs to aggregate 'ema'; this experiment has aggregate 'none'"),
+            ("server-adaptivity", 0.1, "belongs to server-optimizer 'adam', 'yogi' or 'adagrad'; "),
+            ("side-information", "rank", "belongs to precondition 'local', 'update', 'both' or "),
+            ("preconditioner-top", 3, "belongs to side-information 'rank', which belongs to prec"),
+            ("decay", 0.5, "belongs to guide 'delayed' or 'past-releases'; this experiment has g"),
+            ("normalise-regulariser", 0.1, "belongs to bound 'normalise'; this experiment has bo"),
+        ],
+    )
+    def test_an_option_of_a_part_that_is_not_chosen_is_refused_by_the_part(
+        self, option, value, said
+    ):
+        with pytest.raises(ValueError, match=f"^{option} {said}"):
+            base().with_options({option: value})
+        with pytest.raises(ValueError, match=f"^{option} {said}"):
+            base(**{option: value})
+        assert option not in base().options()
+        with pytest.raises(AttributeError, match=option):
+            getattr(base(), option.replace("-", "_"))
+
+    def test_a_part_and_its_options_are_chosen_together(self):
+        made = base().with_options({"aggregate": "ema", "ema-decay": 0.5})
+        assert (made.aggregate, made.ema_decay) == ("ema", 0.5)
+        assert made.part("aggregate").ema_decay == 0.5
+        with pytest.raises(ValueError, match="aggregate"):
+            made.with_options({"aggregate": "none", "ema-decay": 0.5})
+        again = made.with_options({"aggregate": "none"})
+        assert again == base() and again.with_options({"aggregate": "ema"}) == made
+
+    def test_a_preset_holds_where_its_part_is_chosen(self):
+        made = Experiment(name="a", description="", presets={"ema-decay": 0.25})
+        assert "ema-decay" not in made.options()
+        assert made.with_options({"aggregate": "ema"}).ema_decay == 0.25
+        assert replace(made, aggregate="ema", ema_decay=0.5).ema_decay == 0.5
+        with pytest.raises(ValueError, match="'ema-decya' is not an option"):
+            Experiment(name="a", description="", presets={"ema-decya": 0.25})
+
+    def test_a_document_of_all_options_is_read(self):
+        document = {**base().options(), "ema-decay": 0.25, "server-momentum": 0.9, "guide": "none"}
+        assert base().restored(document) == base()
+        assert base().restored({**document, "aggregate": "ema"}).ema_decay == 0.25
+        with pytest.raises(ValueError, match="'emma' is not an option"):
+            base().restored({**document, "emma": 1})
 
     def test_values_take_the_options_type(self):
         made = base(l2_clip_norm=2, rounds=np.int64(7), cohort=np.float32(2.5), seed=3.0)
@@ -190,6 +232,7 @@ NEEDS = {
     "ema-decay": {"aggregate": "ema"},
     "preconditioner-gain": {"precondition": "local"},
     "preconditioner-top": {"precondition": "local"},
+    "side-information": {"precondition": "local"},
 }
 
 
@@ -259,7 +302,7 @@ class TestBuilding:
 
     @pytest.mark.parametrize("given", [{"noise_multiplier": 1.0}, {"target_epsilon": 2.0}])
     def test_noise_none_drops_the_noise_and_with_it_the_promise(self, tiny_corpus, given):
-        plan = build(base(**given, noise="none"), tiny_corpus).plan
+        plan = build(base(**given).with_options({"noise": "none"}), tiny_corpus).plan
         assert not plan.is_private and plan.target_epsilon is None
         assert plan.live_mechanism.stddev == 0.0
         assert math.isinf(plan.epsilon(1).value)
@@ -367,7 +410,7 @@ class TestEveryExperiment:
     def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):
         made = load_experiment(name)
         fit = {"rounds": 3, "delta": 1e-2}
-        if made.task is tag_prediction:
+        if isinstance(made.task, TagPredictionTask):
             fit |= {"roster": None, "users": None, "cohort": None}
         components = build(made.with_options(fit), tiny_corpus)
         before = components.task.init_params(Key.simulation(0))
@@ -390,7 +433,7 @@ class TestEveryExperiment:
             load_experiment("no_such_module:thing")
         with pytest.raises(ValueError, match="has no function 'thing'"):
             load_experiment("simulations.tags:thing")
-        with pytest.raises(ValueError, match="neither an Experiment"):
+        with pytest.raises(ValueError, match="return an Experiment"):
             load_experiment("builtins:dict")
 
     def test_one_of_your_own_by_module_and_function(self):

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
@@ -97,10 +97,11 @@ def test_a_run_of_the_papers_own_kind():
         init=zeros({"weight": (4,), "bias": (1,)}),
         measure=lambda params: None,
     )
-    experiment = CentralExperiment(
+    experiment = Experiment(
+        unit="example",
         name="dp-nsgd",
         description="As the paper samples and counts.",
-        task=lambda chosen: task,
+        task=lambda chosen, corpus: task,
         bound="normalise",
         normalise_regulariser=0.01,
         sampling="fixed",
@@ -110,7 +111,7 @@ def test_a_run_of_the_papers_own_kind():
         noise_multiplier=2.0,
         delta=1e-3,
     )
-    components = build_central(experiment)
+    components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
     played = [record for record, _ in rounds(components, backend, Key.simulation(0), eval_every=1)]
     assert {record.diagnostics.cohort_size for record in played} == {6}

@@ -10,7 +10,6 @@ from scipy import sparse
 
 from fedpriv.cli.privacy import _OPTIONS
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.central import CentralExperiment, build_central
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.experiments.options import renamed
 from fedpriv.privacy.event import cohort_event
@@ -109,11 +108,17 @@ def tiny_task(experiment):
 
 @pytest.mark.parametrize(("options", "said"), CENTRAL.values(), ids=CENTRAL)
 def test_of_centralised_training_too(options, said):
-    base = CentralExperiment(
-        name="t", description="", task=tiny_task, noise_multiplier=1.0, steps=3, batch_size=8.0
+    base = Experiment(
+        unit="example",
+        name="t",
+        description="",
+        task=tiny_task,
+        noise_multiplier=1.0,
+        steps=3,
+        batch_size=8.0,
     )
     with pytest.raises(ValueError) as caught:
-        build_central(base.with_options(options))
+        build(base.with_options(options))
     assert said in str(caught.value)
     assert not FIELDS.search(str(caught.value)) and "user" not in str(caught.value)
 

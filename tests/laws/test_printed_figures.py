@@ -120,7 +120,7 @@ class TestDescriptions:
 
 def is_experiment(node: ast.Call) -> bool:
     """Return whether a call makes an experiment, or one from another."""
-    return ast.unparse(node.func) in ("Experiment", "CentralExperiment", "replace")
+    return ast.unparse(node.func) in ("Experiment", "replace")
 
 
 def assert_general(where: str, description: str) -> None:

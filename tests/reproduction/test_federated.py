@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 from tiny_tables import figure, table
 
-from fedpriv.experiments.experiment import Experiment, build, tag_prediction
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.user_parts import TagPredictionTask
 from fedpriv.reproduction import (
     Cell,
     Row,
@@ -25,13 +28,21 @@ from fedpriv.running.prepared import serial
 ROUNDS = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Brought(TagPredictionTask):
+    corpus: Corpus
+
+    def __call__(self, experiment, corpus):
+        return super().__call__(experiment, self.corpus)
+
+
 @pytest.fixture
 def by_user(tiny_corpus):
     def make(split="test", reduced=False, **options):
         return Experiment(
             name="tiny-by-user",
             description="A test.",
-            task=lambda experiment, corpus: tag_prediction(experiment, tiny_corpus),
+            task=Brought(corpus=tiny_corpus),
             rounds=ROUNDS,
             cohort=20,
             noise_multiplier=0.2,

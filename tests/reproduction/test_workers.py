@@ -23,9 +23,9 @@ def run(seed, happens=lambda: None):
     """A run in which something happens when its data are opened."""
     plain = made()
 
-    def task(experiment):
+    def task(experiment, corpus):
         happens()
-        return plain.task(experiment)
+        return plain.task(experiment, corpus)
 
     return Run(experiment=replace(plain, task=task), split="test", seed=seed, reduced=False)
 

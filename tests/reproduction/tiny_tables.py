@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.reproduction import (
     Cell,
@@ -57,10 +57,11 @@ def task(split, *, synthetic=True, source="public"):
 
 def made(split="test", reduced=False, *, name="tiny", synthetic=True, source="public", **options):
     chosen = {"steps": 2 if reduced else 5, **options}
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name=name,
         description="A test.",
-        task=lambda experiment: task(split, synthetic=synthetic, source=source),
+        task=lambda experiment, corpus: task(split, synthetic=synthetic, source=source),
         batch_size=6,
         noise_multiplier=1.0,
         delta=1e-3,

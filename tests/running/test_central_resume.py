@@ -18,7 +18,7 @@ from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.data.features.dataset import Dataset
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import SLOTS, Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -77,7 +77,7 @@ class World:
     silent = False
 
 
-def task(experiment):
+def task(experiment, corpus):
     from dataclasses import replace
 
     side = {"given": lambda: SIDE}
@@ -86,7 +86,8 @@ def task(experiment):
 
 
 def made_up():
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name="made-up",
         description="A test.",
         task=task,
@@ -98,10 +99,12 @@ def made_up():
         optimizer="sgd",
         eval_every=KEPT_EVERY,
         delta=1e-3,
-        public_batch=4,
-        side_information="given",
-        delay_plain=5,  # of nine rounds: killed among the plain and among the preconditioned
-        delay_preconditioned=4,
+        presets={
+            "public-batch": 4,
+            "side-information": "given",
+            "delay-plain": 5,  # of nine rounds: killed among the plain and the preconditioned
+            "delay-preconditioned": 4,
+        },
     )
 
 
@@ -159,9 +162,7 @@ def experiment(kind):
 
 
 def test_every_kind_of_guide_is_here():
-    from typing import get_args, get_type_hints
-
-    known = get_args(get_type_hints(CentralExperiment)["guide"])
+    [known] = [slot.choices for slot in SLOTS["example"] if slot.name == "guide"]
     assert {experiment(kind).guide for kind in KINDS} == set(known)
 
 
@@ -305,7 +306,7 @@ def test_without_its_key_a_secure_run_cannot_be_checked(tmp_path):
 HELD = '''
 import os, time
 import numpy as np
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LinearRegressionGradients
@@ -326,7 +327,7 @@ class Held(LinearRegressionGradients):
         return super().bounded_sum(params, index, bound, key)
 
 
-def task(experiment):
+def task(experiment, corpus):
     return CentralTask(
         name="sixty",
         train=Held(X, X[:, 0]),
@@ -341,7 +342,8 @@ def task(experiment):
 
 
 def made_up():
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name="held", description="", task=task, batch_size=6, steps=40, noise_multiplier=1.0,
         guide="public-rmsprop", eval_every=7, delta=1e-3,
     )

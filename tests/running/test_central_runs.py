@@ -16,7 +16,7 @@ from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.ledger import Ledger, LedgerError
 from fedpriv.privacy.ledger.state import LedgerState
@@ -32,7 +32,7 @@ from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_
 NAME = "made_up_central:made_up"
 
 
-def task(experiment):
+def task(experiment, corpus):
     rng = np.random.default_rng(0)
     x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
     y = (x.toarray()[:, 0] > 0).astype(np.int64)
@@ -54,7 +54,8 @@ def task(experiment):
 
 
 def made_up():
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name="made-up",
         description="A test.",
         task=task,
@@ -105,7 +106,7 @@ def model(folder, round_num):
 
 def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
     summary = start_run(made_up(), NAME, None, tmp_path / "r").run()
-    components = build_central(made_up())
+    components = build(made_up())
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
     *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
     found = model(tmp_path / "r", 20)
@@ -141,7 +142,7 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
         options["target-epsilon"] = made_up_plan().epsilon(15).value * (1 + 1e-6)
     experiment, folder = made_up().with_options(options), tmp_path / "r"
     start_run(experiment, NAME, None, folder).run()
-    components = build_central(experiment)
+    components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
     *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
     assert state.round_num == last and kept(folder) == [*range(6, last, 6), last]
@@ -158,7 +159,7 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
 
 
 def made_up_plan():
-    return build_central(made_up()).plan
+    return build(made_up()).plan
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,7 @@ class TestRefusals:
 
     def test_something_else(self):
         sys.modules["made_up_central"].other = lambda: 3
-        with pytest.raises(ValueError, match="returned a int, neither"):
+        with pytest.raises(ValueError, match="returned a int; let it return an Experiment"):
             load_experiment("made_up_central:other")
 
 
@@ -405,7 +406,7 @@ class TestCommand:
 
 
 def test_the_serial_factory_knows_both_kinds():
-    backend = serial(made_up(), build_central(made_up()))
+    backend = serial(made_up(), build(made_up()))
     assert isinstance(backend, SerialBackend)
     assert (
         backend.evaluate(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
-from fedpriv.experiments.central import build_central
+from fedpriv.experiments.experiment import build
 from fedpriv.tasks.example_task import CentralTask, zeros
 from simulations.adadps.figures import figure2
 from simulations.adadps.setups import imdb
@@ -92,7 +92,7 @@ def of_the_real_size(label, column):
         measure=lambda params: None,
     )
     made = imdb.SETUP.make(label, column, "test", False)
-    return build_central(made.with_options({"l2-clip-norm": 0.4}), stand_in)
+    return build(made.with_options({"l2-clip-norm": 0.4}), task=stand_in)
 
 
 class TestNoise:

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpriv.data.features.word_rows import Texts
 from fedpriv.data.importers.sst2 import TextSplits
-from fedpriv.experiments.central import build_central
+from fedpriv.experiments.experiment import build
 from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens
 from fedpriv.privacy.sampling import PoissonSampler
@@ -56,7 +56,7 @@ def of_the_real_size(weights, epsilon):
         init=zeros({"weight": (2,)}),
         measure=lambda params: None,
     )
-    return build_central(experiment(chosen, "dp-nsgd", 0.1, 0.1, "test"), stand_in).plan
+    return build(experiment(chosen, "dp-nsgd", 0.1, 0.1, "test"), task=stand_in).plan
 
 
 class TestPlan:
@@ -74,7 +74,7 @@ class TestPlan:
 
     def test_bound_is_one_whatever_r_is_and_c_for_clipping(self, setup):
         for method, size, expected in (("dp-nsgd", 0.01, 1.0), ("dp-sgd", 0.4, 0.4)):
-            plan = build_central(experiment(setup, method, 1.0, size, "test")).plan
+            plan = build(experiment(setup, method, 1.0, size, "test")).plan
             assert plan.live_mechanism.sensitivity == expected
 
     def test_other_epsilons_are_refused(self, setup):

@@ -12,7 +12,7 @@ from torch import nn
 from fedpriv.backends import SerialBackend
 from fedpriv.data.features import dataset as data_room
 from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
-from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.tasks.data_digest import check_same_data, data_digests
@@ -154,16 +154,17 @@ class TestDigests:
         monkeypatch.setattr(data_room, "fingerprint", asked)
         task = make(data)
         task.describe()
-        experiment = CentralExperiment(
+        experiment = Experiment(
+            unit="example",
             name="quick",
             description="",
-            task=lambda experiment: task,
+            task=lambda experiment, corpus: task,
             batch_size=5,
             steps=2,
             noise_multiplier=1.0,
             delta=1e-3,
         )
-        components = build_central(experiment)
+        components = build(experiment)
         backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
         assert len(list(rounds(components, backend, Key.simulation(0)))) == 2
         with pytest.raises(AssertionError, match="nobody asked"):

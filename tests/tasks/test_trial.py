@@ -9,7 +9,6 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.central import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import module_task
@@ -130,7 +129,8 @@ def test_centralised_tasks_are_tried_too(tmp_path, with_public):
 
     def central(width):
         made = module_task(data, lambda: nn.Linear(width, 2), nn.functional.cross_entropy)
-        return CentralExperiment(
+        return Experiment(
+            unit="example",
             name="c",
             description="",
             task=lambda experiment: made,

@@ -7,6 +7,7 @@ experiment has it". Server and nodes read the same run-config, so both know the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, make_side_information, make_trainer
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_users import make_side_information, make_trainer
+from fedpriv.experiments.options import Option
 from fedpriv.experiments.task_factory import make_task, takes_corpus
 from fedpriv.tasks.tasks import Task
 from fedpriv.training.local.trainer import LocalTrainer
@@ -29,6 +32,7 @@ OWN_KEYS: dict[str, Value] = {
     "corpus": "",
     "out": "",
     "resume": "",
+    "own-options": "",
     "secure": False,
     "max-in-flight": 16,
     "round-deadline": 600.0,
@@ -45,12 +49,13 @@ def read_experiment(run_config: Config) -> Experiment:
         ValueError: For an unknown or a centralised experiment, an unknown option or an unfit
             value.
     """
-    options = {
+    options: dict[str, Option] = {
         key: value for key, value in run_config.items() if key not in OWN_KEYS and value != ""
     }
+    options |= _own_options(run_config)
     name = _word(run_config, "experiment")
     experiment = load_experiment(name)
-    if not isinstance(experiment, Experiment):
+    if "flower" not in experiment.backends:
         raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
     return experiment.with_options(options)
 
@@ -184,6 +189,21 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     if partition >= shards:
         return replace(host, user_ids=frozenset())
     return Host.of(node.task, node.trainer, partition=partition, num_partitions=shards)
+
+
+def _own_options(config: Config) -> dict[str, Option]:
+    """Return the options of a task of somebody's own, which the bundle cannot declare: JSON."""
+    text = config.get("own-options", "")
+    if text == "":
+        return {}
+    way_out = "give a JSON object in quotes, such as own-options='{\"hidden\": 32}'"
+    try:
+        found = json.loads(str(text))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"own-options {text!r} is not JSON ({error}); {way_out}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"own-options {text!r} is not an object; {way_out}")
+    return found
 
 
 def _word(config: Config, key: str) -> str:

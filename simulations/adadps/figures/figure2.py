@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.central import build_central
+from fedpriv.experiments.experiment import build
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
@@ -50,7 +50,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     """
     made = imdb.SETUP.make("DP-SGD", "right", "test", False)
     made = made.with_options({"l2-clip-norm": 0.5, "learning-rate": 3.0})
-    components = build_central(made)
+    components = build(made)
     task, plan, key = components.task, components.plan, Key.simulation(0)
     mechanism = plan.live_mechanism
     clean = public_gradient(task.train, task.num_train, imdb.BATCH)

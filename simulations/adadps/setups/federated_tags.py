@@ -13,9 +13,10 @@ from functools import cache, partial
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiments.experiment import Experiment, tag_prediction
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.user_parts import TagPredictionTask
 from fedpriv.reproduction import Cell, Row, Settings, Split
-from fedpriv.tasks.tasks import Task
+from fedpriv.tasks.tasks import TagPrediction
 from simulations.adadps.setups.federated_grid import grid
 
 INPUTS: Mapping[str, str] = {"tff": "TFF inputs", "unit-norm": "unit-norm inputs"}
@@ -146,8 +147,23 @@ def corpus() -> Corpus:
     return resolve_corpus(None, allow_synthetic=True)
 
 
-def _task(experiment: Experiment, given: Corpus | None) -> Task:
-    return tag_prediction(experiment, corpus() if given is None else given)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtTags(TagPredictionTask):
+    """Tag prediction on `corpus()`, where no other corpus is given."""
+
+    def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
+        """Return the task.
+
+        Raises:
+            ValueError: If the corpus has no such roster or so few users.
+        """
+        seen = _brought() if corpus is None else corpus
+        # `super()` does not know a class remade with slots.
+        return TagPredictionTask.__call__(self, experiment, seen)
+
+
+def _brought() -> Corpus:
+    return corpus()
 
 
 def _experiment(setting: str, inputs: str, label: str, split: Split, reduced: bool) -> Experiment:
@@ -157,7 +173,7 @@ def _experiment(setting: str, inputs: str, label: str, split: Split, reduced: bo
     roster: Settings = {} if seen.synthetic else {"roster": described.roster}
     small: Settings = {"users": 400, "cohort": 20, "rounds": 5} if reduced else {}
     noise = described.noise if method.private else {"bound": "none", "noise": "none"}
-    base = Experiment(name=f"{seen.name}-by-user", description=label, task=_task)
+    base = Experiment(name=f"{seen.name}-by-user", description=label, task=BroughtTags())
     return base.with_options(
         {**described.options, **small, **roster, **noise, **method.options, "inputs": inputs}
     )

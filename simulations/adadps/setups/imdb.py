@@ -22,7 +22,7 @@ from fedpriv.data.features.word_rows import WordRows
 from fedpriv.data.importers.amazon import load_amazon
 from fedpriv.data.importers.imdb import load_imdb
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,
     frequency_multiplier,
@@ -121,14 +121,15 @@ def _side(data: Dataset, column: Column) -> dict[str, Callable[[], SideInformati
 
 def experiment(
     public: Public, column: Column, split: Split = "test", reduced: bool = False
-) -> CentralExperiment:
+) -> Experiment:
     """Return one run, before its method."""
     paper = column == "paper"
     variant = "" if public == "held out" else f"-public-{public}"
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name=f"{reviews().name}-{column}{variant}",
         description=f"Sentiment on IMDB, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen: task(column, split, public),
+        task=lambda chosen, corpus: task(column, split, public),
         batch_size=BATCH,
         epochs=2 if reduced else EPOCHS,
         micro_batch=4 if paper else 1,
@@ -137,9 +138,11 @@ def experiment(
         delta=DELTA,
         l2_clip_norm=1.0,
         learning_rate=0.1,
-        regulariser=1e-10 if paper else 1e-3,
-        regulariser_inside=paper,
-        adaptivity=1e-5,
+        presets={
+            "regulariser": 1e-10 if paper else 1e-3,
+            "regulariser-inside": paper,
+            "adaptivity": 1e-5,
+        },
         eval_every=10**9,
     )
 

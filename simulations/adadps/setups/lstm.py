@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv.data.features.dataset import Dataset, for_tuning
 from fedpriv.data.features.reviews import sequences
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.recurrent import TextLSTM
 from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import module_task
@@ -45,21 +45,24 @@ def _ids(words: np.ndarray) -> np.ndarray:
     return np.asarray(words, np.int64)
 
 
-def experiment(column: Column, split: Split, reduced: bool) -> CentralExperiment:
+def experiment(column: Column, split: Split, reduced: bool) -> Experiment:
     """Return one run, before its method."""
     paper, length = column == "paper", SHORT if reduced else LENGTH
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name=f"{imdb.reviews().name}-lstm-{column}",
         description=f"IMDB LSTM, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen: task(column, split, length),
+        task=lambda chosen, corpus: task(column, split, length),
         batch_size=BATCH,
         epochs=0.2 if reduced else 100,
         micro_batch=4 if paper else 1,
         noise_multiplier=0.5 if paper else 1.0,  # σ = 1 to the clip norm in either column
         delta=DELTA,
-        regulariser=1e-10 if paper else 1e-3,
-        regulariser_inside=paper,
-        adaptivity=1e-5,
+        presets={
+            "regulariser": 1e-10 if paper else 1e-3,
+            "regulariser-inside": paper,
+            "adaptivity": 1e-5,
+        },
         eval_every=10**9,
     )
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public
 from fedpriv.data.importers.mnist import load_mnist
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.autoencoder import Autoencoder
 from fedpriv.models.images import DigitClassifier
 from fedpriv.reproduction import Split
@@ -76,9 +76,7 @@ def pixels(images: np.ndarray) -> np.ndarray:
     return np.asarray(images).reshape(len(images), -1).astype(np.float32) / np.float32(255)
 
 
-def experiment(
-    kind: Kind, sigma: float, column: Column, split: Split, reduced: bool
-) -> CentralExperiment:
+def experiment(kind: Kind, sigma: float, column: Column, split: Split, reduced: bool) -> Experiment:
     """Return one run, before its method.
 
     Args:
@@ -89,18 +87,21 @@ def experiment(
         reduced: For a fraction of the epochs.
     """
     paper = column == "paper"
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name=f"{dataset().name}-{kind}-{column}",
         description=f"MNIST {kind}, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen: task(kind, column, split),
+        task=lambda chosen, corpus: task(kind, column, split),
         batch_size=BATCH,
         epochs=EPOCHS[kind][1 if reduced else 0],
         micro_batch=4 if paper else 1,
         noise_multiplier=sigma / 2 if paper else sigma,
         delta=DELTA,
-        regulariser=1e-6 if paper else 1e-8,
-        regulariser_inside=True,
-        adaptivity=1e-8,
+        presets={
+            "regulariser": 1e-6 if paper else 1e-8,
+            "regulariser-inside": True,
+            "adaptivity": 1e-8,
+        },
         eval_every=10**9,
     )
 

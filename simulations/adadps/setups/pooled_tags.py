@@ -18,7 +18,7 @@ from scipy import sparse
 from fedpriv.data.corpus.view import TagView
 from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier
 from fedpriv.reproduction import Split
@@ -95,24 +95,25 @@ def _rank(num_words: int) -> SideInformation:
     )
 
 
-def experiment(
-    public: Public, column: Column, split: Split, reduced: bool = False
-) -> CentralExperiment:
+def experiment(public: Public, column: Column, split: Split, reduced: bool = False) -> Experiment:
     """Return one run, before its method."""
     paper = column == "paper"
     variant = "" if public == "held out" else f"-public-{public}".replace(" ", "-")
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name=f"{view().name}-pooled-{column}{variant}",
         description=f"Pooled tags, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen: task(column, split, public),
+        task=lambda chosen, corpus: task(column, split, public),
         batch_size=BATCH,
         epochs=0.15 if reduced else 45,
         micro_batch=4 if paper else 1,
         noise_multiplier=0.475 if paper else 0.95,  # σ = 0.95 to the clip norm in either column
         delta=1 / 240_000,
-        regulariser=1e-5 if paper else 1e-3,
-        regulariser_inside=paper,
-        adaptivity=1e-5,
+        presets={
+            "regulariser": 1e-5 if paper else 1e-3,
+            "regulariser-inside": paper,
+            "adaptivity": 1e-5,
+        },
         eval_every=10**9,
     )
 

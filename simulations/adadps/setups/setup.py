@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.reproduction import Cell, Figure, Reproduction, Row, Settings, Split
 from simulations.adadps.setups.methods import METHODS, Family
@@ -51,7 +51,7 @@ class Setup:
 
     key: str
     title: str
-    base: Callable[[Column, Split, bool], CentralExperiment] = field(repr=False)
+    base: Callable[[Column, Split, bool], Experiment] = field(repr=False)
     metric: Literal["accuracy", "loss"] = "accuracy"
     scale: float = 1.0
     public: Mapping[str, Option]
@@ -79,7 +79,7 @@ class Setup:
         }
         return Row(label=label, paper=paper, cells=cells)
 
-    def make(self, label: str, column: Column, split: Split, reduced: bool) -> CentralExperiment:
+    def make(self, label: str, column: Column, split: Split, reduced: bool) -> Experiment:
         """Return a method's experiment, before its clip norm and learning rate."""
         method = METHODS[label]
         public = self.public if method.public else {}

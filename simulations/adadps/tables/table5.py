@@ -8,7 +8,7 @@ Every table's column *as the paper ran it* takes them from here; to run one your
 
 from __future__ import annotations
 
-from fedpriv.experiments.central import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.setup import Setup
 
@@ -24,7 +24,7 @@ SETUPS: dict[str, Setup] = {
 }
 
 
-def load_preset(key: str, label: str) -> CentralExperiment:
+def load_preset(key: str, label: str) -> Experiment:
     """Return a method on a setup as the paper ran it, in the settings of its Table 5.
 
     Args:

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from fedpriv import cli
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
-from fedpriv.experiments.central import CentralExperiment, build_central
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.tasks.tasks import ModuleTask
@@ -60,10 +59,11 @@ def central(source="public", listed=(), **options):
         "words": 2000,
         "private_side_information": list(listed),
     }
-    return CentralExperiment(
+    return Experiment(
+        unit="example",
         name="central",
         description="A test.",
-        task=lambda experiment: central_task(source, provenance),
+        task=lambda experiment, corpus: central_task(source, provenance),
         batch_size=6,
         steps=4,
         noise_multiplier=1.0,
@@ -302,7 +302,7 @@ class TestIdeal:
     REFERENCE = "coverage_test:ideal"
 
     def test_it_is_said_in_every_output(self, tmp_path):
-        components = build_central(sys.modules["coverage_test"].ideal())
+        components = build(sys.modules["coverage_test"].ideal())
         stddev = (
             f"standard deviation {components.plan.live_mechanism.privatizer.stddev:.4g} is added"
         )

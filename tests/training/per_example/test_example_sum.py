@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.central import CentralExperiment, build_central
+from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip, Rounded, SideInformation
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
@@ -49,7 +49,7 @@ def reviews(num, seed):
     return LogisticGradients(sparse.csr_matrix(x.astype(np.float32)), y)
 
 
-def task(experiment=None):
+def task(experiment=None, corpus=None):
     return CentralTask(
         name="made up",
         train=reviews(NUM, 0),
@@ -70,7 +70,8 @@ def task(experiment=None):
     )
 
 
-BASE = CentralExperiment(
+BASE = Experiment(
+    unit="example",
     name="central",
     description="A test.",
     task=task,
@@ -98,7 +99,7 @@ GUIDES = {
 
 
 def run(experiment):
-    components = build_central(experiment)
+    components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
     records, states = zip(*rounds(components, backend, KEY), strict=True)
     return components, records, states
@@ -116,7 +117,9 @@ def flat(state):
 @pytest.mark.parametrize("bound", ["clip", "normalise"])
 def test_every_guide_trains_under_either_bound(name, bound):
     """One option exchanges clipping for normalisation in any of them."""
-    options = {"bound": bound, "normalise-regulariser": 0.01 if bound == "normalise" else 0.0}
+    options = {"bound": bound}
+    if bound == "normalise":
+        options["normalise-regulariser"] = 0.01
     components, records, states = run(with_guide(name, **options))
     assert len(records) == 6 and np.isfinite(flat(states[-1])).all()
     assert not np.array_equal(flat(states[-1]), flat(states[-2]))
@@ -174,7 +177,7 @@ def test_one_user_with_one_record_and_one_step_is_an_example():
 
 
 def test_an_empty_batch_releases_its_noise():
-    components = build_central(BASE)
+    components = build(BASE)
     algorithm, mechanism = components.algorithm, components.plan.live_mechanism
     total = components.trainer.partial_sum(
         params=components.task.init_params(KEY), bound=mechanism.bound, user_ids=(), key=KEY
@@ -186,7 +189,7 @@ def test_an_empty_batch_releases_its_noise():
 
 
 def test_what_is_released_is_the_sum_and_noise_over_the_expected_batch():
-    components = build_central(BASE.with_options({"noise": "none"}))
+    components = build(BASE.with_options({"noise": "none"}))
     params = {n: np.full(s, 0.1, np.float32) for n, s in SHAPES.items()}
     algorithm, mechanism = components.algorithm, components.plan.live_mechanism
     cohort = example_ids(NUM)[:50]
@@ -216,7 +219,7 @@ class TestMicroBatches:
         return np.concatenate([done.total[n] for n in sorted(SHAPES)])
 
     def test_an_example_moves_the_sum_by_twice_the_bound_and_no_more(self):
-        components = build_central(self.EXPERIMENT)
+        components = build(self.EXPERIMENT)
         assert components.trainer.num_groups == 5
         moved = []
         for round_num in range(20):
@@ -246,7 +249,7 @@ class TestMicroBatches:
         assert abs(sums[0] - sums[1]) == pytest.approx(0.02, rel=1e-5)
 
     def test_the_plan_pays_for_it(self):
-        plan, plain = build_central(self.EXPERIMENT).plan, build_central(BASE).plan
+        plan, plain = build(self.EXPERIMENT).plan, build(BASE).plan
         mechanism, alone = plan.live_mechanism, plain.live_mechanism
         assert mechanism.sensitivity == 2 * alone.sensitivity == 0.6
         assert mechanism.stddev == 2 * alone.stddev
@@ -259,9 +262,9 @@ class TestMicroBatches:
             BASE, batch_size=64, steps=12_500, noise_multiplier=0.5, delta=4e-5, micro_batch=4
         )
         big = replace(task(), num_train=25_000)
-        spent = build_central(imdb, big).plan.epsilon(12_500)
+        spent = build(imdb, task=big).plan.epsilon(12_500)
         assert spent.rdp == pytest.approx(12.7, abs=0.05)
-        counted = build_central(replace(imdb, noise_multiplier=1.0, micro_batch=1), big)
+        counted = build(replace(imdb, noise_multiplier=1.0, micro_batch=1), task=big)
         assert counted.plan.epsilon(12_500).rdp == pytest.approx(1.512, abs=1e-3)
 
 
@@ -281,15 +284,15 @@ class TestRefusals:
     )
     def test_what_does_not_fit_is_refused(self, options, said):
         with pytest.raises(ValueError, match=said):
-            build_central(BASE.with_options(options))
+            build(BASE.with_options(options))
 
     def test_guides_that_need_public_examples_say_so(self):
         bare = replace(task(), public=None, num_public=0)
         with pytest.raises(ValueError, match="no public examples"):
-            build_central(BASE.with_options({"guide": "r-pub"}), bare)
+            build(BASE.with_options({"guide": "r-pub"}), task=bare)
 
     def test_no_grid(self):
-        components = build_central(BASE)
+        components = build(BASE)
         with pytest.raises(ValueError, match="exact-sum false"):
             components.trainer.partial_sum(
                 params=components.task.init_params(KEY),
@@ -330,12 +333,12 @@ class TestWarmStart:
         guarded = replace(task(), train=Private(x, np.zeros(NUM, np.int64)))
         for guide in ("none", "public-rmsprop"):
             experiment = BASE.with_options({"warm-start-epochs": 2, "guide": guide})
-            found = build_central(experiment, guarded).task.init_params(KEY)
+            found = build(experiment, task=guarded).task.init_params(KEY)
             assert np.abs(found["weight"]).max() > 0
 
     def test_in_one_batch_it_is_gradient_descent_by_hand(self):
         """Twenty public examples are one batch, whatever their order."""
-        warmed = build_central(BASE.with_options({"warm-start-epochs": 3, "warm-start-rate": 0.7}))
+        warmed = build(BASE.with_options({"warm-start-epochs": 3, "warm-start-rate": 0.7}))
         found, public = warmed.task.init_params(KEY), reviews(20, 1)
         expected = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
         for _ in range(3):
@@ -362,8 +365,8 @@ class TestIdeal:
     @pytest.mark.parametrize("micro_batch", [1, 4])
     def test_its_noise_is_bit_for_bit_that_of_a_run_that_promises_it(self, micro_batch):
         options = {"micro-batch": micro_batch}
-        promised = build_central(BASE.with_options(options)).plan
-        plan = build_central(BASE.with_options({**options, "guide": "ideal"})).plan
+        promised = build(BASE.with_options(options)).plan
+        plan = build(BASE.with_options({**options, "guide": "ideal"})).plan
         assert promised.is_private and not plan.is_private
         twin, ideal = promised.live_mechanism, plan.live_mechanism
         assert ideal.privatizer.stddev == twin.stddev == 0.15 * min(micro_batch, 2)
@@ -374,7 +377,7 @@ class TestIdeal:
         assert found.std() == pytest.approx(0.15 * min(micro_batch, 2), rel=0.015)
 
     def test_without_noise_it_has_none(self):
-        ideal = build_central(BASE.with_options({"guide": "ideal", "noise": "none"}))
+        ideal = build(BASE.with_options({"guide": "ideal", "noise": "none"}))
         noise = ideal.plan.live_mechanism.draw(ideal.task.init_params(KEY), KEY)
         assert not any(a.any() for a in noise.values())
 
@@ -383,7 +386,7 @@ class TestPublicLooks:
     def looks(self, **options):
         public = recording(20, 1)
         experiment = BASE.with_options({"guide": "public-rmsprop", "public-batch": 5, **options})
-        components = build_central(experiment, replace(task(), public=public))
+        components = build(experiment, task=replace(task(), public=public))
         list(rounds(components, SerialBackend(trainer=components.trainer), KEY))
         return public.looks
 
@@ -523,9 +526,9 @@ class TestCountedFailures:
 
 def test_a_run_says_how_many_examples_failed():
     gradients, _ = spoilt("logistic", np.nan)
-    components = build_central(
+    components = build(
         BASE.with_options({"batch-size": 30, "noise": "none"}),
-        replace(task(), train=gradients, num_train=30),
+        task=replace(task(), train=gradients, num_train=30),
     )
     records = [r for r, _ in rounds(components, SerialBackend(trainer=components.trainer), KEY)]
     assert [r.diagnostics.cohort_size for r in records] == [30] * 6
@@ -569,8 +572,17 @@ class TestOptions:
         ],
     )
     def test_numbers_without_sense_are_refused_by_name(self, name, value, said):
+        chosen = {
+            "normalise-regulariser": {"bound": "normalise"},
+            "ema-decay": {"aggregate": "ema"},
+            "adaptivity": {"optimizer": "adam"},
+            "momentum": {"optimizer": "adam"},
+            "public-batch": {"guide": "public-adam"},
+        }.get(name, {})
+        if name in ("decay", "regulariser", "clip-ratio", "rate-ratio") or "delay" in name:
+            chosen = {"guide": "delayed"}
         with pytest.raises(ValueError, match=rf"^{name} {value} {said}$"):
-            BASE.with_options({name: value})
+            BASE.with_options({**chosen, name: value})
 
     @pytest.mark.parametrize(
         "name",
@@ -599,7 +611,8 @@ class TestOptions:
 
     def test_the_edges_of_the_ranges_are_inside(self):
         edges = {"momentum": 0.0, "warm-start-epochs": 0, "decay": 0.0, "ema-decay": 0.0}
-        build_central(BASE.with_options({**edges, "optimizer": "momentum", "batch-size": 0.5}))
+        parts = {"optimizer": "momentum", "guide": "delayed", "aggregate": "ema"}
+        build(BASE.with_options({**edges, **parts, "batch-size": 0.5}))
 
 
 def test_public_batches_are_drawn_from_the_key_and_may_be_everything():
@@ -628,7 +641,7 @@ def test_the_page_of_ones_own_preconditioner(tmp_path):
     assert records[-1].released.accuracy_public > 0.6
     assert not np.allclose(flat(states[-1]), flat(plain[2][-1]))
     with pytest.raises(ValueError, match="needs statistics"):
-        build_central(replace(experiment, statistics=None))
+        build(replace(experiment, statistics=None))
     bad = replace(own.LARGEST, scale=lambda v: v * 0)
     with pytest.raises(ValueError, match="not positive"):
         run(replace(experiment, statistics=bad))

@@ -1,0 +1,92 @@
+"""The options of an experiment as they are listed, and what a shell completes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fedpriv.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from fedpriv.experiments.experiment import Experiment
+    from fedpriv.experiments.options import Option
+
+
+def show_options(experiment: Experiment, *, as_json: bool) -> None:
+    """Print every option that an experiment has, part by part, with value and help."""
+    lines = experiment.lines()
+    if as_json:
+        print_json(
+            {
+                "name": experiment.name,
+                "description": experiment.description,
+                "unit": experiment.unit,
+                "carriers": experiment.backends,
+                "options": [
+                    {
+                        "name": line.name,
+                        "value": line.value,
+                        "default": line.default,
+                        "takes": line.takes,
+                        "help": line.help,
+                        "part": line.part,
+                    }
+                    for line in lines
+                ],
+            }
+        )
+        return
+    told: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print(f"{experiment.name}: {experiment.description}", **told)
+    table = Table("option", "value", "what it is", box=None, header_style="bold")
+    part = None
+    for line in lines:
+        if line.part != part:
+            part = line.part
+            table.add_row(f"[bold]{escape(part)}[/]")
+        usual = "" if line.value == line.default else f" (default {_written(line.default)})"
+        what = line.help if line.name != line.part.split(" ")[0] else f"{line.help} {line.takes}."
+        table.add_row(f"  {line.name}", _written(line.value), escape(what + usual))
+    console.print(table)
+    console.print(
+        "Change one with -s NAME=VALUE; choosing another part brings its options.", **told
+    )
+
+
+def _written(value: Option) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def complete_experiments(incomplete: str) -> list[tuple[str, str]]:
+    """Return the experiments whose names begin so, with their descriptions."""
+    from fedpriv.experiments.catalogue import find_experiments
+
+    return [
+        (name, make().description)
+        for name, make in sorted(find_experiments().items())
+        if name.startswith(incomplete)
+    ]
+
+
+def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return `NAME=` of the options of the experiment that stands before, or their choices."""
+    from fedpriv.experiments.catalogue import load_experiment
+
+    try:
+        lines = load_experiment(ctx.params.get("experiment") or "").lines()
+    except ValueError:  # nobody is told anything in the middle of a word
+        return []
+    name, separator, value = incomplete.partition("=")
+    if separator:
+        choices = [line.takes.split(", ") for line in lines if line.name == name]
+        return [
+            (f"{name}={choice}", "")
+            for choice in (choices[0] if choices else ())
+            if choice.startswith(value) and " " not in choice
+        ]
+    return [(f"{line.name}=", line.help) for line in lines if line.name.startswith(name)]

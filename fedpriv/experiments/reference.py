@@ -1,0 +1,125 @@
+"""What is written of options elsewhere, made from the parts: run-config keys and tables.
+
+    python -m fedpriv.experiments.reference     # writes pyproject.toml and docs/options.md
+
+A test compares both files with the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedpriv.experiments import example_parts, user_parts
+from fedpriv.experiments.composition import Slot, all_names
+from fedpriv.experiments.options import Option
+
+BEGIN = "# Options of experiments, written by `make options`."
+END = "# End of the options."
+_TITLES: Sequence[tuple[str, str, Sequence[Slot]]] = (
+    (
+        "Users",
+        'Federated experiments: the unit of privacy is a user (`unit="user"`).',
+        (user_parts.TAG_PREDICTION, *user_parts.SLOTS),
+    ),
+    (
+        "Examples",
+        'Centralised experiments: the unit of privacy is an example (`unit="example"`).',
+        example_parts.SLOTS,
+    ),
+)
+
+
+def run_config_names() -> list[str]:
+    """Return the options that Flower's run-config has keys for."""
+    return all_names((user_parts.TAG_PREDICTION, *user_parts.SLOTS))
+
+
+def option_help(name: str) -> str:
+    """Return one line on an option of federated experiments, with what it takes.
+
+    Raises:
+        KeyError: If there is none of that name.
+    """
+    for slot in (user_parts.TAG_PREDICTION, *user_parts.SLOTS):
+        if slot.is_option and slot.name == name:
+            *others, last = slot.choices
+            return f"{slot.help} {', '.join(others)} or {last}."
+        for choice in slot.choices:
+            for known, item in slot.options(choice):
+                if known == name:
+                    return f"{item.help} Takes {item.takes}."
+    raise KeyError(name)
+
+
+def run_config(text: str) -> str:
+    """Return a pyproject.toml whose run-config declares every option of federated experiments."""
+    before, rest = text.split(BEGIN + "\n")
+    _, after = rest.split(END + "\n")
+    keys = "".join(f'{name} = ""\n' for name in run_config_names())
+    return f"{before}{BEGIN}\n{keys}{END}\n{after}"
+
+
+def tables() -> str:
+    """Return the page of all options, part by part."""
+    lines = [
+        "# Options",
+        "",
+        "An experiment is composed of parts, and an option exists only where its part is chosen; "
+        "elsewhere it is refused with the part's name. The names are the same on the command line "
+        "(`-s NAME=VALUE`), in a run folder and in Flower's run-config. `fedpriv list EXPERIMENT` "
+        "shows those of one experiment with their values. This page is written by `make options`.",
+    ]
+    for title, said, slots in _TITLES:
+        lines += ["", f"## {title}", "", said]
+        for slot in slots:
+            lines += ["", *_section(slot)]
+    return "\n".join([*lines, ""])
+
+
+def _section(slot: Slot) -> Iterator[str]:
+    yield f"### {slot.name}"
+    yield ""
+    text = slot.help
+    if slot.is_option:
+        choices = ", ".join(f"`{choice}`" for choice in slot.choices)
+        text += f" `{slot.name}` is one of {choices}; by default `{slot.default}`."
+    if slot.within is not None:
+        outer, among = slot.within
+        text += f" Only with `{outer}` {', '.join(f'`{choice}`' for choice in sorted(among))}."
+    yield text
+    owners: dict[tuple[str, str, str, str], list[str]] = {}
+    for choice in slot.choices:
+        for name, item in slot.options(choice):
+            row = (name, _written(slot.default_of(item)), item.takes, item.help)
+            owners.setdefault(row, []).append(choice)
+    if not owners:
+        return
+    yield ""
+    head = ("with", "option", "default", "takes", "") if slot.is_option else (
+        "option", "default", "takes", "",
+    )  # fmt: skip
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for (name, default, takes, said), among in owners.items():
+        cells = [f"`{name}`", default, takes, said]
+        if slot.is_option:
+            cells.insert(0, ", ".join(f"`{choice}`" for choice in among))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _written(value: Option) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def main(root: Path = Path()) -> None:
+    """Write both files of a checkout."""
+    project = root / "pyproject.toml"
+    project.write_text(run_config(project.read_text("utf-8")), "utf-8")
+    (root / "docs" / "options.md").write_text(tables(), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

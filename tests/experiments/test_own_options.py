@@ -1,0 +1,149 @@
+"""Options of a task of one's own: declared as a frozen dataclass, checked and swept like ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import numpy as np
+import pytest
+from torch import nn
+from typer.testing import CliRunner
+
+from fedpriv import cli
+from fedpriv.backends.flower.settings import open_node, read_experiment
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment, build, existing_options
+from fedpriv.experiments.options import Range, option
+from fedpriv.rng import Key
+from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+
+NAME = "own_options:experiment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halves:
+    """A hidden layer before two classes."""
+
+    rows: np.ndarray = field(default_factory=lambda: np.ones((3, 4), np.float32), compare=False)
+    hidden: int = option(8, "Width of the hidden layer.", Range.AT_LEAST_ONE)
+    dropout: float = 0.0
+
+    def __call__(self, experiment, corpus):
+        people = {name: ArrayExamples(x=self.rows, y=np.array([0, 1, 0])) for name in "abcdef"}
+        return ModuleTask(
+            name="halves",
+            module=lambda: nn.Sequential(
+                nn.Linear(4, self.hidden), nn.Dropout(self.dropout), nn.Linear(self.hidden, 2)
+            ),
+            loss=nn.functional.cross_entropy,
+            users=people,
+            synthetic=True,
+        )
+
+
+def experiment():
+    return Experiment(
+        name="own",
+        description="A task of one's own.",
+        task=Halves(rows=np.full((3, 4), 2, np.float32)),
+        noise_multiplier=1.0,
+        cohort=3.0,
+        delta=0.01,
+        rounds=1,
+    )
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch):
+    module = ModuleType("own_options")
+    module.experiment = experiment
+    monkeypatch.setitem(sys.modules, "own_options", module)
+
+
+def widths(components):
+    return components.task.init_params(Key.simulation(0))["0.weight"].shape
+
+
+def test_they_are_set_like_ours_and_reach_the_model():
+    made = load_experiment(NAME)
+    assert (made.hidden, made.options()["hidden"]) == (8, 8)
+    wide = made.with_options({"hidden": 32})
+    assert wide.hidden == wide.task.hidden == 32 and widths(build(wide)) == (32, 4)
+    assert wide.task.rows is made.task.rows or (wide.task.rows == made.task.rows).all()
+    assert wide.options() | {"hidden": 8} == made.options()
+    assert made.restored(wide.options()) == wide != made
+    assert wide.with_options({"rounds": 2}).hidden == 32
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"hidden": 0}, "hidden 0 must be at least 1"),
+        ({"hidden": 2.5}, "hidden 2.5 is not a whole number"),
+        ({"hidden": "wide"}, "hidden 'wide' is not a finite number"),
+        ({"hiden": 3}, "'hiden' is not an option of an experiment; did you mean 'hidden'"),
+        ({"rows": 3}, "'rows' is not an option"),
+        ({"users": 3}, "users belongs to tag prediction; this experiment has a task of its own"),
+        ({"roster": "x"}, "roster belongs to tag prediction; "),
+    ],
+)
+def test_they_are_refused_like_ours(options, said):
+    with pytest.raises(ValueError, match=said):
+        load_experiment(NAME).with_options(options)
+
+
+def test_a_name_that_is_taken_is_refused():
+    @dataclass(frozen=True)
+    class Taken:
+        rounds: int = 3
+
+        def __call__(self, experiment, corpus):
+            raise AssertionError
+
+    with pytest.raises(ValueError, match="task option rounds is an option of experiments already"):
+        Experiment(name="a", description="", task=Taken())
+
+
+def test_documents_of_before_that_list_all_options_are_read():
+    document = {**experiment().options(), "roster": None, "users": None, "inputs": "tff"}
+    document.pop("hidden")
+    assert load_experiment(NAME).restored(document) == experiment()
+
+
+def test_a_row_of_results_keeps_them():
+    options = experiment().with_options({"hidden": 5}).options()
+    assert existing_options("user", {**options, "ema-decay": 0.5}) == options
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+
+def test_on_the_command_line(tmp_path):
+    said = call("run", NAME, "-s", "hidden=5", "--out", tmp_path / "run", "--json")
+    assert said.exit_code == 0, said.output
+    document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
+    assert document["experiment"]["hidden"] == 5
+    assert "Width of the hidden layer" in call("list", NAME).output
+    assert call("run", "--resume", tmp_path / "run", "--json").exit_code == 0
+    refused = call("run", NAME, "--users", "3", "--out", tmp_path / "other")
+    assert "users belongs to tag prediction" in str(refused.exception)
+    assert not (tmp_path / "other").exists()
+
+
+def test_under_flower_they_travel_as_one_key_of_json():
+    config = {"experiment": NAME, "rounds": 2, "own-options": '{"hidden": 7, "dropout": 0.5}'}
+    made = read_experiment(config)
+    assert (made.hidden, made.dropout, made.rounds) == (7, 0.5, 2)
+    assert open_node(config, {}).task.init_params(Key.simulation(0))["0.weight"].shape == (7, 4)
+    for text, said in (
+        ("hidden=7", "own-options 'hidden=7' is not JSON"),
+        ("[7]", "is not an object; give a JSON object"),
+        ('{"hiden": 7}', "did you mean 'hidden'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_experiment({**config, "own-options": text})

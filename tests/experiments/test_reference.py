@@ -1,0 +1,124 @@
+"""Options as they are declared, listed, completed and written elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv import cli
+from fedpriv.cli.listing import complete_experiments, complete_settings
+from fedpriv.experiments import reference
+from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.experiment import SLOTS
+
+ROOT = Path(__file__).parents[2]
+PARTS = [
+    pytest.param(slot, choice, id=f"{unit}, {slot.name} {choice}")
+    for unit, slots in SLOTS.items()
+    for slot in slots
+    for choice in slot.choices
+]
+
+
+@pytest.mark.parametrize(("slot", "choice"), PARTS)
+def test_every_option_has_one_line_of_help_and_a_default_that_it_takes(slot, choice):
+    assert slot.help.endswith(".") and "\n" not in slot.help
+    for name, item in slot.options(choice):
+        assert item.help.endswith(".") and len(item.help) <= 80 and "\n" not in item.help
+        default = slot.default_of(item)
+        assert item.checked(name, default) == default and item.takes
+
+
+def test_files_made_from_the_parts_are_as_the_parts_are():
+    """`make options` writes them."""
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert reference.run_config(project) == project
+    assert (ROOT / "docs" / "options.md").read_text("utf-8") == reference.tables()
+
+
+def test_what_is_written_follows_what_is_declared(tmp_path):
+    before = (ROOT / "pyproject.toml").read_text("utf-8")
+    (tmp_path / "pyproject.toml").write_text(before.replace('rounds = ""\n', ""), "utf-8")
+    (tmp_path / "docs").mkdir()
+    reference.main(tmp_path)
+    assert (tmp_path / "pyproject.toml").read_text("utf-8") == before
+    assert (tmp_path / "docs" / "options.md").read_text("utf-8") == reference.tables()
+
+
+def test_the_flags_of_run_say_what_the_parts_say():
+    import inspect
+
+    from fedpriv.cli.run import run_command
+
+    known = {line.name for name in find_experiments() for line in load_experiment(name).lines()}
+    flags = {}
+    for name, parameter in inspect.signature(run_command, eval_str=True).parameters.items():
+        [info] = parameter.annotation.__metadata__
+        if name.replace("_", "-") in known:
+            flags[name.replace("_", "-")] = info.help
+    assert len(flags) == 14
+    assert flags == {name: reference.option_help(name) for name in flags}
+    assert "clip, normalise or none" in flags["bound"]
+
+
+def test_reading_declarations_loads_no_torch():
+    """`fedpriv --help` must not take the seconds that torch does."""
+    import subprocess
+
+    code = "import sys, fedpriv.experiments.reference; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestList:
+    def call(self, *arguments):
+        found = CliRunner().invoke(cli.app, ["list", *arguments], terminal_width=200)
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    def test_every_option_that_exists_with_its_value(self, name):
+        experiment = load_experiment(name)
+        told = json.loads(self.call(name, "--json"))
+        assert (told["name"], told["unit"]) == (name, "user")
+        assert {line["name"]: line["value"] for line in told["options"]} == experiment.options()
+        assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
+
+    def test_as_a_table(self):
+        shown = self.call("adadps-tags")
+        for line in load_experiment("adadps-tags").lines():
+            assert line.name in shown
+        assert "ema-decay" not in shown and "60.0" in shown and "(default" in shown
+
+
+class TestCompletion:
+    def settings(self, experiment, incomplete):
+        context = SimpleNamespace(params={"experiment": experiment})
+        return [text for text, _ in complete_settings(context, incomplete)]
+
+    def test_of_experiments(self):
+        names = [name for name, _ in complete_experiments("dp-fed")]
+        assert names == ["dp-fedadam-tags", "dp-fedavg-tags"]
+        assert {name for name, _ in complete_experiments("")} == set(find_experiments())
+
+    def test_of_options_that_the_experiment_has(self):
+        assert self.settings("adadps-tags", "precond") == [
+            "precondition=", "preconditioner-gain=", "preconditioner-top=",
+        ]  # fmt: skip
+        assert self.settings("dp-fedavg-tags", "precond") == ["precondition="]
+
+    def test_of_their_choices(self):
+        assert self.settings("dp-fedavg-tags", "bound=n") == ["bound=normalise", "bound=none"]
+        assert self.settings("dp-fedavg-tags", "rounds=") == []
+        assert self.settings("dp-fedavg-tags", "nothing=") == []
+
+    def test_nobody_is_told_errors_in_the_middle_of_a_word(self):
+        assert self.settings(None, "b") == self.settings("no-such", "b") == []
+
+    def test_the_shell_can_ask_for_its_script(self):
+        found = CliRunner().invoke(cli.app, ["--help"])
+        assert "--install-completion" in found.stdout
