@@ -139,7 +139,8 @@ def option_lines(parts: Iterable[Part]) -> Iterator[OptionLine]:
             yield OptionLine(
                 name=name,
                 value=getattr(part.options, item.field),
-                default=slot.default_of(item),
+                # What a task that is made with options was given is a value, no default.
+                default=slot.default_of(item) if slot.make is None else item.default,
                 help=item.help,
                 takes=item.takes,
                 part=heading,

@@ -26,7 +26,7 @@ class Promise:
 
     delta: float | None = option(None, "δ; none for n^-1.1.", Range.BETWEEN)
     relation: Literal["add-remove", "replace-one"] = option(
-        "add-remove", "Neighbouring relation: which two data sets may hardly be told apart."
+        "add-remove", "Neighbouring relation: how two neighbouring data sets differ."
     )
 
 

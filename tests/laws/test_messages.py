@@ -57,7 +57,7 @@ REFUSED = {
     "cap": ({"cohort-cap": 7}, "cohort-cap 7 is below 12"),
     "cap of fixed cohorts": (
         {"cohort-cap": 30, "sampling": "fixed", "relation": "replace-one"},
-        "cohort-cap 30",
+        "cohort-cap belongs to sampling 'poisson'",
     ),
     "users": ({"users": 0}, "users 0"),
     "more users": ({"users": 1000}, "users 1000: roster"),

@@ -99,14 +99,14 @@ class TestLayout:
                 label=label,
                 paper=None,
                 cells={
-                    "ours": cell(**{"l2-clip-norm": norm}, **more),
-                    "right": cell(RATES, **{"l2-clip-norm": norm}, **more),
+                    "ours": cell(**more),
+                    "right": cell(RATES, **more),
                 },
             )
-            for label, norm, more in (
-                ("a", 1.0, {}),
-                ("b", 2.0, {}),
-                ("c", 3.0, {"noise": "none", "bound": "none"}),
+            for label, more in (
+                ("a", {"l2-clip-norm": 1.0}),
+                ("b", {"l2-clip-norm": 2.0}),
+                ("c", {"noise": "none", "bound": "none"}),
             )
         )
 
