@@ -97,7 +97,7 @@ class TestRun:
             ({"corpus": "here"}, "brings its own data"),
             ({"progress": "no"}, "progress 'no' is not known"),
             ({"keep_checkpoints": 0}, "cannot keep '0' checkpoints"),
-            ({"rounds": -1}, "num_rounds"),
+            ({"rounds": -1}, "rounds -1 must be"),
         ],
     )
     def test_what_does_not_fit_is_refused_before_a_folder_is_made(
