@@ -145,7 +145,13 @@ class OneShot:
 
 
 class Correlated(Once):
-    """z_t - z_(t-1)/2, the first two bands of a Toeplitz factorisation."""
+    """z_t - z_(t-1)/2: rows of C⁻¹ z, where column i of C holds 1, 1/2, 1/4, ... from row i on.
+
+    A user who takes part twice moves C x by two of its columns, at most twice 2/√3 of the bound
+    together: that is what the noise is a multiple of.
+    """
+
+    twice = 4.0 / 3.0**0.5
 
     name, after_crash = "two-bands", "burn"
     cost = Cost(kind="gaussian", value=2.0, whole_run=True)
@@ -156,7 +162,8 @@ class Correlated(Once):
     def draw(self, memory, *, template, sensitivity, key):
         row = int(memory["row"]) + 1
         z = key.fold(row).generator().normal(size=template["w"].shape)
-        noise = (z - 0.5 * memory["before"]) * self.cost.value * sensitivity
+        stddev = self.cost.value * self.twice * sensitivity
+        noise = (z - 0.5 * memory["before"]) * stddev
         return noise, {"before": z, "row": np.array(row)}
 
     def release(self, total, drawn, share):
@@ -188,7 +195,6 @@ class Twice:
 class Stream:
     """Follows noisy means."""
 
-    # A user takes part in two rows, each of which the two bands see: 2 (1 + 1/2) of the bound.
     bound = Clip(l2_clip_norm=3.0)
     mechanism = Mechanism(sampler=Twice(), bound=bound, privatizer=Correlated())
     plan = Plan(mechanism=mechanism, num_rounds=6, delta=1e-3)

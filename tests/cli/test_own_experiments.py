@@ -169,7 +169,7 @@ class TestOptionsOfTags:
         [
             (["--users", "4"], "users 4: the task of own has 10 users whatever this option says"),
             (["--roster", "some"], "roster 'some': the task of own has the roster 'all'"),
-            (["--corpus", "CORPUS"], "brings its own data; leave --corpus"),
+            (["--corpus", "CORPUS"], "brings its own data; leave corpus"),
             (["-s", "users=4"], "users 4: "),
         ],
     )
@@ -185,7 +185,7 @@ class TestOptionsOfTags:
         source = GOOD.replace("def task(experiment, corpus)", "def task(experiment)")
         assert fedpriv(source, "--out", tmp_path / "run")[0] == 0
         given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "other"]
-        assert "leave --corpus" in fedpriv(source, *given)[2]
+        assert "leave corpus" in fedpriv(source, *given)[2]
 
     def test_a_task_that_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
         source = GOOD.replace("range(10)", "range(experiment.users or 10)")

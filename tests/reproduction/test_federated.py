@@ -61,7 +61,7 @@ def run(experiment, seed=1, curve=0):
 
 def test_a_line_holds_what_rostered_users_held_out_and_what_public_users_have(by_user, tiny_corpus):
     line = perform(run(by_user()))
-    components = build(by_user(seed=1), tiny_corpus)
+    components = build(by_user(seed=1), None)
     backend = serial(by_user(), components)
     [*_, (_, state)] = rounds(components, backend, Key.simulation(1))
     params = components.algorithm.result(state)

@@ -236,7 +236,7 @@ def test_synthetic_reviews_can_be_learnt_and_are_repeatable(reviews):
     again = synthetic_reviews(600, 300)
     assert (again.train.ids == reviews.train.ids).all()
     assert not np.array_equal(synthetic_reviews(600, 300, seed=1).train.ids, reviews.train.ids)
-    assert reviews.synthetic and "nobody" in reviews.provenance["source"]
+    assert reviews.synthetic and "no real text" in reviews.provenance["source"]
     assert 0.75 < accuracy(reviews) < 0.999
     assert 0.4 < accuracy(synthetic_reviews(600, 300, truth=0.5)) < 0.6
     assert accuracy(synthetic_reviews(600, 300, truth=1.0)) > accuracy(reviews)

@@ -275,7 +275,7 @@ class TestRefusals:
             ({"steps": "none"}, "exactly one"),
             ({"epochs": 2.0}, "exactly one"),
             ({"micro-batch": 21}, "above the expected batch"),
-            ({"micro-batch": 2, "relation": "replace-one", "sampling": "fixed"}, "micro_batch 2"),
+            ({"micro-batch": 2, "relation": "replace-one", "sampling": "fixed"}, "micro-batch 2"),
             ({"guide": "public-adam", "public-batch": 21}, "public batch of 21"),
             ({"guide": "side-information", "side-information": "odd"}, "'odd' is not known"),
             ({"guide": "ideal", "target-epsilon": 2.0}, "no ε to calibrate"),
