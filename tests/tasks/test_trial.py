@@ -179,7 +179,9 @@ def test_a_resumed_task_is_tried_again(tmp_path, monkeypatch):
         load_experiment("own_resumed:experiment"), "own_resumed:experiment", None, tmp_path / "run"
     )
     prepared.folder.close()
-    (tmp_path / "own_resumed.py").write_text(SOURCE.replace("return nn.f", "return nn.g"), "utf-8")
+    # Of another length: bytecode is found stale by its second and its source's size.
+    faulty = SOURCE.replace("return nn.functional", "return nn.not_functional")
+    (tmp_path / "own_resumed.py").write_text(faulty, "utf-8")
     del sys.modules["own_resumed"]
     with pytest.raises(AttributeError):
         resume_run(tmp_path / "run")
