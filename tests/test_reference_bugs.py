@@ -37,8 +37,8 @@ def experiment(**options):
         rounds=6,
         delta=1e-3,
         l2_clip_norm=0.5,
-        preconditioner_top=10,
         local_learning_rate=2.0,
+        presets={"preconditioner-top": 10},
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
@@ -203,9 +203,8 @@ class TestSideInformation5:
 
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_5_its_source_is_declared_and_true(self, tmp_path, kind):
-        made = experiment(
-            precondition="local", side_information=kind, cohort=1.0, preconditioner_top=2
-        )
+        top = {"preconditioner_top": 2} if kind == "rank" else {}
+        made = experiment(precondition="local", side_information=kind, cohort=1.0, **top)
         public = build(made, self.corpus(tmp_path, False)).side_information
         assert public.source == "public" and "outside the roster" in public.description
         # Counts published over everybody include the rostered users: no ε covers them.

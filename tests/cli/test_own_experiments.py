@@ -30,6 +30,20 @@ def experiment():
 """
 
 
+DECLARED = (
+    GOOD.replace("import numpy", "from dataclasses import dataclass\nimport numpy")
+    .replace(
+        "def task(experiment, corpus):",
+        "@dataclass(frozen=True)\n"
+        "class Mine:\n"
+        "  users: int | None = None\n"
+        "  roster: str | None = None\n"
+        "  def __call__(self, experiment, corpus):",
+    )
+    .replace("task=task", "task=Mine()")
+)
+
+
 @pytest.fixture
 def fedpriv(tmp_path, monkeypatch, capsys):
     """Run the installed command's entry point beside a file `mine.py`: (status, out, err)."""
@@ -167,10 +181,10 @@ class TestOptionsOfTags:
     @pytest.mark.parametrize(
         ("option", "said"),
         [
-            (["--users", "4"], "users 4: the task of own has 10 users whatever this option says"),
-            (["--roster", "some"], "roster 'some': the task of own has the roster 'all'"),
+            (["--users", "4"], "users belongs to tag prediction; this experiment has a task of"),
+            (["--roster", "some"], "roster belongs to tag prediction"),
             (["--corpus", "CORPUS"], "brings its own data; leave corpus"),
-            (["-s", "users=4"], "users 4: "),
+            (["-s", "users=4"], "leave users out, or declare it in the task"),
         ],
     )
     def test_what_an_own_task_does_not_follow_is_refused(
@@ -187,12 +201,24 @@ class TestOptionsOfTags:
         given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "other"]
         assert "leave corpus" in fedpriv(source, *given)[2]
 
-    def test_a_task_that_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
-        source = GOOD.replace("range(10)", "range(experiment.users or 10)")
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            (["--users", "4"], "users 4: the task of own has 10 users whatever this option says"),
+            (["--roster", "some"], "roster 'some': the task of own has the roster 'all'"),
+        ],
+    )
+    def test_a_task_that_declares_them_and_does_not_follow(self, fedpriv, tmp_path, option, said):
+        status, _, err = fedpriv(DECLARED, *option, "--out", tmp_path / "run")
+        assert status == 2 and said in err and err.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+
+    def test_a_task_that_declares_and_follows_them_gets_them(self, fedpriv, tmp_path, tiny_corpus):
+        source = DECLARED.replace("range(10)", "range(self.users or 10)")
         assert fedpriv(source, "--users", "7", "--out", tmp_path / "seven")[0] == 0
         plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
         assert plan["num_users"] == 7
-        reads = GOOD.replace("range(10)", "corpus.view(experiment.roster).roster[:9]").replace(
+        reads = DECLARED.replace("range(10)", "corpus.view(self.roster).roster[:9]").replace(
             "n / 9", "len(n) / 9"
         )
         reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")

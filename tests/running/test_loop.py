@@ -67,8 +67,10 @@ DIAGNOSTIC = {
 
 
 def start(corpus, out, *, secure=False, make_backend=None, **options):
-    changes = {name.replace("_", "-"): value for name, value in options.items()}
-    experiment = load_experiment("dp-fedavg-tags").with_options({**OPTIONS, **changes})
+    changes = {**OPTIONS, **{name.replace("_", "-"): value for name, value in options.items()}}
+    if changes.get("noise") == "none":
+        del changes["noise-multiplier"]
+    experiment = load_experiment("dp-fedavg-tags").with_options(changes)
     extra = {} if make_backend is None else {"make_backend": make_backend}
     return start_run(experiment, "dp-fedavg-tags", corpus, out, secure=secure, **extra)
 

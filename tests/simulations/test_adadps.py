@@ -82,7 +82,7 @@ def figures_of(item, row, column, **options):
     cell = row.cells[column]
     given = {"epochs": "none", "steps": 2, "batch-size": 8, "warm-start-epochs": 0, **options}
     made = cell.make("validation", True)
-    if made.public_batch is not None:
+    if made.options().get("public-batch") is not None:
         given["public-batch"] = 4
     if made.warm_start_epochs:
         given["warm-start-epochs"] = 1
