@@ -23,12 +23,13 @@ from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.noise.gaussian import Gaussian, NoisedMean
 from fedpriv.noise.privatizer import Cost
-from fedpriv.privacy.adaptive import AdaptivePlan
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
