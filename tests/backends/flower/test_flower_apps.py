@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedpriv as fp
@@ -30,23 +29,6 @@ FILES = ("shared", "client_app", "server_app")
 NUM_NODES = 7
 
 
-def context(node_config=None, run_config=None):
-    return Context(1, 1, node_config or {}, RecordDict(), run_config or {})
-
-
-class Node:
-    """A ClientApp where a `Host` is expected: what arrives is answered by the app itself."""
-
-    def __init__(self, app, partition, num_partitions):
-        self.app = app
-        self.context = context({"partition-id": partition, "num-partitions": num_partitions})
-
-    def query(self, message):
-        return self.app(message, self.context)
-
-    train = query
-
-
 @pytest.fixture
 def pages(tmp_path, monkeypatch):
     """The page's modules, importable from a folder that is the working directory."""
@@ -62,9 +44,9 @@ def pages(tmp_path, monkeypatch):
 
 
 def deploy(pages, stub, out, **grid):
-    nodes = {n + 1: Node(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
+    nodes = {n + 1: stub.AppNode(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
     torch.manual_seed(0)
-    pages.server_app.app(stub.StubGrid(nodes, **grid), context(run_config={"out": str(out)}))
+    pages.server_app.app(stub.StubGrid(nodes, **grid), stub.context(run_config={"out": str(out)}))
 
 
 def test_both_apps_are_short(pages):
