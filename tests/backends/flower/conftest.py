@@ -53,3 +53,4 @@ def flower(processes: ModuleType, tmp_path: Path) -> Iterator:
         yield started
     finally:
         started.stop()
+        assert not started.left()
