@@ -83,14 +83,19 @@ def _pfl(job: Job, processes: int = 1, threads: int = 1, client: str = "") -> Co
     )
 
 
-def same(corpus: str | None) -> list[Contestant]:
+def same(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
     """Return who trains the dense torch client: the engine is all that differs."""
     job = Job(client="dense", data=str(tag_folder(corpus)), workers=_cores())
     cores = _cores()
-    return [
+    ours = [
         _fedpriv(job, "serial"),
         _fedpriv(job, "serial", threads=cores),
         _fedpriv(job, "ray"),
+    ]
+    if not peers_too:
+        return ours
+    return [
+        *ours,
         _flower(job),
         _pfl(job),
         _pfl(job, threads=cores),
@@ -98,7 +103,7 @@ def same(corpus: str | None) -> list[Contestant]:
     ]
 
 
-def best(corpus: str | None) -> list[Contestant]:
+def best(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
     """Return who trains what its user would best write.
 
     For the peers that is the sparse torch client, at whose price their own work shows; fedpriv
@@ -110,11 +115,16 @@ def best(corpus: str | None) -> list[Contestant]:
     dense = Job(client="dense", data=str(folder), workers=_cores())
     told = json.loads((folder / "about.json").read_text("utf-8"))
     own = [f"--corpus={told['corpus']}", f"--roster={told['roster']}"]
-    return [
+    ours = [
         _fedpriv(job, "serial", *own),
         _fedpriv(job, "serial", *own, "--checkpoints"),
         _fedpriv(job, "threads", *own),
         _fedpriv(job, "ray", *own),
+    ]
+    if not peers_too:
+        return ours
+    return [
+        *ours,
         _flower(job),
         _pfl(job),
         _pfl(job, threads=_cores()),

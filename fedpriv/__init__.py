@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment as Experiment
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
-    from fedpriv.privacy.plan import Plan as Plan
+    from fedpriv.privacy.plans.plan import Plan as Plan
     from fedpriv.rng import Key as Key
     from fedpriv.running.folder import RunFolder as RunFolder
     from fedpriv.running.own import Trained as Trained
@@ -52,7 +52,7 @@ _ROOMS = {
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
-    "fedpriv.privacy.plan": ("Plan",),
+    "fedpriv.privacy.plans.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
     "fedpriv.running.folder": ("RunFolder",),
     "fedpriv.running.own": ("Trained", "averaging"),

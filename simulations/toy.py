@@ -28,7 +28,8 @@ from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids

@@ -9,7 +9,8 @@ from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan, sampler_of
+from fedpriv.privacy.plans.named import sampler_of
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.tree import Params, Tree
 

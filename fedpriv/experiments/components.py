@@ -14,7 +14,8 @@ from fedpriv.noise.gaussian import Unprotected
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan, privatizer_of
+from fedpriv.privacy.plans.named import privatizer_of
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.transform import Transform, identity

@@ -45,7 +45,8 @@ from fedpriv.mechanisms import SideInformation, moments
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed, MirrorDescent, PublicMoments
 from fedpriv.noise.gaussian import Unprotected
-from fedpriv.privacy.plan import Plan, sampler_of
+from fedpriv.privacy.plans.named import sampler_of
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.federated_averaging import FederatedAveraging

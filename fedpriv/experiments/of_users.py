@@ -21,7 +21,8 @@ from fedpriv.experiments.components import (
 from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.privacy.plan import Plan, sampler_of
+from fedpriv.privacy.plans.named import sampler_of
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.tasks.tasks import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import LocalTrainer, Schedule

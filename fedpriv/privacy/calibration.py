@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -114,3 +115,24 @@ def _smallest_within(
         else:
             high, gap_high, weight_high, weight_low = guess, gap, gap, weight_low / 2.0
     return high
+
+
+@functools.lru_cache(maxsize=64)
+def affordable_rounds(
+    event: Event, num_rounds: int, target: float, delta: float, relation: Relation
+) -> int:
+    """Return how many charges of an event stay within a target, num_rounds at most.
+
+    It is searched for once: every ε on the way costs more than a round.
+    """
+
+    def spent(charges: int) -> float:
+        return epsilon(event, charges, delta=delta, relation=relation, num_rounds=num_rounds).value
+
+    if spent(num_rounds) <= target:
+        return num_rounds
+    low, high = 0, num_rounds - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if spent(middle) <= target else (low, middle - 1)
+    return low

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.ledger.ledger import read_ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.report.series import RunRecord
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.statement.wording import turn_of

@@ -19,10 +19,10 @@ import numpy as np
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.vault import Vault
 from fedpriv.sums import PartialSum

@@ -42,9 +42,9 @@ from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
+from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.tasks.data_digest import check_same_data, data_digests
 from fedpriv.training.algorithm import Saved
 

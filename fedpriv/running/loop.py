@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
-from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.running.door import RunDoor
 from fedpriv.running.folder import RunFolder

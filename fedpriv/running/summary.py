@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.experiments.components import Components
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import RoundRecord

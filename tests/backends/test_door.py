@@ -20,7 +20,8 @@ from safetensors.numpy import load_file
 
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.rng import Key

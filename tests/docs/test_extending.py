@@ -18,7 +18,8 @@ from fedpriv.backends import SerialBackend
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
-from fedpriv.privacy.ledger.ledger import Ledger, read_ledger
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

@@ -11,7 +11,7 @@ from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, SideInformation
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer

@@ -12,9 +12,9 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.privacy.adaptive import AdaptivePlan, read_plan, rho_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event, default_delta
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plans.adaptive import AdaptivePlan, read_plan, rho_of
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 
 NAN, INF = float("nan"), float("inf")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}

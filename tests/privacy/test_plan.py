@@ -11,9 +11,10 @@ import pytest
 
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.privatizer import Cost
-from fedpriv.privacy.adaptive import AdaptivePlan
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
-from fedpriv.privacy.plan import Plan, calibrated_plan, cohort_plan
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.cohort_plan import calibrated_plan, cohort_plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 
 GOOD = {

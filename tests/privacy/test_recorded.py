@@ -11,7 +11,8 @@ from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 

@@ -21,9 +21,10 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.privacy import accounting
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, read_ledger
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import accounted_rounds, rounds

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.running.progress import follow, is_watched
 
 

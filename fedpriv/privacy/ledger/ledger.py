@@ -11,28 +11,23 @@ the charge was never acknowledged and nothing was drawn for it.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges
-from fedpriv.privacy.ledger.state import Entry, LedgerState, mode_name
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.ledger.file import LedgerError, LedgerFile
+from fedpriv.privacy.ledger.reading import is_unspent
+from fedpriv.privacy.ledger.state import Entry, LedgerState, first_line
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
 
 _Line = TypeVar("_Line", Charge, Row, Release)
-
-
-class LedgerError(ValueError):
-    """The ledger refuses: it is damaged, held by another process, or cannot be written."""
 
 
 class BudgetSpentError(LedgerError):
@@ -49,13 +44,12 @@ class Ledger:
         * An attempt of a query is charged at most once, and a row is used at most once.
     """
 
-    def __init__(self, path: Path | None, descriptor: int, chain: Chain) -> None:
-        """Take over a locked file; use `create`, `open` or `in_memory`."""
-        self._path, self._fd, self._size = path, descriptor, chain.num_bytes
+    def __init__(self, file: LedgerFile | None, chain: Chain) -> None:
+        """Take over a file; use `create`, `open` or `in_memory`."""
+        self._file, self._closed = file, False
         self._num_lines, self._head = len(chain.records), chain.head
         self._hashes = {record.hash for record in chain.records}
         self._state = LedgerState.replay(chain.records) if chain.records else None
-        self._broken = ""
 
     @classmethod
     def create(
@@ -82,26 +76,25 @@ class Ledger:
             LedgerError: If a ledger with charges, or something else, is there already, another
                 process holds it, or the disk refuses.
         """
-        fields = _first_line(plan, mode, extra)
-        target = Path(path)
-        descriptor = _lock(target, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        fields = first_line(plan, mode, extra)
+        file = LedgerFile(path, new=True)
         try:
-            if not _is_unspent(_read(descriptor)):
+            if not is_unspent(file.read()):
                 raise LedgerError(
-                    f"{target} already holds a ledger with charges; resume that "
+                    f"{path} already holds a ledger with charges; resume that "
                     "run, or choose another folder"
                 )
-            os.ftruncate(descriptor, 0)
-            ledger = cls(target, descriptor, _NO_LINES)
+            file.keep(0)
+            ledger = cls(file, _NO_LINES)
             ledger._start(fields)
-            _sync_folder(target.parent)
+            file.sync_folder()
         except OSError as error:
-            os.close(descriptor)
+            file.close()
             raise LedgerError(
-                f"cannot start the ledger {target}: {error}; nothing was drawn"
+                f"cannot start the ledger {path}: {error}; nothing was drawn"
             ) from error
         except BaseException:
-            os.close(descriptor)
+            file.close()
             raise
         return ledger
 
@@ -113,8 +106,8 @@ class Ledger:
             plan: The promise.
             mode: "simulation" or "secure".
         """
-        ledger = cls(None, -1, _NO_LINES)
-        ledger._start(_first_line(plan, mode, None))
+        ledger = cls(None, _NO_LINES)
+        ledger._start(first_line(plan, mode, None))
         return ledger
 
     @classmethod
@@ -125,23 +118,20 @@ class Ledger:
             LedgerError: If it is missing, damaged, without a first line, or held by another
                 process.
         """
-        target = Path(path)
-        descriptor = _lock(target, os.O_RDWR | os.O_APPEND)
+        file = LedgerFile(path)
         try:
-            chain = decode(_read(descriptor))
-            ledger = cls(target, descriptor, chain)
+            chain = decode(file.read())
+            ledger = cls(file, chain)
             if ledger._state is None:
                 raise ValueError(
                     "it holds no complete line, so nothing was ever charged; start the run anew"
                 )
-            if chain.torn:
-                os.ftruncate(descriptor, chain.num_bytes)
-            os.fsync(descriptor)
+            file.keep(chain.num_bytes)
         except (OSError, ValueError) as error:
-            os.close(descriptor)
-            raise LedgerError(f"cannot open the ledger {target}: {error}") from error
+            file.close()
+            raise LedgerError(f"cannot open the ledger {path}: {error}") from error
         except BaseException:
-            os.close(descriptor)
+            file.close()
             raise
         return ledger
 
@@ -235,7 +225,7 @@ class Ledger:
     @property
     def path(self) -> Path | None:
         """The file; None in memory."""
-        return self._path
+        return None if self._file is None else self._file.path
 
     @property
     def plan(self) -> AnyPlan:
@@ -339,10 +329,9 @@ class Ledger:
 
     def close(self) -> None:
         """Release the file and its lock; the ledger takes no further line."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self._broken = self._broken or "it was closed"
+        self._closed = True
+        if self._file is not None:
+            self._file.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -356,9 +345,11 @@ class Ledger:
         self.close()
 
     def _live(self) -> LedgerState:
-        if self._broken:
-            where = "" if self._path is None else f" {self._path}"
-            raise LedgerError(f"the ledger{where} takes no further line: {self._broken}")
+        where, broken = "", "it was closed" if self._closed else ""
+        if self._file is not None:
+            where, broken = f" {self._file.path}", self._file.broken
+        if broken:
+            raise LedgerError(f"the ledger{where} takes no further line: {broken}")
         return self.state
 
     def _start(self, fields: Mapping[str, Any]) -> None:
@@ -373,7 +364,7 @@ class Ledger:
     def _append(self, kind: str, entry: Entry) -> None:
         try:
             self.state.admit(entry)
-            if self._path is None:  # nobody will read its lines, nor ask for their hashes
+            if self._file is None:  # nobody will read its lines, nor ask for their hashes
                 self.state.add(entry)
                 return
             fields = {} if entry is None else entry.to_json()
@@ -384,27 +375,9 @@ class Ledger:
         self.state.add(entry)
 
     def _write(self, record: Record, line: bytes) -> None:
-        """Append a line and sync it, or break this object for good."""
-        if self._path is None:
+        if self._file is None:
             return
-        written = 0
-        try:
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-            os.fsync(self._fd)
-        except BaseException as error:
-            self._broken = f"a write failed ({error or type(error).__name__})"
-            if written < len(line):
-                # Half a line would be cut off at the next opening anyway; try to leave none.
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._size)
-            if not isinstance(error, OSError):
-                raise
-            raise LedgerError(
-                f"cannot write the ledger {self._path}: {error}. Nothing was drawn for this line; "
-                "make room or make the disk writable, then resume the run"
-            ) from error
-        self._size += len(line)
+        self._file.append(line)
         self._num_lines, self._head = self._num_lines + 1, record.hash
         self._hashes.add(record.hash)
 
@@ -418,72 +391,3 @@ def _made(kind: Callable[..., _Line], **fields: Any) -> _Line:
         return kind(**fields)
     except ValueError as error:
         raise LedgerError(str(error)) from error
-
-
-def _first_line(plan: AnyPlan, mode: str, extra: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        "format": "fedpriv-ledger",
-        "version": 1,
-        "run_id": secrets.token_hex(16),
-        "plan": plan.to_json(),
-        "mode": mode_name(mode),
-        "extra": dict(extra or {}),
-    }
-
-
-def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], LedgerState, int]:
-    """Read a ledger without locking or changing it, a running run's too.
-
-    Returns:
-        The records, what they add up to, and how many bytes of a torn last line were skipped.
-
-    Raises:
-        LedgerError: If it is missing or damaged.
-    """
-    try:
-        chain = decode(Path(path).read_bytes())
-        return chain.records, LedgerState.replay(chain.records), chain.torn
-    except (OSError, ValueError) as error:
-        raise LedgerError(f"cannot read the ledger {path}: {error}") from error
-
-
-def _lock(path: Path, flags: int) -> int:
-    """Open a file and take its lock, which dies with the process that holds it."""
-    try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise LedgerError(f"cannot open the ledger {path}: {error}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise LedgerError(
-                f"the ledger {path} is in use by another process; wait for that run "
-                "to end, or stop it"
-            ) from None
-        raise LedgerError(f"cannot lock the ledger {path}: {error}") from error
-    return descriptor
-
-
-def _read(descriptor: int) -> bytes:
-    with os.fdopen(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
-def _is_unspent(data: bytes) -> bool:
-    """Return whether a file holds nothing, or a ledger that was started but never charged."""
-    try:
-        records = decode(data).records
-        return not records or not LedgerState.replay(records).charges
-    except ValueError:
-        return False
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

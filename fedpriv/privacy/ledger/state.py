@@ -7,16 +7,17 @@ trace.
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.plans.plan import Plan
 
 Entry = Charge | Row | Release | None
 """What a line says; None for a resume."""
@@ -287,3 +288,19 @@ def mode_name(mode: Any) -> str:
     if mode not in ("simulation", "secure"):
         raise ValueError(f"mode {mode!r} is unknown; give 'simulation' or 'secure'")
     return mode
+
+
+def first_line(plan: AnyPlan, mode: str, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a new ledger's first line, with a random run id.
+
+    Raises:
+        ValueError: If the mode is unknown.
+    """
+    return {
+        "format": "fedpriv-ledger",
+        "version": 1,
+        "run_id": secrets.token_hex(16),
+        "plan": plan.to_json(),
+        "mode": mode_name(mode),
+        "extra": dict(extra or {}),
+    }

@@ -21,10 +21,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from fedpriv.privacy.accounting import Epsilon, rounded_up
-from fedpriv.privacy.adaptive import read_plan
-from fedpriv.privacy.ledger.ledger import LedgerError, read_ledger
+from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.adaptive import read_plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, NOT_KNOWN, Coverage, coverage_of
 
 

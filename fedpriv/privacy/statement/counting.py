@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.wording import short, turn_of

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.plans.plan import Plan
 
 KEY = "epsilon_does_not_cover"
 """Under what name JSON has the list, which is empty where ε covers everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv.privacy.adaptive import AnyPlan
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import as_object, private_knowledge
 from fedpriv.privacy.statement.wording import percent, protected
 

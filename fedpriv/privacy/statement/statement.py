@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon
-from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.ledger.ledger import read_ledger
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.adaptive import AnyPlan
+from fedpriv.privacy.plans.adaptive import AnyPlan
 
 
 def short(value: float) -> str:

@@ -16,13 +16,16 @@ import pytest
 from fedpriv.mechanisms import Clip
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.adaptive import AdaptivePlan
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.ledger.chain import decode, encode
-from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger, LedgerError, read_ledger
+from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import Everybody
 

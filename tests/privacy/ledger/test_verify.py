@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest, verify_run
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 
 PLAN = cohort_plan(
     num_users=400,

@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 
 PLAN = cohort_plan(

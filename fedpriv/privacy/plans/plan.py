@@ -5,9 +5,10 @@ object that runs; parts that do not fit together cannot be put together: the con
 them, names the value, and says what to do.
 
 A `Plan` is fixed: every charge is one event, and a target ε compiles to a number of charges. An
-`AdaptivePlan` (`fedpriv.privacy.adaptive`) fixes the total instead and lets prices be decided on
-the way.
+`AdaptivePlan` (`fedpriv.privacy.plans.adaptive`) fixes the total instead and lets prices be decided
+on the way.
 
+>>> from fedpriv.privacy.plans.cohort_plan import cohort_plan
 >>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
 ...                    l2_bound=0.5, noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
 >>> print(plan.epsilon(100))
@@ -18,31 +19,28 @@ the way.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Unbounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.accounting import (
-    Epsilon,
-    checked_delta,
-    epsilon,
-    epsilon_of,
-    rounded_up,
-)
-from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.event import Event, Relation, default_delta
+from fedpriv.noise.gaussian import Gaussian
+from fedpriv.privacy.accounting import Epsilon, epsilon, epsilon_of, rounded_up
+from fedpriv.privacy.calibration import affordable_rounds, calibrate
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.named import NUMBERS, named_mechanism, numbers_of
+from fedpriv.privacy.plans.promise import (
+    Unit,
+    check_roster_sha256,
+    check_unit,
+    delta_of,
+    relation_refusal,
+)
 from fedpriv.privacy.recorded import RecordedMechanism
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
-from fedpriv.ranges import finite_float, positive_float, positive_int
-
-Unit = Literal["user", "example"]
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+from fedpriv.ranges import positive_float, positive_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +283,7 @@ class Plan:
         if self.target_epsilon is None or self.charged_once:
             return self.num_rounds
         assert self.delta is not None
-        return _affordable_rounds(
+        return affordable_rounds(
             self.event, self.num_rounds, self.target_epsilon, self.delta, self.relation
         )
 
@@ -350,7 +348,7 @@ class Plan:
             "roster_sha256": self.roster_sha256,
             "unit": self.unit,
         }
-        flat = _flat(self.mechanism)
+        flat = numbers_of(self.mechanism)
         if flat is not None:
             return {**flat, **rest}
         return {"mechanism": RecordedMechanism.of(self.mechanism).to_json(), **rest}
@@ -365,7 +363,7 @@ class Plan:
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
         rest = set(_REST)
-        names = {"mechanism", *rest} if "mechanism" in value else {*_FLAT, *rest}
+        names = {"mechanism", *rest} if "mechanism" in value else {*NUMBERS, *rest}
         if set(value) != names:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
             raise ValueError(
@@ -375,7 +373,8 @@ class Plan:
         if "mechanism" in value:
             recorded = RecordedMechanism.from_json(value["mechanism"])
             return cls(mechanism=recorded, **{name: value[name] for name in rest})
-        return cohort_plan(**dict(value))
+        mechanism = named_mechanism(**{name: value[name] for name in NUMBERS})
+        return cls(mechanism=mechanism, **{name: value[name] for name in rest})
 
 
 _REST = (
@@ -387,237 +386,3 @@ _REST = (
     "roster_sha256",
     "unit",
 )
-_FLAT = (
-    "num_users",
-    "expected_cohort_size",
-    "sampling",
-    "cohort_cap",
-    "bound",
-    "l2_bound",
-    "noise",
-    "noise_multiplier",
-    "micro_batch",
-)
-
-
-_BOUNDS = ("clip", "normalise", "none")
-
-
-def _flat(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
-    """Return the numbers of a mechanism of the ordinary kind, or None of any other."""
-    if isinstance(mechanism, RecordedMechanism):
-        return None
-    sampler, privatizer = mechanism.sampler, mechanism.privatizer
-    if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
-        return None
-    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name not in _BOUNDS:
-        return None
-    bounded = not math.isinf(mechanism.l2_bound)
-    return {
-        "num_users": mechanism.num_users,
-        "expected_cohort_size": mechanism.expected_cohort_size,
-        "sampling": "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
-        "cohort_cap": sampler.cap if isinstance(sampler, PoissonSampler) else None,
-        "bound": mechanism.bound.name,
-        "l2_bound": mechanism.l2_bound if bounded else None,
-        "noise": privatizer.name,
-        "noise_multiplier": mechanism.noise_multiplier,
-        "micro_batch": mechanism.micro_batch,
-    }
-
-
-def cohort_plan(
-    *,
-    num_users: int,
-    expected_cohort_size: float,
-    sampling: str = "poisson",
-    cohort_cap: int | None = None,
-    bound: str = "none",
-    l2_bound: float | None = None,
-    noise: str = "none",
-    noise_multiplier: float = 0.0,
-    micro_batch: int = 1,
-    **rest: Any,
-) -> Plan:
-    """Return the plan of a bounded, noised sum over cohorts, from numbers and names.
-
-    Args:
-        num_users: Users on the frozen roster, n.
-        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
-            every round, whoever replies.
-        sampling: "poisson" (independent coins) or "fixed" (without replacement).
-        cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
-        bound: What bounds a user's update: "clip", "normalise" or "none".
-        l2_bound: The certified l2 bound of one user's vector; None (or infinity) exactly when
-            bound is "none".
-        noise: "gaussian" on the sum, or "none".
-        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
-        micro_batch: As `Mechanism.micro_batch`.
-        **rest: Every other field of a `Plan`.
-
-    Raises:
-        ValueError: If a value is out of range or two parts do not fit.
-    """
-    return Plan(
-        mechanism=Mechanism(
-            sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
-            bound=bound_of(bound, l2_bound),
-            privatizer=privatizer_of(noise, noise_multiplier),
-            micro_batch=micro_batch,
-        ),
-        **rest,
-    )
-
-
-def calibrated_plan(*, target_epsilon: float, **numbers: Any) -> Plan:
-    """Return a `cohort_plan` with the least noise that keeps ε within a target after all rounds.
-
-    Args:
-        target_epsilon: The ε that must not be exceeded; it becomes the plan's budget.
-        **numbers: Every other argument of `cohort_plan` but the noise.
-
-    Raises:
-        ValueError: If the numbers do not fit, or no noise reaches the target.
-    """
-    for name in ("noise_multiplier", "noise"):
-        if numbers.get(name) not in (None, "gaussian"):
-            raise ValueError(
-                f"{name} {numbers[name]!r} and target_epsilon {target_epsilon!r} "
-                "are two answers to one question; give one"
-            )
-        numbers.pop(name, None)
-    draft = cohort_plan(noise="gaussian", noise_multiplier=1.0, **numbers)
-    return draft.calibrated(target_epsilon)
-
-
-def sampler_of(
-    sampling: str, num_users: int, expected_cohort_size: float, cohort_cap: int | None = None
-) -> Sampler:
-    """Return the sampler of a name.
-
-    Raises:
-        ValueError: If the name is unknown, or the numbers do not describe a cohort.
-    """
-    if sampling == "poisson":
-        return PoissonSampler(
-            num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
-        )
-    # The event's checks know every way in which these can be wrong.
-    from fedpriv.privacy.event import cohort_event
-
-    cohort_event(
-        num_users=num_users,
-        expected_cohort_size=expected_cohort_size,
-        noise_multiplier=1.0,
-        sampling=sampling,
-        cohort_cap=cohort_cap,
-    )
-    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
-
-
-def bound_of(name: str, l2_bound: float | None) -> Bound:
-    """Return the bound of a name, as far as a plan records it.
-
-    Raises:
-        ValueError: If the name is unknown, or the number does not fit it.
-    """
-    if name not in _BOUNDS:
-        raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
-    if name == "none":
-        if l2_bound is not None and l2_bound != math.inf:
-            raise ValueError(
-                f"l2_bound {l2_bound!r} is given but bound is 'none'; leave it "
-                "out, or bound by 'clip' or 'normalise'"
-            )
-        return Unbounded()
-    if l2_bound is None:
-        raise ValueError(f"bound {name!r} needs an l2_bound; give one such as 0.5")
-    norm = positive_float("l2_bound", l2_bound)
-    return Clip(l2_clip_norm=norm) if name == "clip" else Normalise(l2_clip_norm=norm)
-
-
-def privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
-    """Return the privatizer of a name.
-
-    Raises:
-        ValueError: If the name is unknown, or the number does not fit it.
-    """
-    if noise not in ("gaussian", "none"):
-        raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
-    if noise == "gaussian":
-        return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
-    sigma = finite_float("noise_multiplier", noise_multiplier)
-    if sigma != 0.0:
-        raise ValueError(
-            f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
-            "out, or ask for noise 'gaussian'"
-        )
-    return Unprotected()
-
-
-def delta_of(delta: float | None, num_users: int, event: Event) -> float:
-    """Return δ, checked; None gives n^-1.1, or 0 where every answer is pure.
-
-    Raises:
-        ValueError: If it is out of range.
-    """
-    if delta is None:
-        return 0.0 if event.kind == "pure" else default_delta(num_users)
-    return checked_delta(delta, [event])
-
-
-def relation_refusal(event: Event, relation: Relation) -> str:
-    """Return why an event has no price under a relation, or "" if it has.
-
-    A privatizer names the price of moving a sum by the bound, as one user does who is there or
-    not. Replaced, a user moves it twice as far: what a Gaussian costs then is known, what another
-    answer does is not.
-    """
-    if relation is Relation.REPLACE_ONE and event.kind in ("pure", "zcdp"):
-        return (
-            f"a {event.kind} answer is priced for one user who is there or not, not under "
-            "relation 'replace-one'; use relation 'add-remove'"
-        )
-    return ""
-
-
-def check_unit(unit: str) -> None:
-    """Refuse what no plan protects.
-
-    Raises:
-        ValueError: If it is neither a user nor an example.
-    """
-    if unit not in ("user", "example"):
-        raise ValueError(f"unit {unit!r} is unknown; a plan protects a 'user' or 'example'")
-
-
-def check_roster_sha256(digest: str | None) -> None:
-    """Refuse what is no hash of a roster.
-
-    Raises:
-        ValueError: If it is given, and not 64 hex digits.
-    """
-    if digest is not None and not (
-        isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
-    ):
-        raise ValueError(
-            f"roster_sha256 {digest!r} is not 64 hex digits; give the hash of the corpus's roster"
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def _affordable_rounds(
-    event: Event, num_rounds: int, target: float, delta: float, relation: Relation
-) -> int:
-    """Search for the last affordable charge once: every ε on the way costs more than a round."""
-
-    def spent(charges: int) -> float:
-        return epsilon(event, charges, delta=delta, relation=relation, num_rounds=num_rounds).value
-
-    if spent(num_rounds) <= target:
-        return num_rounds
-    low, high = 0, num_rounds - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if spent(middle) <= target else (low, middle - 1)
-    return low

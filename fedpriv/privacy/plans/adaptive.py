@@ -22,8 +22,8 @@ from typing import Any
 
 from fedpriv.privacy.accounting import Epsilon, epsilon_of
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.plan import (
-    Plan,
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.promise import (
     Unit,
     check_roster_sha256,
     check_unit,

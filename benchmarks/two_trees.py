@@ -1,0 +1,202 @@
+"""Another checkout of fedpriv beside this one, in one run of alternating blocks.
+
+    python benchmarks/two_trees.py CHECKOUT [best same floor first_round] --blocks 7
+
+Whether a change of the code made it slower. Both run under this Python with the packages it has;
+each checkout brings its own benchmark scripts, so names may differ between them. Rounds of `best`
+and `same` come from workers that stay up, floors and first rounds from fresh processes in turns.
+The ratio is this checkout's time over the other's, taken block by block, with the 95 % interval of
+the median ratio that order statistics give, whatever the distribution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from math import comb
+from pathlib import Path
+from statistics import median
+
+import contestants
+import figures
+import first_round
+from compare import measure, tell
+from contestants import Contestant
+
+HERE = Path(__file__).resolve().parent
+PARTS = ("best", "same", "floor", "first_round")
+#: Beyond this a checkout is called slower.
+TOLERANCE = 1.05
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """Return what makes Python take fedpriv and the benchmarks of a checkout."""
+    return {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'benchmarks'}"}
+
+
+def interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:
+    """Return a distribution-free interval of the median, and the level that it reaches.
+
+    >>> interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    (1.0, 7.0, 0.984375)
+    """
+    ordered, size = sorted(values), len(values)
+
+    def reached(cut: int) -> float:
+        return 1 - 2 * sum(comb(size, k) for k in range(cut + 1)) / 2**size
+
+    cut = 0
+    while cut + 1 <= (size - 1) // 2 and reached(cut + 1) >= level:
+        cut += 1
+    return ordered[cut], ordered[size - 1 - cut], reached(cut)
+
+
+def row(name: str, ours: list[float], others: list[float], unit: str = "s") -> str:
+    """Return a line of the table."""
+    ratios = [a / b for a, b in zip(ours, others, strict=True)]
+    low, high, level = interval(ratios)
+    verdict = "slower" if median(ratios) > TOLERANCE else "not slower"
+    return (
+        f"| {name} | {median(others):.4g} {unit} | {median(ours):.4g} {unit} "
+        f"| {median(ratios):.3f} | {low:.3f} to {high:.3f} ({100 * level:.0f} %) | {verdict} |"
+    )
+
+
+def of_checkout(person: Contestant, checkout: Path, label: str) -> Contestant:
+    """Return a contestant of ours as another checkout has it."""
+    scripts = [part.replace(str(HERE), str(checkout / "benchmarks")) for part in person.command]
+    return replace(
+        person,
+        name=f"{person.name} ({label})",
+        command=scripts,
+        environment={**person.environment, **environment(checkout)},
+    )
+
+
+def rounds(part: str, checkout: Path, arguments: argparse.Namespace) -> list[str]:
+    """Return the rows of rounds: every setting of ours in both checkouts."""
+    ours = getattr(contestants, part)(arguments.corpus, peers_too=False)
+    people = [
+        of_checkout(person, tree, label)
+        for person in ours
+        for tree, label in ((HERE.parent, "this"), (checkout, "other"))
+    ]
+    entries = measure(
+        people,
+        blocks=arguments.blocks,
+        block_seconds=arguments.block_seconds,
+        warm_up=6,
+        logs=contestants.DATA / "logs" / "two-trees",
+    )
+    return [
+        row(f"{part}: {person.name}", this.medians, other.medians)
+        for person, this, other in zip(ours, entries[::2], entries[1::2], strict=True)
+    ]
+
+
+def in_turns(
+    name: str, blocks: int, figures_of: Callable[[Path], dict[str, float]], checkout: Path
+) -> list[str]:
+    """Return the rows of figures of fresh processes."""
+    found: dict[Path, list[dict[str, float]]] = {HERE.parent: [], checkout: []}
+    order, trees = random.Random(0), list(found)
+    for block in range(1, blocks + 1):
+        order.shuffle(trees)
+        for tree in trees:
+            found[tree].append(figures_of(tree))
+        tell(f"{name}: block {block} of {blocks}")
+    return [
+        row(
+            f"{name}: {figure}",
+            [one[figure] for one in found[HERE.parent]],
+            [one[figure] for one in found[checkout]],
+            "×" if figure == "round / floor" else "s",
+        )
+        for figure in found[checkout][0]
+    ]
+
+
+def floor_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
+    """Run a checkout's floor on one core and read what it printed."""
+    command = [sys.executable, str(tree / "benchmarks" / "floor.py"), "--rounds=20"]
+    command += [] if arguments.corpus is None else [f"--corpus={arguments.corpus}"]
+    core = str(min(os.sched_getaffinity(0)))
+    text = subprocess.run(
+        ["taskset", "-c", core, *command],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment(tree), "OMP_NUM_THREADS": "1"},
+    ).stdout
+    kinds = {"round": r"round +([\d.]+) s", "round / floor": r"ratio +([\d.]+)"}
+    return {kind: float(re.findall(pattern, text)[0]) for kind, pattern in kinds.items()}
+
+
+def first_round_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
+    """Start a checkout's command once, with its kernels at hand."""
+    command = [sys.executable, "-m", "fedpriv", "run", first_round.NAME, "--engine=ray"]
+    command += ["--workers=2", "--rounds=1"]
+    command += [] if arguments.corpus is None else [f"--corpus={arguments.corpus}"]
+    one = first_round.start(["env", *map("=".join, environment(tree).items()), *command], None)
+    return {"command to first round, less Ray's start": one.without_ray}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Another checkout beside this one.")
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all of them")
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--block-seconds", type=float, default=6.0)
+    parser.add_argument("--corpus", default=None, help="as for `fedpriv run`")
+    parser.add_argument("--out", type=Path, default=None, help="file of the table")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"parts {', '.join(sorted(unknown))} are not known; use {', '.join(PARTS)}")
+    if arguments.blocks < 6:
+        parser.error(f"blocks {arguments.blocks} give no 95 % interval; use 6 or more")
+    checkout = arguments.checkout.resolve()
+    if not (checkout / "benchmarks" / "fedpriv_jobs.py").exists():
+        parser.error(f"{arguments.checkout} is no checkout of fedpriv with its benchmarks")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    rows: list[str] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)  # no file beside a script shall be taken for a package
+        for part in arguments.parts or PARTS:
+            if part in ("best", "same"):
+                rows += rounds(part, checkout, arguments)
+                continue
+            of = floor_of if part == "floor" else first_round_of
+            if part == "first_round":
+                for tree in (HERE.parent, checkout):  # each compiles its kernels once
+                    first_round_of(arguments, tree)
+            rows += in_turns(
+                part, arguments.blocks, lambda tree, of=of: of(arguments, tree), checkout
+            )
+    lines = [
+        "# This checkout beside another",
+        "",
+        *figures.where(),
+        "",
+        f"{arguments.blocks} alternating blocks; medians, and this checkout's time over the "
+        "other's block by block.",
+        "",
+        "| | other | this | ratio | interval of the median | beyond 5 % |",
+        "|---|---:|---:|---:|---:|---|",
+        *rows,
+    ]
+    text = "\n".join(lines) + "\n"
+    if arguments.out is not None:
+        arguments.out.write_text(text, "utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

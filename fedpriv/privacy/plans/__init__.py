@@ -1,0 +1,1 @@
+"""The promise of a run: a mechanism, a budget, a relation and a δ."""

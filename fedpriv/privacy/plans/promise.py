@@ -1,0 +1,60 @@
+"""What plans of every kind promise with: whom they protect, under which relation and δ."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fedpriv.privacy.accounting import checked_delta
+from fedpriv.privacy.event import Event, Relation, default_delta
+
+Unit = Literal["user", "example"]
+
+
+def delta_of(delta: float | None, num_users: int, event: Event) -> float:
+    """Return δ, checked; None gives n^-1.1, or 0 where every answer is pure.
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if delta is None:
+        return 0.0 if event.kind == "pure" else default_delta(num_users)
+    return checked_delta(delta, [event])
+
+
+def relation_refusal(event: Event, relation: Relation) -> str:
+    """Return why an event has no price under a relation, or "" if it has.
+
+    A privatizer names the price of moving a sum by the bound, as one user does who is there or
+    not. Replaced, a user moves it twice as far: what a Gaussian costs then is known, what another
+    answer does is not.
+    """
+    if relation is Relation.REPLACE_ONE and event.kind in ("pure", "zcdp"):
+        return (
+            f"a {event.kind} answer is priced for one user who is there or not, not under "
+            "relation 'replace-one'; use relation 'add-remove'"
+        )
+    return ""
+
+
+def check_unit(unit: str) -> None:
+    """Refuse what no plan protects.
+
+    Raises:
+        ValueError: If it is neither a user nor an example.
+    """
+    if unit not in ("user", "example"):
+        raise ValueError(f"unit {unit!r} is unknown; a plan protects a 'user' or 'example'")
+
+
+def check_roster_sha256(digest: str | None) -> None:
+    """Refuse what is no hash of a roster.
+
+    Raises:
+        ValueError: If it is given, and not 64 hex digits.
+    """
+    if digest is not None and not (
+        isinstance(digest, str) and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+    ):
+        raise ValueError(
+            f"roster_sha256 {digest!r} is not 64 hex digits; give the hash of the corpus's roster"
+        )
