@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 APP = ("pyproject.toml", "LICENSE", "README.md", "fedpriv", "server", "client", "simulations")
 
 

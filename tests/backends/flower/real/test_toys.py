@@ -14,7 +14,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
 
-TOYS = Path(__file__).parents[1]
+TOYS = Path(__file__).parents[2] / "door"
 
 CLIENT = """
 import toys

@@ -83,7 +83,7 @@ def carry(request):
 @pytest.fixture(scope="module")
 def stub():
     """Flower's grid within this process."""
-    sys.path.append(str(Path(__file__).parent / "flower"))
+    sys.path.append(str(Path(__file__).parents[1] / "flower"))
     return importlib.import_module("stub_grid")
 
 

@@ -15,7 +15,7 @@ from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.privacy.ledger.verify import verify_run
 
-PAGE = Path(__file__).parents[3] / "docs" / "your-own.md"
+PAGE = Path(__file__).parents[4] / "docs" / "your-own.md"
 
 
 @pytest.fixture
