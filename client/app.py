@@ -11,28 +11,17 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 
-from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.client import Host, serve
 from fedpriv.backends.flower.settings import Node, open_node, read_host
 
 app = ClientApp()
 
 
-@app.query("users")
-def users(message: Message, context: Context) -> Message:
-    """Answer which users live here."""
-    return _host(context).query(message)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Answer with the sum of the asked users' bounded updates."""
-    return _host(context).train(message)
-
-
 def _host(context: Context) -> Host:
+    """Return who lives here, made anew for each message from what was opened once."""
     corpus = {key: value for key, value in context.node_config.items() if key == "corpus"}
     node = _node(json.dumps(context.run_config), json.dumps(corpus))
     return read_host(node, context.run_config, context.node_config)
@@ -42,3 +31,6 @@ def _host(context: Context) -> Host:
 def _node(run_config: str, node_config: str) -> Node:
     """Open a corpus and make a trainer once for each process and run; files are shared."""
     return open_node(json.loads(run_config), json.loads(node_config))
+
+
+serve(app, _host)

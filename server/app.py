@@ -17,8 +17,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpriv.backends.flower.settings import (
+    missing_corpus_named,
     open_corpus,
-    open_task,
     read_experiment,
     read_grid_settings,
     read_path,
@@ -79,15 +79,15 @@ def _open_run(run_config: Any) -> PreparedRun:
     out = read_path("out", run_config)
     if out is None:
         raise ValueError("give the run folder, --run-config 'out=\"/absolute/path\"'")
-    open_task(run_config, {})  # refuses a missing corpus in Flower's own terms
-    return start_run(
-        experiment,
-        str(run_config["experiment"]),
-        open_corpus(run_config),
-        out,
-        secure=read_switch(run_config, "secure"),
-        engine="flower",
-    )
+    with missing_corpus_named():
+        return start_run(
+            experiment,
+            str(run_config["experiment"]),
+            open_corpus(run_config),
+            out,
+            secure=read_switch(run_config, "secure"),
+            engine="flower",
+        )
 
 
 def _report(record: RoundRecord) -> None:

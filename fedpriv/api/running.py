@@ -29,7 +29,8 @@ def experiment(name: str, **options: Option) -> Experiment:
     """Return an experiment by name, with some options changed.
 
     Args:
-        name: A name of `fedpriv list`, or "module:function" of your own.
+        name: A name of `fedpriv list`, or "module:function" or "path/file.py:function" of your
+            own.
         **options: Any option of the experiment, such as `rounds=10` or `l2_clip_norm=0.5`.
 
     Raises:

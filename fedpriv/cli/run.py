@@ -74,7 +74,7 @@ def run_command(
     experiment: Annotated[
         str | None,
         typer.Argument(
-            help="A name from `fedpriv list`, or module:function of your own.",
+            help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
             autocompletion=complete_experiments,
         ),
     ] = None,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -54,18 +57,22 @@ def _packages() -> Iterator[ModuleType]:
                 raise
 
 
+class OwnExperimentNotFoundError(ValueError):
+    """There is no such module or file on this machine."""
+
+
 def load_experiment(name: str) -> Experiment:
-    """Return an experiment by name, or by `module:function` for one of your own.
+    """Return an experiment by name, or one of your own: `module:function`, `path/file.py:function`.
 
     Raises:
-        ValueError: If there is none, with the nearest known name.
+        OwnExperimentNotFoundError: If there is no such module or file.
+        ValueError: If there is no such name, with the nearest known one, or the function is
+            missing or returns something else.
     """
     if ":" in name:
-        module_name, _, function = name.partition(":")
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # last, so that nothing there can stand in for a library
+        where, _, function = name.rpartition(":")
         with own_code(f"while experiment {name} was loaded"):
-            experiment = _function(name, module_name, function)()
+            experiment = _function(name, where, function)()
         if not isinstance(experiment, Experiment):
             raise ValueError(
                 f"{name!r} returned a {type(experiment).__name__}; let it return an Experiment"
@@ -79,20 +86,54 @@ def load_experiment(name: str) -> Experiment:
     return found[name]()
 
 
-def _function(name: str, module_name: str, function: str) -> Callable[[], Any]:
-    """Return a function of a module; an error within the module is the module's own."""
+def _function(name: str, where: str, function: str) -> Callable[[], Any]:
+    """Return a function of a module or file; an error within it is its own."""
+    if where.endswith(".py"):
+        module = _module_at(name, Path(where).expanduser().absolute())
+    else:
+        module = _module(name, where)
+    if not hasattr(module, function):
+        raise ValueError(
+            f"experiment {name!r}: module {where!r} has no function {function!r}; give the name of "
+            "one that returns an Experiment"
+        )
+    return getattr(module, function)
+
+
+def _module(name: str, module_name: str) -> ModuleType:
+    _find_in(os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):  # the module lacks another one
             raise
-        raise ValueError(
+        raise OwnExperimentNotFoundError(
             f"experiment {name!r}: there is no module {error.name!r}; give module:function of a "
             "module in this folder or on the Python path"
         ) from error
-    if not hasattr(module, function):
-        raise ValueError(
-            f"experiment {name!r}: module {module_name!r} has no function {function!r}; give the "
-            "name of one that returns an Experiment"
-        )
-    return getattr(module, function)
+
+
+def _module_at(name: str, path: Path) -> ModuleType:
+    """Return the module of a file, which may import what lies beside it."""
+    # A name of its own: two files called own.py are two modules.
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    module_name = f"{path.stem}_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise OwnExperimentNotFoundError(f"experiment {name!r}: there is no file {str(path)!r}")
+    _find_in(str(path.parent))
+    module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _find_in(folder: str) -> None:
+    """Let modules be imported from a folder: last, so that none stands in for a library."""
+    if folder not in sys.path:
+        sys.path.append(folder)

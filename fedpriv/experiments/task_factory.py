@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from fedpriv.tasks.tasks import Task
 
 
+class MissingCorpusError(ValueError):
+    """A task needs a corpus and none was named."""
+
+
 def takes_corpus(factory: Callable[..., Any]) -> bool:
     """Return whether a task factory does anything with a corpus.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from fedpriv.experiments import parts
 from fedpriv.experiments.composition import Slot
 from fedpriv.experiments.options import option
+from fedpriv.experiments.task_factory import MissingCorpusError
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ class TagPredictionTask:
         """Return the task.
 
         Raises:
-            ValueError: If there is no corpus, or it has no such roster or so few users.
+            MissingCorpusError: If there is no corpus.
+            ValueError: If it has no such roster or so few users.
         """
         from fedpriv.tasks.tasks import TagPrediction  # its torch takes seconds to load
 
         if corpus is None:
-            raise ValueError(
+            raise MissingCorpusError(
                 "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
             )
         view = corpus.view(roster=self.roster, users=self.users)

@@ -48,12 +48,12 @@ DECLARED = (
 def fedpriv(tmp_path, monkeypatch, capsys):
     """Run the installed command's entry point beside a file `mine.py`: (status, out, err)."""
 
-    def call(source, *arguments, command="run"):
+    def call(source, *arguments, command="run", name="mine:experiment"):
         (tmp_path / "mine.py").write_text(source, "utf-8")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         sys.modules.pop("mine", None)
-        given = ["fedpriv", command, "mine:experiment", *map(str, arguments)]
+        given = ["fedpriv", command, *([name] if name else []), *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", given)
         status = 0
         try:
@@ -125,6 +125,26 @@ class TestErrors:
         status, _, err = fedpriv(source, "--out", tmp_path / "run")
         assert status == 2
         assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+
+
+class TestAtAPath:
+    def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(self, fedpriv, tmp_path):
+        (tmp_path / "other").mkdir()
+        path = tmp_path / "other" / "far.py"
+        path.write_text("from near import GOOD\n" + GOOD, "utf-8")
+        (tmp_path / "other" / "near.py").write_text("GOOD = 1\n", "utf-8")
+        run = tmp_path / "run"
+        for arguments in (["--out", run], ["--resume", run]):
+            name = f"{path}:experiment" if "--out" in arguments else None
+            status, out, err = fedpriv("", *arguments, name=name)
+            assert status == 0 and f"report      {run}" in out, err
+
+    def test_its_errors_are_its_own_and_a_missing_one_is_one_line(self, fedpriv, tmp_path):
+        name = f"{tmp_path / 'mine.py'}:experiment"
+        status, _, err = fedpriv("def experiment():\n    return 1 / 0\n", name=name)
+        assert status == 1 and 'mine.py", line 2' in err and "importlib" not in err
+        status, _, err = fedpriv("", name=f"{tmp_path / 'gone.py'}:experiment")
+        assert status == 2 and err.count("\n") == 1 and "there is no file" in err
 
 
 class TestEnding:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
 from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
@@ -87,6 +88,23 @@ class Host:
         absent = len(request.user_ids) - len(hosted)
         done = replace(done, num_failed=done.num_failed + absent)
         return Message(answer(request, done), reply_to=message)
+
+
+def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
+    """Let a ClientApp answer what a server's `UserLevelStrategy` asks.
+
+    Args:
+        app: The app; it must not have a training function yet.
+        host: Who lives on this node, from Flower's context; called for each message.
+    """
+
+    @app.query("users")
+    def answer_users(message: Message, context: Context) -> Message:
+        return host(context).query(message)
+
+    @app.train()
+    def answer_train(message: Message, context: Context) -> Message:
+        return host(context).train(message)
 
 
 def shard(roster: Sequence[str], partition: int, num_partitions: int) -> Sequence[str]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from fedpriv import tree
-from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.client import Host, serve
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
 from fedpriv.tree import Params, Tree
@@ -61,14 +61,7 @@ def bounded(app: ClientApp, *, users: Users) -> Callable[[_Function], _Function]
             found = users(context)
             return Host(works=works, data=_OwnUsers(users=found), user_ids=frozenset(found))
 
-        @app.query("users")
-        def answer_users(message: Message, context: Context) -> Message:
-            return host(context).query(message)
-
-        @app.train()
-        def answer_train(message: Message, context: Context) -> Message:
-            return host(context).train(message)
-
+        serve(app, host)
         return train
 
     return decorate

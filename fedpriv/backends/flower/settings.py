@@ -8,18 +8,19 @@ experiment has it". Server and nodes read the same run-config, so both know the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.options import Option
-from fedpriv.experiments.task_factory import make_task, takes_corpus
+from fedpriv.experiments.task_factory import MissingCorpusError, make_task
 from fedpriv.tasks.tasks import Task
 from fedpriv.training.local.trainer import LocalTrainer
 
@@ -47,14 +48,14 @@ def read_experiment(run_config: Config) -> Experiment:
 
     Raises:
         ValueError: For an unknown or a centralised experiment, an unknown option or an unfit
-            value.
+            value; for an experiment of one's own that is not on this machine, with what to do.
     """
     options: dict[str, Option] = {
         key: value for key, value in run_config.items() if key not in OWN_KEYS and value != ""
     }
     options |= _own_options(run_config)
     name = _word(run_config, "experiment")
-    experiment = load_experiment(name)
+    experiment = _load(name)
     if "flower" not in experiment.backends:
         raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
     return experiment.with_options(options)
@@ -122,20 +123,16 @@ def open_corpus(*configs: Config) -> Corpus | None:
     return Corpus.open(path)
 
 
-def open_task(run_config: Config, node_config: Config) -> Task:
-    """Return the task of a run-config on this machine's corpus.
+@contextmanager
+def missing_corpus_named() -> Iterator[None]:
+    """Say in Flower's terms how a corpus is named, where one is missing.
 
-    Raises:
-        ValueError: If the task needs a corpus and none is named: nothing is ever trained on a
-            made-up corpus by default here.
+    Nothing is ever trained on a made-up corpus by default here.
     """
-    experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     try:
-        return make_task(experiment, corpus)
-    except ValueError as error:
-        if corpus is not None or not takes_corpus(experiment.task):
-            raise
-        raise ValueError(
+        yield
+    except MissingCorpusError as error:
+        raise MissingCorpusError(
             f"{error}; under Flower name it by its absolute path, for every machine as "
             "--run-config 'corpus=\"/path\"' or for one node as --node-config 'corpus=\"/path\"'"
         ) from error
@@ -158,9 +155,12 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     """Return what a node works with; its local options are those of the run-config, as are ours.
 
     Raises:
-        ValueError: As `open_task`, or if the task has no trainer for the options.
+        ValueError: If the task needs a corpus and none is named, there is none at that path, or
+            the task has no trainer for the options.
     """
-    experiment, task = read_experiment(run_config), open_task(run_config, node_config)
+    experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
+    with missing_corpus_named():
+        task = make_task(experiment, corpus)
     side = make_side_information(experiment, task)
     return Node(task=task, trainer=make_trainer(experiment, task, side))
 
@@ -189,6 +189,24 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     if partition >= shards:
         return replace(host, user_ids=frozenset())
     return Host.of(node.task, node.trainer, partition=partition, num_partitions=shards)
+
+
+def _load(name: str) -> Experiment:
+    """Return an experiment by name; one's own must be found wherever Flower runs its processes."""
+    where = name.rpartition(":")[0]
+    if where.endswith(".py") and not Path(where).expanduser().is_absolute():
+        raise ValueError(
+            f"experiment {name!r} must be an absolute path: Flower's processes run elsewhere"
+        )
+    try:
+        return load_experiment(name)
+    except OwnExperimentNotFoundError as error:
+        raise OwnExperimentNotFoundError(
+            f"no {where!r} on this machine for experiment {name!r}: in a deployment install it on "
+            "every machine, or put it into the bundle (simulations/own.py is "
+            "'simulations.own:experiment'); a simulation also takes an absolute path, "
+            "'/path/own.py:experiment'"
+        ) from error
 
 
 def _own_options(config: Config) -> dict[str, Option]:

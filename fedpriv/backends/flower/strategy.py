@@ -1,22 +1,22 @@
-"""Flower's strategy of user-level privacy, and the backend that drives it.
+"""What a ServerApp starts in the place of a strategy of Flower's, and the backend that it starts.
 
-Flower's own strategies average what nodes send, weighted by what nodes claim, once everybody has
-answered. Here a node is asked for one unweighted sum over named users, the sum is bounded again on
-arrival and added at once, and it never becomes a record, a metric or a log line: it leaves only as
-the return value of `GridBackend.partial_sum`, to which the round adds noise.
+Flower's own strategies own the loop and average what nodes send, weighted by what nodes claim, once
+everybody has answered. Here the loop is the caller's, a node is asked for one unweighted sum over
+named users, the sum is bounded again on arrival and added at once, and it never becomes a record, a
+metric or a log line: it leaves only as the return value of `GridBackend.partial_sum`, to which the
+round adds noise.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from fedpriv.backends.backend import Measure
 from fedpriv.backends.flower.bounded_sum import BoundedSum
@@ -62,169 +62,6 @@ class GridSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenRound:
-    """What one attempt of one round needs between its first request and its last answer."""
-
-    shared: SharedRecords
-    hosts: Mapping[int, Sequence[str]] = field(repr=False)
-    sum: BoundedSum
-
-
-class UserLevelStrategy(Strategy):
-    """Asks nodes for bounded sums over their drawn users and adds the answers as they come.
-
-    `start` registers users and hands a backend to the caller's own round loop; `configure_train`
-    and `aggregate_train` are the two halves of a round that the backend has opened.
-
-    Args:
-        roster: The frozen user ids.
-        settings: Deadlines and windows; None takes the defaults.
-
-    Attributes:
-        counts: Over all rounds, how many answers were dropped or bounded again, by reason.
-    """
-
-    def __init__(
-        self,
-        *,
-        roster: Sequence[str],
-        settings: GridSettings | None = None,
-    ) -> None:
-        self._roster = roster
-        self._settings = GridSettings() if settings is None else settings
-        self._open: _OpenRound | None = None
-        self.counts: Counter[str] = Counter()
-
-    def start(  # type: ignore[override]
-        self, grid: Grid, loop: Callable[[GridBackend], Outcome]
-    ) -> Outcome:
-        """Wait for the roster's users, then run the caller's loop with a backend to them.
-
-        Flower's own `start` owns the loop, has no round to resume at and charges nothing; so the
-        loop is the caller's, the same visible one that drives every other backend.
-
-        Raises:
-            ValueError: If two nodes claim one user or rostered users are missing.
-        """
-        settings = self._settings
-        exchange = Exchange(grid=grid, max_in_flight=settings.max_in_flight, dropped=self.counts)
-        registry = register(
-            exchange,
-            self._roster,
-            seconds=settings.register_seconds,
-            allow_missing=settings.allow_missing_users,
-        )
-        self.summary()
-        backend = GridBackend(strategy=self, exchange=exchange, registry=registry)
-        try:
-            return loop(backend)
-        finally:
-            backend.close()
-
-    def partial_sum(
-        self,
-        exchange: Exchange,
-        registry: Registry,
-        *,
-        params: Params,
-        bound: Bound,
-        cohort: Sequence[str],
-        key: Key,
-        round_num: int,
-        attempt: int,
-        work: str = TRAIN,
-        template: Params | None = None,
-    ) -> PartialSum:
-        """Return the sum of the cohort's bounded updates; see `fedpriv.backends.Backend`."""
-        opened = _OpenRound(
-            shared=SharedRecords.of(
-                params=params,
-                bound=bound,
-                key=key,
-                round_num=round_num,
-                attempt=attempt,
-                work=work,
-            ),
-            hosts=registry.hosts(cohort),
-            sum=BoundedSum(
-                params=params if template is None else template,
-                limit=bound.sum_limit,
-                granularity=bound.granularity,
-                round_num=round_num,
-                attempt=attempt,
-                dropped=self.counts,
-            ),
-        )
-        before = Counter(self.counts)
-        self._open = opened
-        try:
-            requests = self.configure_train(round_num, ArrayRecord(), ConfigRecord(), exchange.grid)
-            seconds = self._settings.round_deadline
-            self.aggregate_train(round_num, exchange.answers(requests, seconds=seconds))
-        finally:
-            self._open = None
-        if odd := self.counts - before:
-            _LOG.warning("round %d, attempt %d: %s", round_num, attempt, dict(odd))
-        return opened.sum.result(len(cohort))
-
-    def _opened(self) -> _OpenRound:
-        if self._open is None:
-            raise ValueError("no round is open; drive rounds with start(grid, loop)")
-        return self._open
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterator[Message]:
-        """Yield one request for each node that hosts a drawn user, built when it is asked for.
-
-        The open round says what to send: `arrays` and `config` are not looked at, since what may
-        go to a node depends on the users it hosts.
-        """
-        opened = self._opened()
-        for node_id, user_ids in opened.hosts.items():
-            yield Message(
-                opened.shared.request(user_ids),
-                node_id,
-                MessageType.TRAIN,
-                ttl=self._settings.round_deadline + _TTL_SLACK,
-                group_id=f"{server_round}.{opened.sum.attempt}",
-            )
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add answers to the open round's sum as they arrive; the sum itself is not returned."""
-        opened = self._opened()
-        for reply in replies:
-            asked = opened.hosts[reply.metadata.src_node_id]
-            opened.sum.add(reply.content, num_users=len(asked))
-            del reply
-        return None, None
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: users' metrics would leave their nodes without noise."""
-        return ()
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return nothing; see `configure_evaluate`."""
-        return None
-
-    def summary(self) -> None:
-        """Log what this strategy will do."""
-        settings = self._settings
-        _LOG.info(
-            "%d rostered users; at most %d requests in flight, %g s a round",
-            len(self._roster),
-            settings.max_in_flight,
-            settings.round_deadline,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GridBackend:
     """Brings the private work to Flower nodes. A `fedpriv.backends.Backend`.
 
@@ -234,15 +71,15 @@ class GridBackend:
           by at most their number times the bound, and never stops the round.
 
     Attributes:
-        strategy: What is asked and how answers are added.
-        exchange: The way to the nodes.
+        exchange: The way to the nodes; counts in `dropped` what was dropped or bounded again.
         registry: Where users live.
+        round_deadline: Seconds after which a round goes on without those who have not answered.
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
     """
 
-    strategy: UserLevelStrategy
     exchange: Exchange
     registry: Registry
+    round_deadline: float
     measure: Measure | None = None
 
     def partial_sum(
@@ -257,19 +94,41 @@ class GridBackend:
         work: str = TRAIN,
         template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of the cohort's bounded updates."""
-        return self.strategy.partial_sum(
-            self.exchange,
-            self.registry,
-            params=params,
-            bound=bound,
-            cohort=cohort,
-            key=key,
+        """Return the sum of the cohort's bounded contributions, added as they arrive."""
+        counts = self.exchange.dropped
+        hosts, before = self.registry.hosts(cohort), Counter(counts)
+        shared = SharedRecords.of(
+            params=params, bound=bound, key=key, round_num=round_num, attempt=attempt, work=work
+        )
+        total = BoundedSum(
+            params=params if template is None else template,
+            limit=bound.sum_limit,
+            granularity=bound.granularity,
             round_num=round_num,
             attempt=attempt,
-            work=work,
-            template=template,
+            dropped=counts,
         )
+        requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
+        for reply in self.exchange.answers(requests, seconds=self.round_deadline):
+            asked = hosts[reply.metadata.src_node_id]
+            total.add(reply.content, num_users=len(asked))
+            del reply  # before the next one is pulled
+        if odd := counts - before:
+            _LOG.warning("round %d, attempt %d: %s", round_num, attempt, dict(odd))
+        return total.result(len(cohort))
+
+    def _requests(
+        self, shared: SharedRecords, hosts: Mapping[int, Sequence[str]], group: str
+    ) -> Iterator[Message]:
+        """Yield one request for each node that hosts a drawn user, built when it is asked for."""
+        for node_id, user_ids in hosts.items():
+            yield Message(
+                shared.request(user_ids),
+                node_id,
+                MessageType.TRAIN,
+                ttl=self.round_deadline + _TTL_SLACK,
+                group_id=group,
+            )
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the server's own metrics: users' would leave their nodes without noise."""
@@ -282,3 +141,52 @@ class GridBackend:
 
     def close(self) -> None:
         """Nothing is held: nodes stay as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLevelStrategy:
+    """Finds the roster's users on a grid, and runs the caller's loop with a backend to them.
+
+    It is started where a strategy of Flower's is, and is no subclass of theirs: their hooks answer
+    for averages that leave a round, where here nothing may leave that was not charged and noised.
+
+    Attributes:
+        roster: The frozen user ids.
+        settings: Deadlines and windows.
+        counts: Over all rounds, how many answers were dropped or bounded again, by reason.
+    """
+
+    roster: Sequence[str] = field(repr=False)
+    settings: GridSettings = field(default_factory=GridSettings)
+    counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def start(self, grid: Grid, loop: Callable[[GridBackend], Outcome]) -> Outcome:
+        """Wait for the roster's users, then run the caller's loop with a backend to them.
+
+        Flower's own `start` owns the loop, has no round to resume at and charges nothing; so the
+        loop is the caller's, the same visible one that drives every other backend.
+
+        Raises:
+            ValueError: If two nodes claim one user or rostered users are missing.
+        """
+        settings = self.settings
+        exchange = Exchange(grid=grid, max_in_flight=settings.max_in_flight, dropped=self.counts)
+        registry = register(
+            exchange,
+            self.roster,
+            seconds=settings.register_seconds,
+            allow_missing=settings.allow_missing_users,
+        )
+        _LOG.info(
+            "%d rostered users; at most %d requests in flight, %g s a round",
+            len(self.roster),
+            settings.max_in_flight,
+            settings.round_deadline,
+        )
+        backend = GridBackend(
+            exchange=exchange, registry=registry, round_deadline=settings.round_deadline
+        )
+        try:
+            return loop(backend)
+        finally:
+            backend.close()

@@ -13,9 +13,11 @@ import pytest
 from fedpriv.data.importers.synthetic import Shape, synthesize
 
 
-def load(name: str) -> ModuleType:
-    """Import a helper that lies beside this file."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+def load(path: str) -> ModuleType:
+    """Import a helper, by its path from this folder."""
+    file = Path(__file__).parent / path
+    name = file.stem
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -25,13 +27,13 @@ def load(name: str) -> ModuleType:
 @pytest.fixture(scope="session")
 def stub() -> ModuleType:
     """The in-process grid and its made-up users."""
-    return load("stub_grid")
+    return load("stub_grid.py")
 
 
 @pytest.fixture(scope="session")
 def processes() -> ModuleType:
     """Starts and stops real Flower processes."""
-    return load("processes")
+    return load("real/processes.py")
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +55,4 @@ def flower(processes: ModuleType, tmp_path: Path) -> Iterator:
         yield started
     finally:
         started.stop()
+        assert not started.left()

@@ -7,13 +7,14 @@ function that turns its honest reply into whatever a hostile one would send.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -52,7 +53,7 @@ class StubGrid(Grid):
         on_wire: Whether messages go through Flower's encoding, or are handed over as they are.
     """
 
-    hosts: dict[int, Host]
+    hosts: Mapping[int, Host | AppNode]
     tamper: dict[int, Tamper] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     slow: dict[int, int] = field(default_factory=dict)
@@ -143,6 +144,29 @@ class StubGrid(Grid):
             self._payloads = [item for item in self._payloads if item() is not None]
             self.live = max(self.live, len(self._payloads))
         return replies
+
+
+def context(
+    node_config: dict[str, Any] | None = None, run_config: dict[str, Any] | None = None
+) -> Context:
+    """Return what Flower tells an app of its place."""
+    return Context(1, 1, node_config or {}, RecordDict(), run_config or {})
+
+
+class AppNode:
+    """A ClientApp where a `Host` is expected: what arrives is answered by the app itself."""
+
+    def __init__(
+        self, app: ClientApp, partition: int, num_partitions: int, run_config: dict | None = None
+    ) -> None:
+        self.app = app
+        place = {"partition-id": partition, "num-partitions": num_partitions}
+        self.context = context(place, run_config)
+
+    def query(self, message: Message) -> Message:
+        return self.app(message, self.context)
+
+    train = query
 
 
 class _Users:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error, Message, RecordDict
+from flwr.serverapp.strategy import Strategy
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
@@ -53,9 +54,7 @@ class Federation:
             sleep=self.clock.sleep,
             dropped=self.strategy.counts,
         )
-        self.backend = GridBackend(
-            strategy=self.strategy, exchange=exchange, registry=backend.registry
-        )
+        self.backend = replace(backend, exchange=exchange)
 
     def sum(self, cohort, *, round_num=1, attempt=1, backend=None):
         return (backend or self.backend).partial_sum(
@@ -302,16 +301,11 @@ def test_a_node_learns_its_own_users_and_the_rounds_key_only(stub):
         assert message.metadata.group_id == "3.1"
 
 
-def test_flowers_own_hooks_hand_out_no_sum_and_ask_for_no_metrics(stub):
-    federation = Federation(stub)
-    strategy = federation.strategy
-    with pytest.raises(ValueError, match=r"start\(grid, loop\)"):
-        list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), federation.grid))
-    with pytest.raises(ValueError, match=r"start\(grid, loop\)"):
-        strategy.aggregate_train(1, [])
-    asked = strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), federation.grid)
-    assert list(asked) == []
-    assert strategy.aggregate_evaluate(1, []) is None
+def test_the_strategy_is_no_strategy_of_flowers():
+    """Whoever asks by type, or calls a hook, is told at once and not by an answer of nothing."""
+    assert not issubclass(UserLevelStrategy, Strategy)
+    public = {name for name in dir(UserLevelStrategy) if not name.startswith("_")}
+    assert public == {"roster", "settings", "counts", "start"}
 
 
 @pytest.mark.parametrize(

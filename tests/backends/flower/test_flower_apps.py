@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 
 import fedpriv as fp
@@ -30,23 +29,6 @@ FILES = ("shared", "client_app", "server_app")
 NUM_NODES = 7
 
 
-def context(node_config=None, run_config=None):
-    return Context(1, 1, node_config or {}, RecordDict(), run_config or {})
-
-
-class Node:
-    """A ClientApp where a `Host` is expected: what arrives is answered by the app itself."""
-
-    def __init__(self, app, partition, num_partitions):
-        self.app = app
-        self.context = context({"partition-id": partition, "num-partitions": num_partitions})
-
-    def query(self, message):
-        return self.app(message, self.context)
-
-    train = query
-
-
 @pytest.fixture
 def pages(tmp_path, monkeypatch):
     """The page's modules, importable from a folder that is the working directory."""
@@ -62,9 +44,9 @@ def pages(tmp_path, monkeypatch):
 
 
 def deploy(pages, stub, out, **grid):
-    nodes = {n + 1: Node(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
+    nodes = {n + 1: stub.AppNode(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
     torch.manual_seed(0)
-    pages.server_app.app(stub.StubGrid(nodes, **grid), context(run_config={"out": str(out)}))
+    pages.server_app.app(stub.StubGrid(nodes, **grid), stub.context(run_config={"out": str(out)}))
 
 
 def test_both_apps_are_short(pages):
@@ -130,7 +112,6 @@ def test_a_server_that_was_killed_goes_on(pages, stub, tmp_path, monkeypatch, ca
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.timeout(600)
 def test_real_supernodes_run_them(processes, flower, tmp_path):
     text = PAGE.read_text("utf-8")
     app, run = tmp_path / "app", tmp_path / "run"
@@ -144,7 +125,7 @@ def test_real_supernodes_run_them(processes, flower, tmp_path):
     for number in range(2):
         node = processes.run_config(partition_id=number, num_partitions=2)
         flower.start_supernode(number, superlink, node)
-    log = flower.run(app, processes.run_config(out=str(run)), seconds=400)
+    log = flower.run(app, processes.run_config(out=str(run)))
     assert (run / "ledger.jsonl").is_file(), log[-4000:]
     found = verify_run(run)
     assert found.ok and found.num_releases == 3, log[-4000:]

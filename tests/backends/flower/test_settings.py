@@ -11,7 +11,7 @@ from fedpriv.backends.flower.settings import (
     OWN_KEYS,
     Node,
     open_corpus,
-    open_task,
+    open_node,
     read_experiment,
     read_grid_settings,
     read_host,
@@ -100,15 +100,15 @@ def test_a_missing_corpus_is_an_error_with_a_way_out(tmp_path):
     with pytest.raises(ValueError, match="is not a folder on this machine"):
         open_corpus({}, {"corpus": str(tmp_path / "none")})
     with pytest.raises(ValueError, match=r"absolute path.*--run-config 'corpus=\"/path\"'"):
-        open_task(DECLARED, {})
+        open_node(DECLARED, {})
 
 
 def test_a_nodes_own_corpus_is_the_one_it_opens(tiny_corpus, tmp_path):
-    assert len(open_task(DECLARED, {"corpus": str(tiny_corpus)}).roster) == 24
+    assert len(open_node(DECLARED, {"corpus": str(tiny_corpus)}).task.roster) == 24
     named = DECLARED | {"corpus": str(tiny_corpus)}
-    assert len(open_task(named, {}).roster) == 24
+    assert len(open_node(named, {}).task.roster) == 24
     with pytest.raises(ValueError, match="elsewhere' is not a folder"):
-        open_task(named, {"corpus": str(tmp_path / "elsewhere")})
+        open_node(named, {"corpus": str(tmp_path / "elsewhere")})
 
 
 def test_a_node_without_a_partition_hosts_its_whole_roster(stub):

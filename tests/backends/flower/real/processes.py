@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 APP = ("pyproject.toml", "LICENSE", "README.md", "fedpriv", "server", "client", "simulations")
 
 
@@ -80,13 +80,15 @@ class Flower:
             "OMP_NUM_THREADS": "1",
         }
 
-    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen:
+    def start(
+        self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str
+    ) -> subprocess.Popen:
         """Start a process whose output goes to a file under `home`."""
         with (self.home / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
-                cwd=self.home,
-                env=self.env,
+                cwd=cwd or self.home,
+                env=self.env | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -95,14 +97,18 @@ class Flower:
         self.processes.append(process)
         return process
 
-    def start_superlink(self, *, simulation: bool) -> int:
-        """Start a SuperLink, wait until it listens, and make it what `flwr run` talks to."""
+    def start_superlink(self, *, simulation: bool, **environment: str) -> int:
+        """Start a SuperLink, wait until it listens, and make it what `flwr run` talks to.
+
+        What runs on the server's side has the environment, SuperNodes have not.
+        """
         (port,) = free_ports(1)
         command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
         command += ["--simulation"] if simulation else []
         process = self.start(
             "superlink",
             [*command, "--isolation", "subprocess", "--disable-runtime-dependency-installation"],
+            **environment,
         )
         (self.home / "config.toml").write_text(
             "[superlink]\n"
@@ -134,11 +140,9 @@ class Flower:
 
         Without a SuperLink of our own, `flwr` starts one that outlives it; `stop` ends that too.
         """
-        command = [str(BIN / "flwr"), "run", ".", "--stream", "--run-config", config]
-        if federation:
-            command += ["--federation-config", federation]
+        command = _run_command(config, federation)
         done = subprocess.run(
-            command,
+            [str(BIN / command[0]), *command[1:]],
             cwd=app,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -149,13 +153,33 @@ class Flower:
         )
         return done.stdout + done.stderr
 
+    def run_until_killed(
+        self, app: Path, config: str, pid_file: Path, federation: str = "", seconds: float = 1500
+    ) -> None:
+        """`flwr run` an app whose server writes its process id to a file and kills itself."""
+        process = self.start("killed-run", _run_command(config, federation), cwd=app)
+        deadline = time.monotonic() + seconds
+        while not (pid_file.exists() and _is_gone(int(pid_file.read_text()))):
+            if time.monotonic() > deadline or (
+                process.poll() is not None and not pid_file.exists()
+            ):
+                raise RuntimeError(f"nothing was killed: {self.log('killed-run')[-4000:]}")
+            time.sleep(0.1)
+        process.terminate()  # it would go on waiting for the log of a run that is no more
+        process.wait(60)
+
+    def left(self) -> list[int]:
+        """Return the processes, of whatever parent, that were born with this folder as Flower's."""
+        return _with(f"FLWR_HOME={self.home}", "environ")
+
     def log(self, name: str) -> str:
         """Return what a process wrote so far."""
         return (self.home / f"{name}.log").read_text("utf-8", "replace")
 
     def stop(self) -> None:
         """Stop every started process and what it started, by process id."""
-        managed = _with_argument(str(self.home / "local-superlink" / "superlink.log"))
+        managed = _with(str(self.home / "local-superlink" / "superlink.log"), "cmdline")
+        orphans = set(self.left()) - {process.pid for process in self.processes}
         for pid in managed:
             for member in [pid, *_descendants(pid)]:
                 _end(member)
@@ -171,6 +195,23 @@ class Flower:
             for pid in family:
                 _end(pid)
         self.processes.clear()
+        # What a killed parent left behind, such as the agents of a simulation's Ray.
+        for pid in sorted(orphans.union(self.left())):
+            _end(pid)
+
+
+def _run_command(config: str, federation: str) -> list[str]:
+    command = ["flwr", "run", ".", "--stream", "--run-config", config]
+    return [*command, "--federation-config", federation] if federation else command
+
+
+def _is_gone(pid: int) -> bool:
+    """Return whether a process is no more, or waits for nothing but its parent."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _listens(port: int) -> bool:
@@ -181,12 +222,12 @@ def _listens(port: int) -> bool:
         return False
 
 
-def _with_argument(argument: str) -> list[int]:
-    """Return the processes that were started with an argument nobody else can have."""
+def _with(word: str, where: str) -> list[int]:
+    """Return the processes that were started with a word nobody else can have."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob(f"[0-9]*/{where}"):
         try:
-            if argument.encode() in entry.read_bytes().split(b"\0"):
+            if word.encode() in entry.read_bytes().split(b"\0"):
                 found.append(int(entry.parent.name))
         except OSError:
             continue
@@ -218,3 +259,5 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+    while not _is_gone(pid):  # nothing withstands that, but it takes a moment
+        time.sleep(0.1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[4]
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,

@@ -1,0 +1,256 @@
+"""Five methods that the door admits, each written through public parts only, on every backend.
+
+Each is run whole, run again with a kill after the k-th line of its ledger, and verified.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import shutil
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedpriv.backends import SerialBackend
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.training.algorithm import Query
+
+sys.path.append(str(Path(__file__).parent))
+toys = importlib.import_module("toys")
+toy_methods = importlib.import_module("toy_methods")
+TOYS, components = toy_methods.TOYS, toy_methods.components
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def die():
+    raise Killed
+
+
+def play(toy, folder, carry, *, die_after=None, **rest):
+    """Play to the end, or die right after a line of the ledger."""
+    with toy_methods.dying(die_after, die):
+        return toy_methods.play(toy, folder, carry, **rest)
+
+
+@pytest.fixture(scope="module", params=["serial", "ray", "flower"])
+def carry(request):
+    """A backend over the toys' users."""
+    if request.param == "serial":
+        yield SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    elif request.param == "ray":
+        from fedpriv.backends.ray.backend import RayBackend
+
+        cluster = request.getfixturevalue("ray")
+        backend = RayBackend(
+            share=replace(cluster.share, num_workers=2, num_cpus=0.1, num_gpus=0),
+            make_context=toys.context,
+            data=toys.TASK.data,
+            max_examples=1,
+        )
+        yield backend
+        backend.close()
+    else:
+        from fedpriv.backends.flower.client import Host
+        from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+
+        stub = request.getfixturevalue("stub")
+        hosts = {
+            number + 1: Host.of(
+                toys.TASK, toys.WORKS, partition=number, num_partitions=3, bounds=toys.BOUNDS
+            )
+            for number in range(3)
+        }
+        strategy = UserLevelStrategy(roster=toys.ROSTER, settings=GridSettings())
+        yield strategy.start(stub.StubGrid(hosts=hosts), lambda backend: backend)
+
+
+@pytest.fixture(scope="module")
+def stub():
+    """Flower's grid within this process."""
+    sys.path.append(str(Path(__file__).parents[1] / "flower"))
+    return importlib.import_module("stub_grid")
+
+
+WHOLE: dict[str, np.ndarray] = {}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", TOYS)
+def test_it_runs_and_verifies(name, carry, tmp_path):
+    found = play(TOYS[name], tmp_path, carry)
+    assert verify_run(tmp_path).ok
+    assert np.isfinite(found).all()
+    # One oracle for all backends: whoever runs first, all others find the same.
+    np.testing.assert_allclose(found, WHOLE.setdefault(name, found), rtol=1e-5)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("die_after", [1, 2, 3])
+@pytest.mark.parametrize("name", TOYS)
+def test_it_survives_a_kill_after_a_charge(name, die_after, carry, tmp_path):
+    try:
+        play(TOYS[name], tmp_path, carry, die_after=die_after)
+    except Killed:
+        play(TOYS[name], tmp_path, carry)
+    found = verify_run(tmp_path)
+    assert found.ok, found
+
+
+def lines(folder, kind):
+    _, state, _ = read_ledger(folder / "ledger.jsonl")
+    return list(getattr(state, kind))
+
+
+HERE = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+
+
+def after_a_kill(name, folder, die_after, **rest):
+    with pytest.raises(Killed):
+        play(TOYS[name], folder, HERE, die_after=die_after, **rest)
+    return play(TOYS[name], folder, HERE, **rest)
+
+
+def test_a_the_filter_stops_before_its_total_and_the_ledger_proves_it(tmp_path):
+    play(toy_methods.Descent, tmp_path, HERE)
+    plan, spent = (
+        toy_methods.Descent.plan,
+        Counter(charge.event for charge in lines(tmp_path, "charges")),
+    )
+    prices = {event: plan.rho - plan.left(Counter({event: 1})) for event in spent}
+    total = sum(prices[event] * number for event, number in spent.items())
+    assert 0.9 * plan.rho - max(prices.values()) < total <= plan.rho
+    assert {charge.query.split()[0] for charge in lines(tmp_path, "charges")} == {
+        "gradient",
+        "losses",
+    }
+    with pytest.raises(BudgetSpentError, match="above the 2 of the plan"):
+        ledger = Ledger.open(tmp_path / "ledger.jsonl")
+        try:
+            ledger.charge(99, 1, Event(kind="gaussian", noise_multiplier=0.6), query="gradient")
+        finally:
+            ledger.close()
+
+
+def test_a_the_held_sum_dies_with_its_block_and_does_not_travel(tmp_path):
+    made = components(toy_methods.Descent)
+    taken = []
+
+    class Thief(toy_methods.Descent):
+        def step(self, state, door):
+            gradient = Mechanism(
+                sampler=toy_methods.ALL, bound=toy_methods.CLIP, privatizer=self.coarse
+            )
+            with door.hold(Query(params=state.params, mechanism=gradient, name="g")) as held:
+                taken.append(held)
+                for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+                    with pytest.raises(TypeError, match="does not leave"):
+                        copied(held)
+                assert "hidden" in repr(held)
+            return None
+
+    made.algorithm = Thief()
+    assert list(rounds(made, HERE, Key.simulation(1))) == []
+    with pytest.raises(ValueError, match="not held any more"):
+        taken[0].release(toy_methods.Descent.fine)
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
+    """Killed after its charge, then twice from there: one charge, and the same release."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with pytest.raises(Killed):
+        play(toy_methods.OneShot, first, HERE, mode=mode, die_after=1)
+    shutil.copytree(first, second)
+    found = [play(toy_methods.OneShot, folder, HERE, mode=mode) for folder in (first, second)]
+    np.testing.assert_array_equal(*found)
+    again = tmp_path / "again"
+    shutil.copytree(first, again)
+    (again / "state.safetensors").unlink()
+    trimmed = (again / "ledger.jsonl").read_bytes().split(b"\n")[:2]
+    (again / "ledger.jsonl").write_bytes(b"\n".join(trimmed) + b"\n")
+    np.testing.assert_array_equal(play(toy_methods.OneShot, again, HERE, mode=mode), found[0])
+    for folder in (first, second, again):
+        assert len(lines(folder, "charges")) == 1
+    _, state, _ = read_ledger(first / "ledger.jsonl")
+    assert (state.epsilon().value, state.epsilon().delta) == (1.0, 0.0)
+    if mode == "secure":
+        assert (first / "secret" / "replay.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+@pytest.mark.parametrize("die_after", [2, 3, 5])
+def test_c_a_row_left_open_is_burned_and_its_users_took_part(mode, die_after, tmp_path):
+    after_a_kill("c", tmp_path, die_after, mode=mode)
+    charges, rows = lines(tmp_path, "charges"), lines(tmp_path, "rows")
+    assert len(charges) == 1 and [row.row for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert len(lines(tmp_path, "releases")) == 5
+    open_ = die_after - 1  # the first line was the charge
+    released = {release.attempt for release in lines(tmp_path, "releases")}
+    assert released == set(range(1, 7)) - {open_}
+    times = load_file(tmp_path / "secret" / "cohorts-update.safetensors")["times"]
+    # The kill came between the row and its cohort: nobody was drawn for it.
+    assert times.max() <= 2 and times.sum() == 5 * 3
+
+
+@pytest.mark.parametrize("lost", ["stream.key", "cohorts-update.safetensors"])
+def test_c_secret_state_that_is_gone_is_missed(lost, tmp_path):
+    """Another key would not cancel what was drawn, and a limit would be counted from zero."""
+    with pytest.raises(Killed):
+        play(toy_methods.Stream, tmp_path, HERE, mode="secure", die_after=4)
+    (tmp_path / "secret" / lost).unlink()
+    with pytest.raises(ValueError, match="gone: restore"):
+        play(toy_methods.Stream, tmp_path, HERE, mode="secure")
+
+
+def test_d_too_few_shares_release_nothing(tmp_path):
+    class Few:
+        num_examples = toys.Users.num_examples
+
+        def examples(self, user_id):
+            if user_id > "user-07":
+                raise OSError
+            return toys.Users().examples(user_id)
+
+    lacking = SerialBackend(trainer=toys.WORKS, data=Few())
+    with pytest.raises(ArithmeticError, match="nothing is released"):
+        play(toy_methods.Distributed, tmp_path, lacking)
+    assert len(lines(tmp_path, "charges")) == 1 and not lines(tmp_path, "releases")
+
+
+def test_e_two_answers_are_one_charge_a_round(tmp_path):
+    play(toy_methods.Adaptive, tmp_path, HERE)
+    assert len(lines(tmp_path, "charges")) == len(lines(tmp_path, "releases")) == 4
+    kinds = {charge.event.kind for charge in lines(tmp_path, "charges")}
+    assert kinds == {"poisson-gaussian"}
+
+
+def test_public_keys_open_nothing_private():
+    made, seen = components(toy_methods.Adaptive), []
+
+    class Curious(toy_methods.Adaptive):
+        def step(self, state, door):
+            for stream in ("noise", "cohort", "users", "vault", "program"):
+                with pytest.raises(ValueError, match="secret"):
+                    door.key(stream)
+            seen.append(door.key("guide"))
+            return None
+
+    made.algorithm = Curious()
+    list(rounds(made, HERE, Key.simulation(1)))
+    assert len(seen) == 1

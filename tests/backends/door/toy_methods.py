@@ -1,0 +1,294 @@
+"""Five methods that come through the door, each written through public parts only; and how to play.
+
+What they ask of users, and the users, are in `toys`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import toys
+
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.noise.gaussian import Gaussian, NoisedMean
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.rng import Key
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import rounds
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import ArrayState, Query
+
+N = len(toys.ROSTER)
+ALL = Everybody(num_users=N)
+CLIP = Clip(l2_clip_norm=8.0)
+
+
+@dataclass
+class Once:
+    """A privatizer without a memory; what it draws and releases is the toy's."""
+
+    def init(self, template, key):
+        return {}
+
+    after_crash = "retry"
+
+
+class Steps:
+    """A method whose state is its params."""
+
+    @staticmethod
+    def init(params):
+        return ArrayState(params=params)
+
+    @staticmethod
+    def result(state):
+        return state.params
+
+
+# -- (a) two queries an iteration, prices decided on the way, the raw sum held ----------------
+
+
+class NoisyMin(Once):
+    """Only the index of the least noisy sum leaves (report noisy min, Dwork and Roth 2014, 3.3)."""
+
+    name, cost = "noisy-min", Cost(kind="pure", value=0.5)
+
+    def __init__(self, cap):
+        self.cap = cap
+
+    def draw(self, memory, *, template, sensitivity, key):
+        scale = 2.0 * self.cap / self.cost.value
+        return key.generator().gumbel(0.0, scale, template["losses"].shape), memory
+
+    def release(self, total, drawn, share):
+        return int(np.argmin(total.real()["losses"] - drawn))
+
+
+class Descent(Steps):
+    """Noisy gradient, noisy minimum over step sizes; where none helps, the gradient once more."""
+
+    coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
+    plan = AdaptivePlan(num_users=N, rho=2.0, delta=1e-3)
+    capped = toys.Capped(cap=8.0, size=float(len(toys.STEP_SIZES)))
+
+    def step(self, state, door):
+        gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)
+        losses = Mechanism(sampler=ALL, bound=self.capped, privatizer=NoisyMin(8.0))
+        query = Query(params=state.params, mechanism=gradient, name="gradient")
+        with door.hold(query) as held:
+            direction = held.answer.update["w"]
+            for n in range(2):
+                tried = {**state.params, "direction": direction}
+                along = Query(params=tried, work="losses", mechanism=losses, name=f"losses {n}")
+                best = door.ask(along)
+                if best:
+                    break
+                direction = held.release(self.fine).update["w"]
+        return state.after({"w": state.params["w"] + toys.STEP_SIZES[best] * direction})
+
+
+# -- (b) many passes inside, one release at the end, pure ε -----------------------------------
+
+
+class Sphere(Once):
+    """Noise of uniform direction and Gamma radius: ε-DP (Chaudhuri et al. 2011, Algorithm 1)."""
+
+    name, cost, after_crash = "sphere", Cost(kind="pure", value=1.0), "replay"
+
+    def draw(self, memory, *, template, sensitivity, key):
+        random, shape = key.generator(), template["w"].shape
+        direction = random.normal(size=shape)
+        radius = random.gamma(direction.size, sensitivity / self.cost.value)
+        return radius * direction / np.linalg.norm(direction), memory
+
+    def release(self, total, drawn, share):
+        return total.real()["w"] + drawn
+
+
+class OneShot(Steps):
+    """Descends on raw means, and releases where it came to."""
+
+    # Ten steps of rate 1/4 on means of vectors within 8: one user moves the end by 8 / N.
+    bound = Clip(l2_clip_norm=8.0 / N)
+    plan = Plan(mechanism=Mechanism(sampler=ALL, bound=bound, privatizer=Sphere()), num_rounds=1)
+
+    def step(self, state, door):
+        def program(raw):
+            w = state.params["w"].astype(np.float64)
+            for _ in range(10):
+                w = w + 0.25 * raw.sum({"w": w.astype(np.float32)}, bound=CLIP).real()["w"] / N
+            return PartialSum(total={"w": w}, num_users=N)
+
+        return state.after({"w": door.run(Query(params=state.params), program).astype(np.float32)})
+
+
+# -- (c) noise with a memory, burned rows, one charge, a participation limit --------------------
+
+
+class Correlated(Once):
+    """z_t - z_(t-1)/2: rows of C⁻¹ z, where column i of C holds 1, 1/2, 1/4, ... from row i on.
+
+    A user who takes part twice moves C x by two of its columns, at most twice 2/√3 of the bound
+    together: that is what the noise is a multiple of.
+    """
+
+    twice = 4.0 / 3.0**0.5
+
+    name, after_crash = "two-bands", "burn"
+    cost = Cost(kind="gaussian", value=2.0, whole_run=True)
+
+    def init(self, template, key):
+        return {"before": np.zeros(template["w"].shape), "row": np.zeros(())}
+
+    def draw(self, memory, *, template, sensitivity, key):
+        row = int(memory["row"]) + 1
+        z = key.fold(row).generator().normal(size=template["w"].shape)
+        stddev = self.cost.value * self.twice * sensitivity
+        noise = (z - 0.5 * memory["before"]) * stddev
+        return noise, {"before": z, "row": np.array(row)}
+
+    def release(self, total, drawn, share):
+        update = {"w": ((total.real()["w"] + drawn) * share).astype(np.float32)}
+        return NoisedMean(update=update, squared_norm=0.0)
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Three users a row, nobody more than twice."""
+
+    num_users: int = N
+    expected_cohort_size: float = 3.0
+
+    def event(self, cost):
+        return ALL.event(cost)
+
+    def init(self):
+        return {"times": np.zeros(N, np.int64)}
+
+    def next(self, memory, key, roster):
+        free = np.flatnonzero(memory["times"] < 2)
+        drawn = np.sort(key.generator().choice(free, min(3, len(free)), replace=False))
+        times = memory["times"].copy()
+        times[drawn] += 1
+        return tuple(roster[i] for i in drawn), {"times": times}
+
+
+class Stream(Steps):
+    """Follows noisy means."""
+
+    bound = Clip(l2_clip_norm=3.0)
+    mechanism = Mechanism(sampler=Twice(), bound=bound, privatizer=Correlated())
+    plan = Plan(mechanism=mechanism, num_rounds=6, delta=1e-3)
+
+    def step(self, state, door):
+        mean = door.ask(Query(params=state.params))
+        return state.after({"w": state.params["w"] + 0.5 * mean.update["w"]})
+
+
+# -- (d) noise as the sum of shares that each client adds ----------------------------------------
+
+
+class SharesInside(Once):
+    """Nothing is added here; with too few shares nothing is released."""
+
+    name, cost, least = "shares", Cost(kind="gaussian", value=1.0), 9
+
+    def draw(self, memory, *, template, sensitivity, key):
+        return None, memory
+
+    def release(self, total, drawn, share):
+        if total.num_users - total.num_failed < self.least:
+            raise ArithmeticError(f"fewer than {self.least} shares of noise: nothing is released")
+        update = {name: (a * share).astype(np.float32) for name, a in total.real().items()}
+        return NoisedMean(update=update, squared_norm=0.0)
+
+
+class Distributed(Steps):
+    """Follows means of a sum that was noised where it was made."""
+
+    bound = Rounded(bound=toys.Shared(l2_clip_norm=8.0))
+    mechanism = Mechanism(sampler=ALL, bound=bound, privatizer=SharesInside())
+    plan = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3)
+
+    def step(self, state, door):
+        mean = door.ask(Query(params=state.params, work="shares"))
+        return state.after({"w": state.params["w"] + 0.5 * mean.update["w"]})
+
+
+# -- (e) an update and a bounded count from one cohort under one charge --------------------------
+
+
+class Adaptive(Steps):
+    """Follows the update, and moves a threshold by the share below it (Andrew et al. 2021)."""
+
+    # 1/z² = 1/z_update² + 1/z_count²: the bit is as long as makes that one Gaussian mechanism.
+    bound = toys.Joint(l2_clip_norm=8.0, bit=4.0)
+    mechanism = Mechanism(
+        sampler=PoissonSampler(num_users=N, expected_cohort_size=6.0),
+        bound=bound,
+        privatizer=Gaussian(noise_multiplier=0.5),
+    )
+    plan = Plan(mechanism=mechanism, num_rounds=4, delta=1e-3)
+
+    @staticmethod
+    def init(params):
+        return ArrayState(params=params, memory={"threshold": np.array(4.0, np.float32)})
+
+    def step(self, state, door):
+        threshold = state.memory["threshold"]
+        asked = {**state.params, "threshold": threshold}
+        mean = door.ask(Query(params=asked, work="below")).update
+        share = float(mean["below"][0]) / self.bound.bit
+        moved = {"threshold": np.array(threshold * np.exp(-0.2 * share), np.float32)}
+        return state.after({"w": state.params["w"] + 0.5 * mean["w"]}, memory=moved)
+
+
+# -- played --------------------------------------------------------------------------------------
+
+TOYS = {"a": Descent, "b": OneShot, "c": Stream, "d": Distributed, "e": Adaptive}
+
+
+def components(toy):
+    """What the loop runs."""
+    made = toy()
+    return SimpleNamespace(task=toys.TASK, plan=made.plan, algorithm=made, trainer=toys.WORKS)
+
+
+def play(toy, folder, carry, *, mode="simulation"):
+    """Run to the end, from where the folder is; return the last params."""
+    root = Key.simulation(3) if mode == "simulation" else Key.secure()
+    made = components(toy)
+    kept = RunFolder.of_plan(folder, made.plan, mode=mode)
+    try:
+        state = kept.resume(made.algorithm.init(made.task.init_params(root.fold("init"))))
+        *_, (_, state) = [(None, state), *rounds(made, carry, root, folder=kept, state=state)]
+    finally:
+        kept.close()
+    return state.params["w"]
+
+
+@contextmanager
+def dying(die_after, die):
+    """Call `die` right after the ledger's so many-th charge or row is on the disk; None: never."""
+    write, lines = Ledger._write, []
+
+    def written(self, record, line):
+        write(self, record, line)
+        if record.kind in ("charge", "row"):
+            lines.append(record)
+            if len(lines) == die_after:
+                die()
+
+    Ledger._write = written
+    try:
+        yield
+    finally:
+        Ledger._write = write

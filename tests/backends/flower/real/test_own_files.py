@@ -1,0 +1,106 @@
+"""A file of one's own under Flower: in a simulation from any path, else installed or bundled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from client import app as client_app
+from fedpriv.backends.flower.settings import read_experiment
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.privacy.ledger.verify import verify_run
+
+PAGE = Path(__file__).parents[4] / "docs" / "your-own.md"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The page's file in a folder that no process runs in; it takes its model from beside it."""
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
+    before, model, after = re.split(r"(def model.*?\n\n\n)", code, flags=re.DOTALL)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "own.py").write_text(f"from beside_own import model\n{before}{after}", "utf-8")
+    (folder / "beside_own.py").write_text(f"from torch import nn\n\n\n{model}", "utf-8")
+    known = list(sys.path)
+    yield folder / "own.py"
+    sys.path[:] = known
+    for name in [name for name in sys.modules if name.startswith(("own_", "beside_own"))]:
+        del sys.modules[name]
+
+
+def summary(run, log):
+    assert (run / "summary.json").is_file(), log[-4000:]
+    assert verify_run(run).ok
+    return json.loads((run / "summary.json").read_text("utf-8"))
+
+
+def test_a_file_is_found_at_its_path_with_what_lies_beside_it(own):
+    made = read_experiment({"experiment": f"{own}:experiment", "rounds": 2})
+    assert (made.name, made.rounds) == ("own", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own.py:experiment", "must be an absolute path: Flower's processes run elsewhere"),
+        ("/no/such/own.py:experiment", "install it on every machine, or put it into the bundle"),
+        ("no_such_own:experiment", "install it on every machine, or put it into the bundle"),
+    ],
+)
+def test_what_is_not_on_this_machine_is_said_with_what_to_do(name, said):
+    with pytest.raises(ValueError, match=said):
+        read_experiment({"experiment": name})
+
+
+def test_a_node_that_lacks_the_file_tells_the_server_what_to_do(stub):
+    config = {"experiment": "/no/such/own.py:experiment"}
+    grid = stub.StubGrid({1: stub.AppNode(client_app.app, 0, 1, config)})
+    strategy = UserLevelStrategy(roster=("a", "b"), settings=GridSettings(register_seconds=1.0))
+    with pytest.raises(ValueError, match=r"1 nodes failed.*install it on every machine"):
+        strategy.start(grid, lambda backend: None)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.ray
+def test_a_simulation_takes_it_from_any_path(processes, flower, own, tmp_path):
+    app, run = processes.copy_app(tmp_path / "app"), tmp_path / "run"
+    flower.start_superlink(simulation=True)
+    log = flower.run(
+        app,
+        processes.run_config(experiment=f"{own}:experiment", rounds=2, out=str(run)),
+        "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=1",
+    )
+    assert summary(run, log)["rounds"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_a_deployment_takes_it_from_the_bundle_and_says_so(processes, flower, own, tmp_path):
+    app, run = processes.copy_app(tmp_path / "app"), tmp_path / "run"
+    # Installed for the server alone.
+    known = [str(own.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    superlink = flower.start_superlink(simulation=False, PYTHONPATH=os.pathsep.join(known))
+    for number in range(2):
+        place = processes.run_config(partition_id=number, num_partitions=2)
+        flower.start_supernode(number, superlink, place)
+    log = flower.run(
+        app,
+        processes.run_config(experiment="own:experiment", rounds=1, out=str(tmp_path / "none")),
+    )
+    said = " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
+    assert "nodes failed" in said and "install it on every machine, or put it into" in said
+    assert not verify_run(tmp_path / "none").num_charges
+    bundled = own.read_text("utf-8").replace("from beside_own", "from simulations.beside_own")
+    (app / "simulations" / "own.py").write_text(bundled, "utf-8")
+    beside = own.with_name("beside_own.py").read_text("utf-8")
+    (app / "simulations" / "beside_own.py").write_text(beside, "utf-8")
+    experiment = "simulations.own:experiment"
+    log = flower.run(app, processes.run_config(experiment=experiment, rounds=1, out=str(run)))
+    assert summary(run, log)["rounds"] == 1

@@ -1,0 +1,121 @@
+"""The ServerApp and the ClientApp of the bundle, over a grid within this process."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from client import app as client_app
+from fedpriv.backends.flower import settings
+from fedpriv.backends.flower.messages import SharedRecords
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.rng import Key
+from server import app as server_app
+
+NUM_NODES, NUM_ROUNDS = 3, 4
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
+DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """How often a corpus was opened, and a trainer made for a node."""
+    counts: Counter[str] = Counter()
+    opened, make_trainer = Corpus.open.__func__, settings.make_trainer
+
+    def open_corpus(cls, *args, **named):
+        counts["corpus"] += 1
+        return opened(cls, *args, **named)
+
+    def make(*args, **named):
+        counts["trainer"] += 1
+        return make_trainer(*args, **named)
+
+    monkeypatch.setattr(Corpus, "open", classmethod(open_corpus))
+    monkeypatch.setattr(settings, "make_trainer", make)
+    client_app._node.cache_clear()
+    yield counts
+    client_app._node.cache_clear()
+
+
+@pytest.fixture
+def deploy(stub, tiny_corpus, monkeypatch):
+    """Run the ServerApp to its end; return the grid."""
+    monkeypatch.setattr(server_app, "_show_log", lambda: None)  # would take other tests' log
+
+    def call(**changes):
+        options = {
+            "experiment": "adadps-tags",
+            "corpus": str(tiny_corpus),
+            "noise-multiplier": 1.0,
+            "rounds": NUM_ROUNDS,
+            "cohort": 12,
+            "eval-every": NUM_ROUNDS,
+            **{key.replace("_", "-"): str(value) for key, value in changes.items()},
+        }
+        run_config = DECLARED | options
+        nodes = {
+            n + 1: stub.AppNode(client_app.app, n, NUM_NODES, run_config) for n in range(NUM_NODES)
+        }
+        grid = stub.StubGrid(nodes)
+        server_app.app(grid, stub.context(run_config=run_config))
+        return grid
+
+    return call
+
+
+def test_each_side_opens_the_corpus_once_and_a_node_makes_one_trainer(made, deploy, tmp_path):
+    """Server and nodes share this process, so two openings are one for each."""
+    grid = deploy(out=tmp_path / "run")
+    found = verify_run(tmp_path / "run")
+    assert found.ok and found.num_releases == NUM_ROUNDS
+    assert len(grid.requests) > NUM_NODES  # a node was asked in more than one round
+    assert made == {"corpus": 2, "trainer": 1}
+
+
+def test_a_run_that_goes_on_opens_the_corpus_once(made, deploy, tmp_path):
+    deploy(out=tmp_path / "run")
+    client_app._node.cache_clear()
+    made.clear()
+    deploy(resume=tmp_path / "run")
+    # No round is left to be asked for, but the nodes have said who lives there.
+    assert made == {"corpus": 2, "trainer": 1}
+
+
+def test_a_request_carries_no_option_of_local_work(stub):
+    """They reach a node in its run-config and by no other way."""
+    task = stub.TinyTags()
+    shared = SharedRecords.of(
+        params=task.params(),
+        bound=Clip(l2_clip_norm=0.5),
+        key=Key.simulation(0),
+        round_num=1,
+        attempt=1,
+    )
+    content = shared.request(["user-01"])
+    assert set(content) == {"params", "multiplier-before-bound", "work"}
+    assert set(content["work"]) == {
+        *("work", "user-ids", "round-num", "attempt", "key", "key-mode"),
+        *("bound", "bound.l2_clip_norm", "exact-sum"),
+    }
+
+
+def test_a_node_works_as_its_run_config_says(tiny_corpus):
+    config = DECLARED | {"corpus": str(tiny_corpus), "noise-multiplier": 1.0}
+    trainers = [
+        settings.open_node(config | changes, {}).trainer
+        for changes in ({}, {"local-learning-rate": 0.125, "local-epochs": 3})
+    ]
+    assert trainers[0].schedule != trainers[1].schedule
+    assert (trainers[1].schedule.learning_rate, trainers[1].schedule.epochs) == (0.125, 3)
+
+
+def test_a_missing_corpus_is_said_before_a_folder_is_made(made, deploy, tmp_path):
+    with pytest.raises(ValueError, match="under Flower name it by its absolute path"):
+        deploy(corpus="", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists() and not made
