@@ -14,20 +14,20 @@ from fedpriv.report.series import Row, RunRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-_RELEASED = ("attempt", "epsilon", "delta", "accuracy_public", "update_norm")
-_DIAGNOSED = ("attempt", "cohort_size", "num_failed", "accuracy", "loss", "seconds")
-
 
 def released(run: RunRecord, statement: Statement) -> pd.DataFrame:
     """Return the released values, one row a round."""
-    frame = _by_round(run.released, _RELEASED)
+    measured = [measure.released_name for measure in run.figures]
+    frame = _by_round(run.released, ("attempt", "epsilon", "delta", *measured, "update_norm"))
     frame.attrs = {"privacy": statement.headline, "covered_by_epsilon": True}
     return frame
 
 
 def diagnosed(run: RunRecord) -> pd.DataFrame:
     """Return the diagnostics, one row a round."""
-    frame = _by_round(run.diagnosed, _DIAGNOSED)
+    measured = [measure.name for measure in run.measures]
+    usual = ("attempt", "cohort_size", "num_failed", *measured, "seconds")
+    frame = _by_round(run.diagnosed, usual)
     frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
     return frame
 

@@ -14,18 +14,22 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.rng import Key
+from fedpriv.tasks.check import check_metrics
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.local.trainer import LocalTrainer
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("trial of a task")
 _FEW = 2
+# Of a task that divides by users, the first; of one that divides by blocks, the first block.
+_SMALL_PART = (0, 1 << 20)
 
 
 def try_task(task: Any, trainer: LocalTrainer, params: Params) -> None:
-    """Train on the task's `synthetic_batch()` and throw the update away.
+    """Train on the task's `synthetic_batch()`, measure the params, and throw both away.
 
-    A task without that method, or whose batch is None, is not tried.
+    A task without that method, or whose batch is None, is not trained. It is measured on a small
+    part of its public examples.
 
     Args:
         task: Of any kind; its rostered users are not looked at.
@@ -34,12 +38,14 @@ def try_task(task: Any, trainer: LocalTrainer, params: Params) -> None:
 
     Raises:
         Exception: What the trainer raises.
-        ValueError: If its update has other tensors than the params.
+        ValueError: If its update has other tensors than the params, or it measures something
+            else than it says.
     """
     make = getattr(task, "synthetic_batch", None)
     batch = None if make is None else make()
     if batch is not None:
         tree.check_like(params, trainer.train(params, batch, _KEY))
+    check_metrics(task, task.evaluate(params, public=True, part=_SMALL_PART))
 
 
 def try_central_task(task: CentralTask, params: Params) -> None:
@@ -53,6 +59,6 @@ def try_central_task(task: CentralTask, params: Params) -> None:
         Exception: What the model or its loss raises.
     """
     if task.public is None:
-        task.measure(params)
+        check_metrics(task, task.measure(params))
         return
     task.public.gradient(params, np.arange(min(task.num_public, _FEW)), _KEY)

@@ -8,7 +8,9 @@ import re
 
 import pytest
 
+from fedpriv.measures import ACCURACY
 from fedpriv.report.compare import (
+    Column,
     as_rows,
     differences,
     mismatches,
@@ -18,6 +20,8 @@ from fedpriv.report.compare import (
 )
 from fedpriv.report.series import read_run
 
+ROSTERED = Column(measure=ACCURACY, diagnosed=True)
+
 
 def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
     folders = [make_run(f"a{seed}", seed=seed) for seed in (0, 1, 2)]
@@ -25,13 +29,13 @@ def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
     groups = read_groups([folders[0], other, *folders[1:]])
     assert [(g.name, len(g.runs)) for g in groups] == [("adadps-tags", 3), ("dp-fedavg-tags", 1)]
     values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
-    measured = groups[0].measure("accuracy")
+    measured = groups[0].measure(ROSTERED)
     mean = sum(values) / 3
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
     assert measured.mean == pytest.approx(mean)
     # Student's t with two degrees of freedom, two-sided 95 %.
     assert measured.half_width == pytest.approx(4.302653 * deviation / math.sqrt(3), rel=1e-6)
-    assert groups[1].measure("accuracy").half_width is None
+    assert groups[1].measure(ROSTERED).half_width is None
     assert differences(groups) == {"precondition": ["local", "none"]}
 
 

@@ -79,4 +79,4 @@ def test_it_learns(own):
     )
     components = build(experiment, None)
     *_, (record, _) = rounds(components, serial(experiment, components), Key.simulation(0))
-    assert record.released.accuracy_public > 0.8
+    assert record.released.measured["accuracy"] > 0.8

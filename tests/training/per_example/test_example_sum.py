@@ -638,7 +638,7 @@ def test_the_page_of_ones_own_preconditioner(tmp_path):
     _, records, states = run(experiment)
     plain = run(experiment.with_options({"guide": "none"}))
     assert records[-1].released.epsilon <= 2.0 == plain[0].plan.target_epsilon
-    assert records[-1].released.accuracy_public > 0.6
+    assert records[-1].released.measured["accuracy"] > 0.6
     assert not np.allclose(flat(states[-1]), flat(plain[2][-1]))
     with pytest.raises(ValueError, match="needs statistics"):
         build(replace(experiment, statistics=None))
