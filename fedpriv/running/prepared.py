@@ -28,7 +28,7 @@ from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder, read_document
 from fedpriv.running.loop import RoundRecord, first_state, rounds
 from fedpriv.running.summary import summary_of
-from fedpriv.tasks.check import check_users
+from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.tasks.trial import try_central_task, try_task
 from fedpriv.training.stopping import interruptible
@@ -238,9 +238,10 @@ def _tried(experiment: Experiment, components: Components, root: Key) -> Any:
     with own_code(said, refusals=False):
         state = first_state(components, root)
         if experiment.unit == "example":
-            try_central_task(components.task, state.params)
+            found = try_central_task(components.task, state.params)
         else:
-            try_task(components.task, components.trainer, state.params)
+            found = try_task(components.task, components.trainer, state.params)
+    check_metrics(components.task, found)
     return state
 
 

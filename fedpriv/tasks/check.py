@@ -121,12 +121,22 @@ def check_users(task: Any, of: str) -> None:
 
 
 def check_metrics(task: Any, found: Any) -> None:
-    """Refuse what a task's measuring returned where it is not what its measures name.
+    """Refuse what measuring public examples returned where it is not what the measures name.
+
+    Args:
+        task: Of any kind.
+        found: What its trial returned; None where nothing was measured.
 
     Raises:
-        ValueError: If it is no `Metrics`, or has a figure of another name.
+        ValueError: If it is no `Metrics`, has a figure of another name, or there should be some.
     """
     if found is None:
+        number = task.describe().num_public_users
+        if task.measures and number > 0 and not isinstance(task, CentralTask):
+            raise ValueError(
+                f"describe() says {number} public users, but evaluate() measures nothing on them; "
+                "give their examples, or say num_public_users=0"
+            )
         return
     if not isinstance(found, Metrics) or not isinstance(found.totals, Mapping):
         raise ValueError(

@@ -18,7 +18,6 @@ from fedpriv.training.local.module_measures import (
     ModuleMeasure,
     fitting_measures,
     module_metrics,
-    module_outputs,
     with_loss,
 )
 from fedpriv.training.local.module_state import made_from
@@ -100,8 +99,7 @@ def module_task(
 
     own = measures
     if own is None and not reconstruct:
-        few = [array[:_LOOKED_AT] for array in seen]
-        own = fitting_measures(module_outputs(make(), few[0]), few[1])
+        own = fitting_measures(make(), *(array[:_LOOKED_AT] for array in seen))
     taken = with_loss(own or (), loss)
 
     def measure(params: Params) -> Metrics | None:

@@ -27,7 +27,6 @@ from fedpriv.training.local.module_measures import (
     ModuleMeasure,
     fitting_measures,
     module_metrics,
-    module_outputs,
     with_loss,
 )
 from fedpriv.training.local.module_state import made_from
@@ -57,6 +56,8 @@ class ModuleTask:
         test: Held-out examples of rostered users (diagnostics), if any.
         public: Examples of users outside the roster (released figures), if any.
         synthetic: Whether the data were made up.
+        files: That go with the model into the run folder and every export, such as a vocabulary:
+            only what is public.
         synthetic_batch: Made-up examples to try the task on before a run starts; give some where
             the model cannot take those that `synthetic_batch()` makes.
         users_at_once: How many users a trainer trains together; None for the rule of
@@ -74,6 +75,7 @@ class ModuleTask:
         test: ArrayLike | None = None,
         public: ArrayLike | None = None,
         synthetic: bool = False,
+        files: Mapping[str, bytes] | None = None,
         synthetic_batch: ArrayLike | None = None,
         users_at_once: int | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class ModuleTask:
         if synthetic_batch is not None:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once = users_at_once
+        self._files = dict(files or {})
         check_module(module())
         self._measures = None if measures is None else with_loss(measures, loss)
 
@@ -172,6 +175,10 @@ class ModuleTask:
             return public.take(np.arange(min(len(public), _TRIED)))
         return made
 
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files that go with the model."""
+        return self._files
+
     def describe(self) -> TaskDescription:
         """Return the little that is known."""
         return TaskDescription(
@@ -187,16 +194,9 @@ class ModuleTask:
         return self._measures
 
     def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
-        """Return the measures that the model's outputs ask for, on public or made-up examples.
-
-        A model that fails on them is no matter of its measures: it is tried before a run.
-        """
+        """Return the measures that the model's outputs ask for, on public or made-up examples."""
         batch = self._sets[True] or self.synthetic_batch()
         if batch is None or not len(batch):
             return ()
         few = batch.take(np.arange(min(len(batch), _TRIED)))
-        try:
-            outputs = module_outputs(self._make(), few.x)
-        except Exception:
-            return ()
-        return fitting_measures(outputs, few.y)
+        return fitting_measures(self._make(), few.x, few.y)

@@ -22,6 +22,7 @@ from fedpriv.reproduction import (
     perform,
     table_markdown,
 )
+from fedpriv.reproduction.runs import curve_of
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import serial

@@ -140,15 +140,28 @@ def next_token(classes: Literal["last", "middle"] = "last") -> tuple[ModuleMeasu
     )
 
 
-def fitting_measures(outputs: Any, y: np.ndarray) -> tuple[ModuleMeasure, ...]:
-    """Return the measures that a module's outputs and targets ask for by shape and dtype, if any.
+def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[ModuleMeasure, ...]:
+    """Return the measures that outputs and targets ask for by shape and dtype, if any.
+
+    A module that fails on the inputs is no matter of its measures: it is tried before a run, and
+    its error is raised there.
+
+    Args:
+        module: Of any params.
+        x: A few inputs, at least one, of nobody on a roster.
+        y: Their targets.
 
     Raises:
         ValueError: If classes could be last or in the middle.
     """
-    targets = as_tensor(model_targets(y))
+    try:
+        with torch.no_grad():
+            outputs = module.eval()(as_tensor(model_inputs(x)))
+    except Exception:
+        return ()
     if not isinstance(outputs, Tensor):
         return ()
+    targets = as_tensor(model_targets(y))
     if targets.is_floating_point():
         return REGRESSION if outputs.numel() == targets.numel() else ()
     if targets.ndim == 1 and outputs.ndim == 2 and outputs.shape[1] > 1:
@@ -179,12 +192,6 @@ def with_loss(measures: Sequence[ModuleMeasure], loss: Loss) -> tuple[ModuleMeas
         found += (ModuleMeasure(measure=shown, compute=loss),)
     check_measures([own.measure for own in found])
     return found
-
-
-def module_outputs(module: nn.Module, x: np.ndarray) -> Any:
-    """Return what a module, in evaluation mode, makes of inputs."""
-    with torch.no_grad():
-        return module.eval()(as_tensor(model_inputs(x)))
 
 
 def module_metrics(

@@ -629,7 +629,7 @@ def test_public_batches_are_drawn_from_the_key_and_may_be_everything():
 def test_the_page_of_ones_own_preconditioner(tmp_path):
     """docs/your-own.md: rules of somebody's own in one file; they change the run and no ε."""
     page = Path(__file__).parents[3] / "docs" / "your-own.md"
-    _, code = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    *_, code = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     (tmp_path / "own.py").write_text(code, "utf-8")
     spec = importlib.util.spec_from_file_location("own_statistics", tmp_path / "own.py")
     own = importlib.util.module_from_spec(spec)
