@@ -22,7 +22,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 RESERVED = frozenset({
     "round_num", "attempt", "epsilon", "epsilon_rdp", "delta", "update_norm", "cohort_size",
     "num_failed", "seconds", "covered_by_epsilon", "experiment", "measures",
-    "majority_class_accuracy", "not_covered", "epsilon_does_not_cover", "relation", "unit", "accountant", "mode",
+    "majority_class_accuracy", "not_covered", "epsilon_does_not_cover", "relation", "unit",
+    "accountant", "mode",
     "noise_multiplier", "target_epsilon", "rounds", "rounds_planned", "stopped_early", "charges",
     "users", "seconds_per_round", "rounds_mostly_failed", "corpus", "roster", "synthetic",
     "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
@@ -122,6 +123,17 @@ def check_measures(measures: Sequence[Measure]) -> tuple[Measure, ...]:
 def figures_of(measures: Sequence[Measure]) -> tuple[Measure, ...]:
     """Return those that are released, summarised and compared."""
     return tuple(measure for measure in measures if not measure.diagnostic_only)
+
+
+def recorded(measures: Sequence[Measure]) -> tuple[Measure, ...]:
+    """Return the measures that a run's records have a key for.
+
+    Where accuracy heads them there is one for recall at 5 too, null where a task does not measure
+    it: records of classification have always had it.
+    """
+    if measures and measures[0] == ACCURACY and RECALL_AT_5 not in measures:
+        return ACCURACY, RECALL_AT_5, *measures[1:]
+    return tuple(measures)
 
 
 def read_measures(document: Mapping[str, Any]) -> tuple[Measure, ...]:

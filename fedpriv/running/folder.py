@@ -42,7 +42,7 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.measures import figures_of, read_measures
+from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
@@ -253,7 +253,7 @@ class RunFolder:
         ledger, plan = self.ledger, self.ledger.plan
         number = ledger.state.number_of(round_num, attempt) or ledger.charges
         spent = plan.epsilon(number) if plan.is_private else None
-        measures = figures_of(read_measures(self.document)) if self.document else ()
+        measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
         return {
             "round_num": round_num,
             "attempt": attempt,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
-from fedpriv.measures import Measure, figures_of
+from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.adaptive import AnyPlan
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import Plan
@@ -193,7 +193,7 @@ def _rounds(
     eval_every: int,
 ) -> Iterator[tuple[RoundRecord, Any]]:
     plan, algorithm = components.plan, components.algorithm
-    measures = components.task.measures
+    measures = recorded(components.task.measures)
     simulated = ledger.mode == "simulation"
     accounted = accounted_rounds(plan, eval_every)
     if isinstance(plan, Plan):

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.experiments.components import Components
-from fedpriv.measures import figures_of
+from fedpriv.measures import figures_of, recorded
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
@@ -83,7 +83,7 @@ def _measured(
     record: RoundRecord | None,
 ) -> dict[str, float | None]:
     """Return what the last round measured: of rostered users, then of public ones."""
-    measures = figures_of(components.task.measures)
+    measures = figures_of(recorded(components.task.measures))
     if record is None or _unmeasured(record):
         measure, params = components.task.evaluate, components.algorithm.result(state)
         public = measured(measures, measure(params, public=True))
