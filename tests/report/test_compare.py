@@ -8,7 +8,8 @@ import re
 
 import pytest
 
-from fedpriv.measures import ACCURACY
+from fedpriv import json_lines
+from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.report.compare import (
     Column,
     as_rows,
@@ -87,3 +88,39 @@ def test_runs_without_any_accuracy_still_compare(make_run) -> None:
     groups = read_groups([folder])
     assert as_rows(groups)[0]["accuracy"] is None
     assert "adadps-tags" in render(groups)
+
+
+def as_language_model(folder):
+    """Rewrite a folder as one whose task measures perplexity: ten times what was a share."""
+    file = folder / "experiment.json"
+    measure = Measure(name="perplexity", label="perplexity", higher_is_better=False)
+    document = json.loads(file.read_text("utf-8"))
+    document["measures"] = [measure.to_json(), LOSS.to_json()]
+    del document["baseline"]
+    file.write_text(json.dumps(document), "utf-8")
+    for name in ("rounds.jsonl", "diagnostics.jsonl"):
+        rows = json_lines.read(folder / name)
+        for row in rows:
+            for key in [key for key in row if key.startswith(("accuracy", "recall"))]:
+                value, new = row.pop(key), key.replace("accuracy", "perplexity")
+                if new != key:
+                    row[new] = value and 10 * value
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return folder
+
+
+def test_tasks_that_measure_something_else_show_that(make_run) -> None:
+    folders = [as_language_model(make_run(f"lm{seed}", name="lm", seed=seed)) for seed in (0, 1)]
+    groups = read_groups(folders)
+    [row] = as_rows(groups)
+    assert row["perplexity"] > 1 and "accuracy" not in row and len(row["perplexity_interval"]) == 2
+    page = render(groups)
+    assert "<h2>Perplexity on rostered users</h2>" in page and "Lower is better" in page
+    assert "ccuracy" not in page.replace("accuracy-", "") and "ecall" not in page
+    assert mismatches(groups) == []
+    mixed = read_groups([*folders, make_run("tags")])
+    assert "what is measured" in mismatches(mixed)
+    rows = as_rows(mixed)
+    assert rows[0]["accuracy"] is None and rows[1]["perplexity"] is None
+    both = render(mixed)
+    assert "Accuracy on rostered users" in both and "Perplexity on rostered users" in both
