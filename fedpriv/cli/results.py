@@ -14,16 +14,7 @@ from rich.text import Text
 from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.tokens import tff_tokens
-from fedpriv.report.compare import (
-    Column,
-    Group,
-    as_rows,
-    columns_of,
-    gaps,
-    mismatches,
-    read_groups,
-    write_comparison,
-)
+from fedpriv.report.compare import write_comparison
 from fedpriv.report.export.model_folder import (
     NO_WORDS,
     VOCABULARY,
@@ -31,6 +22,15 @@ from fedpriv.report.export.model_folder import (
     export_run,
     has_vocabulary,
     load_model,
+)
+from fedpriv.report.groups import (
+    Column,
+    Group,
+    as_rows,
+    columns_of,
+    gaps,
+    mismatches,
+    read_groups,
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run

@@ -10,15 +10,8 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
-from fedpriv.report.compare import (
-    Column,
-    as_rows,
-    differences,
-    mismatches,
-    read_groups,
-    render,
-    write_comparison,
-)
+from fedpriv.report.compare import render, write_comparison
+from fedpriv.report.groups import Column, as_rows, differences, mismatches, read_groups
 from fedpriv.report.series import read_run
 
 ROSTERED = Column(measure=ACCURACY, diagnosed=True)
