@@ -42,7 +42,8 @@ def percent(value: float | None, digits: int = 1) -> str:
 def figure(measure: Measure, value: float | None) -> str:
     """Return a measure's value: a share as a percentage, another as a number.
 
-    >>> figure(LOSS, 0.69315), figure(LOSS, None)
+    >>> error = Measure(name="error", label="error", higher_is_better=False)
+    >>> figure(error, 0.69315), figure(error, None)
     ('0.6931', '–')
     """
     if value is None or not math.isfinite(value):
