@@ -43,7 +43,7 @@ def figure(measure: Measure, value: float | None) -> str:
     """Return a measure's value: a share as a percentage, another as a number.
 
     >>> error = Measure(name="error", label="error", higher_is_better=False)
-    >>> figure(error, 0.69315), figure(error, None)
+    >>> figure(error, 0.69312), figure(error, None)
     ('0.6931', '–')
     """
     if value is None or not math.isfinite(value):
