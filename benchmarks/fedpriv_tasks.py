@@ -22,8 +22,10 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.trainer import LocalTrainer, Schedule
 from fedpriv.tree import Params, Tree
@@ -91,6 +93,7 @@ class ClientTask:
         self.roster = tuple(str(user) for user in range(job.num_users))
         self.roster_sha256 = roster_sha256(self.roster)
         self.data = _Users(self._users)
+        self.measures: tuple[Measure, ...] = ()
 
     def init_params(self, key: Key) -> Params:
         """Return zeros."""
@@ -105,27 +108,18 @@ class ClientTask:
             return EchoTrainer(self._job)
         return DenseTrainer(dense_client.make_model(*self._sizes()), self._job)
 
-    def side_information(self, kind: str, **options: Any) -> Any:
-        """Refuse: nothing is preconditioned here."""
-        raise ValueError(f"side information {kind!r} is not part of the comparison")
-
     def evaluate(self, params: Params, *, public: bool, part: Any = None) -> None:
         """Measure nothing: evaluation is timed apart."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> TaskDescription:
         """Return what the run folder records."""
         about = {} if self._users is None else self._users.about
-        return {
-            "name": f"benchmark-{self._job.client}",
-            "synthetic": bool(about.get("synthetic", True)),
-            "roster": "all",
-            "num_users": len(self.roster),
-            "num_public_users": 0,
-            "provenance": {},
-        }
-
-    def vocabulary(self) -> None:
-        """There is none."""
+        return TaskDescription(
+            name=f"benchmark-{self._job.client}",
+            synthetic=bool(about.get("synthetic", True)),
+            roster="all",
+            num_users=len(self.roster),
+        )
 
     def _sizes(self) -> tuple[int, int]:
         assert self._users is not None

@@ -72,7 +72,11 @@ def row(name: str, ours: list[float], others: list[float], unit: str = "s") -> s
 
 def of_checkout(person: Contestant, checkout: Path, label: str) -> Contestant:
     """Return a contestant of ours as another checkout has it."""
-    scripts = [part.replace(str(HERE), str(checkout / "benchmarks")) for part in person.command]
+    # Only the script: the data that it is given are the same.
+    scripts = [
+        str(checkout / "benchmarks" / Path(part).name) if part.startswith(str(HERE)) else part
+        for part in person.command
+    ]
     return replace(
         person,
         name=f"{person.name} ({label})",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flwr.app import Context
@@ -25,6 +26,7 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
+from fedpriv.measures import Measure
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
@@ -56,9 +58,12 @@ def main(grid: Grid, context: Context) -> None:
         settings=read_grid_settings(context.run_config),
     )
 
+    task = prepared.components.task
+    report = partial(_report, next(iter(task.measures), None))
+
     def loop(backend: GridBackend) -> dict[str, Any]:
-        measuring = replace(backend, measure=prepared.components.task.evaluate)
-        return replace(prepared, make_backend=lambda experiment, components: measuring).run(_report)
+        measuring = replace(backend, measure=task.evaluate)
+        return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
 
     summary = strategy.start(grid, loop)
     if why := early_end(summary):
@@ -90,13 +95,17 @@ def _open_run(run_config: Any) -> PreparedRun:
         )
 
 
-def _report(record: RoundRecord) -> None:
+def _report(headline: Measure | None, record: RoundRecord) -> None:
     released = record.released
+    figure = None if headline is None else released.measured.get(headline.name)
     _LOG.info(
-        "round %d: epsilon %s, accuracy on public users %s",
+        "round %d: epsilon %s%s",
         released.round_num,
         "-" if released.epsilon is None else f"{rounded_up(released.epsilon, 3):.3f}",
-        "-" if released.accuracy_public is None else f"{released.accuracy_public:.4f}",
+        ""
+        if headline is None
+        else f", {headline.label} on public users "
+        + ("-" if figure is None else headline.text(figure, 2)),
     )
 
 

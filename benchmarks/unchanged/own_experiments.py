@@ -15,7 +15,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
 from fedpriv.tasks.datasets import linear_task, module_task
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.statement.statement import Statement
-from fedpriv.report.compare import as_rows, gaps, mismatches, read_groups
+from fedpriv.report.groups import as_rows, gaps, mismatches, read_groups
 from fedpriv.report.series import Row, RunRecord
 
 # pandas takes half a second to import, and who runs without looking at frames never needs it.
 if TYPE_CHECKING:
     import pandas as pd
 
-_RELEASED = ("attempt", "epsilon", "delta", "accuracy_public", "update_norm")
-_DIAGNOSED = ("attempt", "cohort_size", "num_failed", "accuracy", "loss", "seconds")
-
 
 def released(run: RunRecord, statement: Statement) -> pd.DataFrame:
     """Return the released values, one row a round."""
-    frame = _by_round(run.released, _RELEASED)
+    measured = [measure.released_name for measure in run.figures]
+    frame = _by_round(run.released, ("attempt", "epsilon", "delta", *measured, "update_norm"))
     frame.attrs = {"privacy": statement.headline, "covered_by_epsilon": True}
     return frame
 
 
 def diagnosed(run: RunRecord) -> pd.DataFrame:
     """Return the diagnostics, one row a round."""
-    frame = _by_round(run.diagnosed, _DIAGNOSED)
+    measured = [measure.name for measure in run.measures]
+    usual = ("attempt", "cohort_size", "num_failed", *measured, "seconds")
+    frame = _by_round(run.diagnosed, usual)
     frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
     return frame
 

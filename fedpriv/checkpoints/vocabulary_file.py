@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+#: What the file is called, in run folders and exports.
+VOCABULARY = "vocabulary.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
@@ -43,9 +46,8 @@ class Vocabulary:
         return rows, values / max(float(np.linalg.norm(values)), 1.0)
 
 
-def write_vocabulary(path: str | Path, vocabulary: Vocabulary) -> None:
-    """Write a vocabulary as JSON, in one step."""
-    path = Path(path)
+def vocabulary_bytes(vocabulary: Vocabulary) -> bytes:
+    """Return a vocabulary as JSON."""
     content = {
         "format": "fedpriv-vocabulary",
         "version": 1,
@@ -53,8 +55,14 @@ def write_vocabulary(path: str | Path, vocabulary: Vocabulary) -> None:
         "words": list(vocabulary.words),
         "tags": list(vocabulary.tags),
     }
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
+def write_vocabulary(path: str | Path, vocabulary: Vocabulary) -> None:
+    """Write a vocabulary as JSON, in one step."""
+    path = Path(path)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    part.write_bytes(vocabulary_bytes(vocabulary))
     os.replace(part, path)
 
 

@@ -14,14 +14,7 @@ from rich.text import Text
 from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.tokens import tff_tokens
-from fedpriv.report.compare import (
-    Group,
-    as_rows,
-    gaps,
-    mismatches,
-    read_groups,
-    write_comparison,
-)
+from fedpriv.report.compare import write_comparison
 from fedpriv.report.export.model_folder import (
     NO_WORDS,
     VOCABULARY,
@@ -30,10 +23,19 @@ from fedpriv.report.export.model_folder import (
     has_vocabulary,
     load_model,
 )
+from fedpriv.report.groups import (
+    Column,
+    Group,
+    as_rows,
+    columns_of,
+    gaps,
+    mismatches,
+    read_groups,
+)
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of, labels_of_all
-from fedpriv.report.wording import NOTHING, epsilon, percent, plain
+from fedpriv.report.wording import NOTHING, epsilon, figure, half_width, percent, plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -188,7 +190,9 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
     rows, nouns = as_rows(groups), labels_of_all(group.head.unit for group in groups)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("experiment")
-    for name in ("accuracy*", "recall@5*", "accuracy†", "ε", "δ", f"{nouns.turn}s", "seeds"):
+    columns = _columns(groups)
+    measured = (f"{c.measure.label}{'*' if c.diagnosed else '†'}" for c in columns)
+    for name in (*measured, "ε", "δ", f"{nouns.turn}s", "seeds"):
         table.add_column(name, justify="right")
     table.add_column("")
     for group, row in zip(groups, rows, strict=True):
@@ -201,7 +205,7 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
             labels.append("no meaningful protection")
         table.add_row(
             Text(plain(group.name)),
-            *(_cell(group, key) for key in ("accuracy", "recall_at_5", "accuracy_public")),
+            *(_cell(group, column) for column in columns),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             f"{row['delta']:.2g}" if row["delta"] is not None else NOTHING,
             str(row["rounds"]),
@@ -217,12 +221,28 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
 
 
-def _cell(group: Group, key: str) -> str:
-    value = group.measure(key)
+def _columns(groups: list[Group]) -> list[Column]:
+    """Return what a terminal has room for: of public users only what heads a group's figures.
+
+    Columns that nothing was measured for would only be in the way.
+    """
+    headlines = [group.head.figures[0] for group in groups if group.head.figures]
+    return [
+        column
+        for column in columns_of(groups)
+        if (column.diagnosed or column.measure in headlines)
+        and any(group.measure(column) for group in groups)
+    ]
+
+
+def _cell(group: Group, column: Column) -> str:
+    value = group.measure(column)
     if value is None:
         return NOTHING
-    spread = "" if value.half_width is None else f" ± {100 * value.half_width:.1f}"
-    return percent(value.mean) + spread
+    spread = ""
+    if value.half_width is not None:
+        spread = f" ± {half_width(column.measure, value.half_width)}"
+    return figure(column.measure, value.mean) + spread
 
 
 def _say(line: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.cli.output import console
+from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.running.announcement import early_end
@@ -28,13 +29,11 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
-    if summary["accuracy"] is not None:
-        recall = summary["recall_at_5"]
-        more = f", recall@5 {recall:.2%}" if recall is not None else ""
-        rows["accuracy"] = f"{summary['accuracy']:.2%}{more} (not covered by ε)"
-    elif summary["accuracy_public"] is not None:
-        where = "the test set" if central else "users outside the roster"
-        rows["accuracy"] = f"{summary['accuracy_public']:.2%} on {where}"
+    where = "not covered by ε", "on the test set" if central else "on users outside the roster"
+    measured = _measured(summary)
+    if measured is not None:
+        label, text, diagnosed = measured
+        rows[label] = f"{text} ({where[0]})" if diagnosed else f"{text} {where[1]}"
     rows["privacy"] = said
     turn = "step" if central else "round"
     seconds = summary["seconds_per_round"]
@@ -49,5 +48,20 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
         )
     rows["run folder"] = str(summary["run_dir"])
     rows["report"] = str(report)
+    width = max(12, *(len(label) + 2 for label in rows))
     for label, value in rows.items():  # no table: it would cut long paths short
-        console.print(f"{label:<12}{value}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"{label:<{width}}{value}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _measured(summary: dict[str, Any]) -> tuple[str, str, bool] | None:
+    """Return the headline's label, all figures, and whether they are diagnostics."""
+    shown = figures_of(read_measures(summary))
+    for diagnosed in (True, False):
+        values = {m: summary.get(m.name if diagnosed else m.released_name) for m in shown}
+        found = [(measure, value) for measure, value in values.items() if value is not None]
+        if found and found[0][0] == shown[0]:
+            (headline, value), *others = found
+            texts = [headline.text(value, 2)]
+            texts += [f"{other.label} {other.text(figure, 2)}" for other, figure in others]
+            return headline.label, ", ".join(texts), diagnosed
+    return None

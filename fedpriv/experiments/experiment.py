@@ -43,6 +43,7 @@ from fedpriv.experiments.options import Option, declared, kebab, said_as_options
 from fedpriv.experiments.task_factory import check_heeded, make_task
 from fedpriv.experiments.user_parts import TAG_PREDICTION, TagPredictionTask
 from fedpriv.mechanisms import moments
+from fedpriv.tasks.check import check_central_task, check_task
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -287,10 +288,13 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
     if experiment.unit == "example":
         if corpus is not None:
             raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-        made = of_examples.warmed(experiment, make_task(experiment, None) if task is None else task)
+        given = make_task(experiment, None) if task is None else task
+        check_central_task(given, experiment.name)
+        made = of_examples.warmed(experiment, given)
         with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
             return refined(experiment, of_examples.make_components(experiment, made))
     made = make_task(experiment, corpus) if task is None else task
+    check_task(made, experiment.name)
     if task is None:
         check_heeded(experiment, made)
     with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):

@@ -23,7 +23,7 @@ from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.tasks.tasks import Task
+from fedpriv.tasks.task import KnowsMultipliers, KnowsWords, Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import LocalTrainer, Schedule
 from fedpriv.transform import Transform
@@ -64,15 +64,37 @@ def make_components(experiment: Experiment, task: Task) -> Components:
 
 
 def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:
-    """Return 1/A and where it came from; None where the experiment does not precondition."""
+    """Return 1/A and where it came from; None where the experiment does not precondition.
+
+    Raises:
+        ValueError: If the task does not know what it is to be made of.
+    """
     if experiment.precondition == "none":
         return None
-    made = experiment.part("side-information")
-    return task.side_information(
-        experiment.side_information,
-        gain=made.preconditioner_gain,
-        top=getattr(made, "preconditioner_top", 0),  # what the kind has no use for
-        power=getattr(made, "preconditioner_power", 1.0),
+    kind, made = experiment.side_information, experiment.part("side-information")
+    if kind == "own":
+        if not isinstance(task, KnowsMultipliers):
+            raise ValueError(
+                f"side-information 'own': the task of {experiment.name} knows no multipliers; give "
+                "it a method side_information() that returns a SideInformation, or leave "
+                "precondition out"
+            )
+        return task.side_information()
+    if not isinstance(task, KnowsWords):
+        more = "set side-information own" if isinstance(task, KnowsMultipliers) else (
+            "give it a method side_information() that returns a SideInformation and set "
+            "side-information own, or leave precondition out"
+        )  # fmt: skip
+        raise ValueError(
+            f"side-information {kind!r} is made of public words, of which the task of "
+            f"{experiment.name} has none; {more}"
+        )
+    words = task.public_words()
+    rows, said = made.rows(words)
+    return SideInformation(
+        multiplier={"kernel": rows.astype(np.float32).reshape(-1, 1)},
+        source=words.source,
+        description=f"{said}, from {words.where}",
     )
 
 

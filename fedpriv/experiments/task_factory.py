@@ -11,7 +11,7 @@ from fedpriv.data.corpus.corpus import Corpus
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.tasks.tasks import Task
+    from fedpriv.tasks.task import Task
 
 
 class MissingCorpusError(ValueError):
@@ -77,10 +77,11 @@ def check_heeded(experiment: Experiment, task: Task) -> None:
             f"users {users}: the task of {experiment.name} has {len(task.roster)} users "
             "whatever this option says; leave it out, or have the task read it"
         )
-    if roster is not None and roster != task.describe().get("roster"):
+    described = task.describe().roster
+    if roster is not None and roster != described:
         raise ValueError(
             f"roster {roster!r}: the task of {experiment.name} has the roster "
-            f"{task.describe().get('roster')!r} whatever this option says; leave it out, or have "
+            f"{described!r} whatever this option says; leave it out, or have "
             "the task read it"
         )
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
 
 from fedpriv.experiments import parts
 from fedpriv.experiments.composition import Slot
 from fedpriv.experiments.options import option
 from fedpriv.experiments.task_factory import MissingCorpusError
+from fedpriv.mechanisms import side_information
+from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
     from fedpriv.data.corpus.corpus import Corpus
-    from fedpriv.tasks.tasks import TagPrediction
+    from fedpriv.tasks.tag_prediction import TagPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class TagPredictionTask:
             MissingCorpusError: If there is no corpus.
             ValueError: If it has no such roster or so few users.
         """
-        from fedpriv.tasks.tasks import TagPrediction  # its torch takes seconds to load
+        from fedpriv.tasks.tag_prediction import TagPrediction  # its torch takes seconds to load
 
         if corpus is None:
             raise MissingCorpusError(
@@ -96,6 +100,14 @@ class LocalSgd:
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
 
+class OfWords(Protocol):
+    """A kind of side information that is made of what is known of words."""
+
+    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
+        """Return 1/A of each word, float32 `(num_words,)`, and the rule in words."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """A by rank among public words."""
@@ -105,6 +117,12 @@ class Rank:
         100, "How many of the commonest words are left alone.", Range.AT_LEAST_ZERO
     )
 
+    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
+        """Return 1/A: 1 for the commonest words, the gain for the others."""
+        gain, top, number = self.preconditioner_gain, self.preconditioner_top, len(words.counts)
+        made = side_information.rank_multiplier(number, top=min(top, number), gain=gain)
+        return made, f"rank (words beyond the {top} commonest are multiplied by {gain:g})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequency:
@@ -113,12 +131,29 @@ class Frequency:
     preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
     preconditioner_power: float = option(1.0, "Exponent of the frequency.")
 
+    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
+        """Return 1/A: the inverse of a power of each word's frequency, at most the gain."""
+        gain, power = self.preconditioner_gain, self.preconditioner_power
+        made = side_information.frequency_multiplier(
+            words.counts, words.num_sentences, cap=gain, power=power
+        )
+        said = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
+        return made, f"frequency ({said})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TfIdf:
     """A by TF-IDF among public words."""
 
     preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
+
+    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
+        """Return 1/A: each word's total TF-IDF over the largest, times the gain."""
+        gain = self.preconditioner_gain
+        made = gain * side_information.tf_idf_multiplier(
+            words.counts, words.sentences, words.num_sentences
+        )
+        return made, f"tf-idf (total TF-IDF relative to the largest, times {gain:g})"
 
 
 _SERVER: Mapping[str, float] = {"learning_rate": 1.0, "adaptivity": 1e-3}
@@ -149,8 +184,8 @@ SLOTS = (
     ),
     Slot(
         name="side-information",
-        help="What of public words A is made of.",
-        choices={"rank": Rank, "frequency": Frequency, "tf-idf": TfIdf},
+        help="What A is made of: what is known of public words, or the task's own multipliers.",
+        choices={"rank": Rank, "frequency": Frequency, "tf-idf": TfIdf, "own": parts.Nothing},
         within=("precondition", frozenset(_PLACES[1:])),
     ),
     Slot(

@@ -48,6 +48,25 @@ class SideInformation:
         return {name: (1.0 / array).astype(np.float32) for name, array in self.multiplier.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicWords:
+    """What is known beforehand of a model's input words, in the order of their rows.
+
+    Attributes:
+        counts: Occurrences of each word, `(num_words,)`.
+        sentences: Sentences in which each occurs, `(num_words,)`.
+        num_sentences: How many sentences were counted.
+        source: "public", or "private" where rostered users were counted too.
+        where: Who was counted, for the privacy statement.
+    """
+
+    counts: np.ndarray = field(repr=False)
+    sentences: np.ndarray = field(repr=False)
+    num_sentences: int
+    source: Literal["public", "private"]
+    where: str
+
+
 def rank_multiplier(num_words: int, *, top: int = 100, gain: float = 200.0) -> np.ndarray:
     """Return 1 for the `top` most frequent words and `gain` for the rest, float32 `(num_words,)`.
 

@@ -4,143 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from fedpriv.privacy.statement.coverage import KEY, Coverage
+from fedpriv.measures import Measure
 from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report.groups import (
+    Column,
+    Group,
+    columns_of,
+    differences,
+    gaps,
+    mismatches,
+)
 from fedpriv.report.headline import Estimate, badges, estimate, privacy_terms
-from fedpriv.report.page import same_experiment_key, write_page
+from fedpriv.report.page import write_page
 from fedpriv.report.plots.lines import Line, both_widths, legend
 from fedpriv.report.plots.theme import document, series
-from fedpriv.report.promise import promised, spent
-from fedpriv.report.series import RunRecord, last_value, points, read_run
-from fedpriv.report.tables import exact
+from fedpriv.report.series import points
 from fedpriv.report.unit_labels import UnitLabels, labels_of_all
-from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
-
-# Columns of the comparison that are measured, and where.
-MEASURES = {
-    "accuracy": "diagnosed",
-    "recall_at_5": "diagnosed",
-    "accuracy_public": "released",
-    "recall_at_5_public": "released",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Runs that differ in their seed only."""
-
-    runs: tuple[RunRecord, ...]
-
-    @property
-    def head(self) -> RunRecord:
-        """The first of the runs, which speaks for all in what they share."""
-        return self.runs[0]
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        return self.head.name
-
-    @property
-    def coverage(self) -> Coverage:
-        """What the ε of these runs does not cover, each phrase once."""
-        found = [run.coverage for run in self.runs]
-        phrases = dict.fromkeys(phrase for one in found for phrase in one.not_covered)
-        return Coverage(not_covered=tuple(phrases), reason=found[0].reason)
-
-    @property
-    def epsilon(self) -> float:
-        """The largest ε spent by one of the runs; infinite without noise."""
-        return max(spent(run).value for run in self.runs)
-
-    def measure(self, key: str) -> Estimate | None:
-        """Return mean and interval of a final measure over the seeds."""
-        return estimate([last_value(getattr(run, MEASURES[key]), key) for run in self.runs])
-
-
-def read_groups(directories: Sequence[str | Path]) -> list[Group]:
-    """Return runs grouped by experiment, in the order given.
-
-    Raises:
-        ValueError: If a folder is not a run, is given twice, or two runs of one experiment share
-            a seed.
-    """
-    groups: dict[tuple[str, ...], list[RunRecord]] = {}
-    for directory in directories:
-        run = read_run(directory)
-        same = groups.setdefault(same_experiment_key(run), [])
-        if any(other.options.get("seed") == run.options.get("seed") for other in same):
-            raise ValueError(
-                f"{directory} repeats experiment {run.name!r} with seed "
-                f"{run.options.get('seed')}; compare each run once"
-            )
-        same.append(run)
-    return [Group(runs=tuple(runs)) for runs in groups.values()]
-
-
-def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return the options in which the groups differ, each with one value a group."""
-    names = dict.fromkeys(name for group in groups for name in group.head.options)
-    found = {}
-    for name in names:
-        if name in ("seed", "name", "description"):
-            continue
-        values = [exact(group.head.options.get(name)) for group in groups]
-        if len(set(values)) > 1:
-            found[name] = values
-    return found
-
-
-def mismatches(groups: Sequence[Group]) -> list[str]:
-    """Return why figures of the groups must not be read against each other."""
-    promises = [promised(group.head) for group in groups if group.head.private]
-    facts = {
-        "corpus": [(g.head.corpus.get("name"), g.head.synthetic) for g in groups],
-        "roster": [g.head.corpus.get("roster_sha256") for g in groups],
-        "δ": [p.delta for p in promises],
-        "neighbouring relation": [p.relation for p in promises],
-        "unit of privacy": [g.head.unit for g in groups],
-        "what ε covers": [g.coverage.not_covered for g in groups if g.head.private],
-    }
-    return [name for name, values in facts.items() if len(set(values)) > 1]
-
-
-def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return the comparison as JSON values; an infinite ε is null with `private` false."""
-    rows = []
-    for group in groups:
-        run = group.head
-        promise = promised(run) if run.private else None
-        row: dict[str, Any] = {
-            "name": group.name,
-            "runs": [str(r.directory) for r in group.runs],
-            "seeds": [r.options.get("seed") for r in group.runs],
-            "private": run.private,
-            "synthetic": run.synthetic,
-            "simulated": run.simulated,
-            "no_meaningful_protection": run_statement(run.directory).no_meaningful_protection,
-            "epsilon": group.epsilon if math.isfinite(group.epsilon) else None,
-            KEY: list(group.coverage.not_covered),
-            "delta": promise.delta if promise else None,
-            "relation": promise.relation.value if promise else None,
-            "unit": run.unit,
-            "accountant": promise.accountant if promise else None,
-            "rounds": min(r.rounds_done for r in group.runs),
-            "rounds_planned": run.rounds_planned,
-            "users": run.corpus.get("num_users"),
-            "corpus": run.corpus.get("name"),
-            "roster": run.corpus.get("roster"),
-        }
-        for key in MEASURES:
-            value = group.measure(key)
-            row[key] = value.mean if value else None
-            row[f"{key}_interval"] = list(value.interval) if value and value.interval else None
-        rows.append(row)
-    return rows
+from fedpriv.report.wording import (
+    NOTHING,
+    direction,
+    epsilon,
+    figure,
+    half_width,
+    number,
+    safe,
+)
 
 
 def write_comparison(groups: Sequence[Group], path: str | Path) -> Path:
@@ -183,9 +74,10 @@ def _warnings(groups: Sequence[Group]) -> str:
 
 
 def _table(groups: Sequence[Group]) -> str:
-    keys = [key for key in MEASURES if any(group.measure(key) for group in groups)]
-    lead_key = next((key for key in keys if key.startswith("accuracy")), None)
-    leads = [group.measure(lead_key) if lead_key else None for group in groups]
+    columns = [c for c in columns_of(groups) if any(group.measure(c) for group in groups)]
+    headlines = [group.head.figures[0] for group in groups if group.head.figures]
+    lead_column = next((c for c in columns if c.measure in headlines), None)
+    leads = [group.measure(lead_column) if lead_column else None for group in groups]
     scale = max((e.mean + (e.half_width or 0) for e in leads if e), default=0.0)
     rows = []
     for index, (group, lead) in enumerate(zip(groups, leads, strict=True)):
@@ -194,7 +86,7 @@ def _table(groups: Sequence[Group]) -> str:
             label for label, _ in badges(run, run_statement(run.directory)) if label != "Simulated"
         ]
         remark = f"<small>{safe(' · '.join(labels))}</small>" if labels else ""
-        cells = "".join(f'<td class="n">{_measure_cell(group.measure(key))}</td>' for key in keys)
+        cells = "".join(f'<td class="n">{_measure_cell(group, column)}</td>' for column in columns)
         rows.append(
             f"<tr><th>{safe(group.name)}{remark}</th><td>{_strip(lead, scale, series(index))}</td>"
             f'{cells}<td class="n">{safe(epsilon(group.epsilon))}{_gap(group)}</td>'
@@ -202,16 +94,9 @@ def _table(groups: Sequence[Group]) -> str:
             f'<td class="n">{len(group.runs)}</td></tr>'
         )
     return (
-        f'<div class="scroll"><table class="runs"><thead>{_head(keys, _labels(groups))}</thead>'
+        f'<div class="scroll"><table class="runs"><thead>{_head(columns, _labels(groups))}</thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
-
-
-def gaps(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence for each group whose ε does not cover everything."""
-    return [
-        f"The ε of {group.name} {group.coverage.mark}." for group in groups if group.coverage.mark
-    ]
 
 
 def _gap(group: Group) -> str:
@@ -223,19 +108,16 @@ def _labels(groups: Sequence[Group]) -> UnitLabels:
     return labels_of_all(group.head.unit for group in groups)
 
 
-def _head(keys: Sequence[str], nouns: UnitLabels) -> str:
+def _head(columns: Sequence[Column], nouns: UnitLabels) -> str:
     """Return two header rows: whose examples were measured, then what."""
     groups = ""
-    for source, title in (
-        ("diagnosed", f"{nouns.rostered}s"),
-        ("released", f"{nouns.public}s"),
-    ):
-        count = sum(MEASURES[key] == source for key in keys)
+    for diagnosed, title in ((True, f"{nouns.rostered}s"), (False, f"{nouns.public}s")):
+        count = sum(column.diagnosed == diagnosed for column in columns)
         if count:
             groups += f'<th class="g" colspan="{count}">{title}</th>'
     names = "".join(
-        f'<th class="n">{"accuracy" if key.startswith("accuracy") else "recall at 5"}</th>'
-        for key in keys
+        f'<th class="n">{safe(column.measure.label)}{_better(column.measure)}</th>'
+        for column in columns
     )
     return (
         f'<tr class="over"><th colspan="2"></th>{groups}<th colspan="3"></th></tr>'
@@ -245,13 +127,18 @@ def _head(keys: Sequence[str], nouns: UnitLabels) -> str:
     )
 
 
-def _measure_cell(value: Estimate | None) -> str:
+def _better(measure: Measure) -> str:
+    return f"<small>{safe(direction(measure))}</small>" if direction(measure) else ""
+
+
+def _measure_cell(group: Group, column: Column) -> str:
+    value = group.measure(column)
     if value is None:
         return NOTHING
     spread = ""
     if value.half_width is not None:
-        spread = f"<small>± {100 * value.half_width:.1f}</small>"
-    return safe(percent(value.mean)) + spread
+        spread = f"<small>± {safe(half_width(column.measure, value.half_width))}</small>"
+    return safe(figure(column.measure, value.mean)) + spread
 
 
 def _strip(value: Estimate | None, scale: float, colour: str) -> str:
@@ -284,61 +171,79 @@ def _notes(groups: Sequence[Group], num_runs: int) -> str:
     if terms:
         sentences.append(f"ε with {safe('; or '.join(terms))}.")
     sentences += [safe(sentence) for sentence in gaps(groups)]
-    if any(group.measure("accuracy") for group in groups):
-        sentences.append(f"Accuracy on {nouns.rostered}s is a diagnostic, not covered by ε.")
+    diagnosed = dict.fromkeys(
+        column.measure.label
+        for column in columns_of(groups)
+        if column.diagnosed and any(group.measure(column) for group in groups)
+        if column.measure in [group.head.figures[0] for group in groups if group.head.figures]
+    )
+    for label in diagnosed:
+        what = safe(label[:1].upper() + label[1:])
+        sentences.append(f"{what} on {nouns.rostered}s is a diagnostic, not covered by ε.")
     if any(len(group.runs) > 1 for group in groups):
         sentences.append(f"± is half a 95 % t-interval over seeds, on the same {nouns.one}s.")
     if num_runs > 1 and any(group.head.private for group in groups):
         sentences.append(
             f"Each ε speaks of one run alone: training many runs on the same {nouns.one}s, and "
-            "choosing among them by their accuracy, is covered by none of them."
+            "choosing among them by their figures, is covered by none of them."
         )
     return f'<p class="note" style="margin-top:1rem">{" ".join(sentences)}</p>'
 
 
-def _mean_line(group: Group, key: str, index: int) -> Line:
+def _mean_line(group: Group, column: Column, index: int) -> Line:
     """Return the mean over seeds against rounds, over the rounds that every seed measured."""
-    tracks = [dict(zip(*points(getattr(r, MEASURES[key]), key), strict=True)) for r in group.runs]
+    tracks = [dict(zip(*points(column.rows(r), column.key), strict=True)) for r in group.runs]
     rounds = sorted(set.intersection(*(set(track) for track in tracks)))
     estimates = [estimate([track[x] for track in tracks]) for x in rounds]
     known = [e for e in estimates if e is not None]
     several = len(group.runs) > 1
+    least, most = (0.0, 1.0) if column.measure.form == "share" else (-math.inf, math.inf)
     return Line(
         label=group.name,
         x=rounds,
         y=[e.mean for e in known],
         colour=series(index),
         dashed=not group.head.private,
-        low=[max(0.0, e.mean - (e.half_width or 0)) for e in known] if several else (),
-        high=[min(1.0, e.mean + (e.half_width or 0)) for e in known] if several else (),
+        low=[max(least, e.mean - (e.half_width or 0)) for e in known] if several else (),
+        high=[min(most, e.mean + (e.half_width or 0)) for e in known] if several else (),
     )
 
 
 def _plots(groups: Sequence[Group]) -> list[str]:
+    """Return plots of what heads the figures of some group."""
     last_round = max(max(group.head.rounds_planned, group.head.rounds_done) for group in groups)
     parts, nouns = [], _labels(groups)
-    for key, title, note in (
-        ("accuracy", f"Accuracy on {nouns.rostered}s", "Not covered by ε. "),
-        ("accuracy_public", f"Accuracy on {nouns.public}s", "Released. "),
+    headlines = dict.fromkeys(group.head.figures[0] for group in groups if group.head.figures)
+    for column in (
+        Column(measure=measure, diagnosed=diagnosed)
+        for measure in headlines
+        for diagnosed in (True, False)
     ):
-        lines = [_mean_line(group, key, index) for index, group in enumerate(groups)]
+        measure = column.measure
+        whom = nouns.rostered if column.diagnosed else nouns.public
+        title = f"{measure.title} on {whom}s"
+        note = "Not covered by ε. " if column.diagnosed else "Released. "
+        if direction(measure):
+            note += f"{safe(direction(measure).capitalize())}. "
+        lines = [_mean_line(group, column, index) for index, group in enumerate(groups)]
         lines = [line for line in lines if line.x]
         if not lines:
             continue
         bands = " Shaded: 95 % interval over seeds." if any(len(x.low) for x in lines) else ""
         dashes = " Dashed: not private." if any(x.dashed for x in lines) else ""
-        ends = "; ".join(f"{line.label} {percent(line.y[-1])}" for line in lines)
+        ends = "; ".join(f"{line.label} {figure(measure, line.y[-1])}" for line in lines)
         plot = both_widths(
             lines,
-            name=key.replace("_", "-"),
+            name=column.key.replace("_", "-"),
             alternative=f"{title} against {nouns.turn}s, at the end: {ends}.",
             height=380,
             last_round=last_round,
             turn=nouns.turn,
-            share=True,
+            write=partial(figure, measure),
+            share=measure.form == "share",
         )
         parts.append(
-            f'<h2>{title}</h2><figure><figcaption><p class="note">{note}{bands}{dashes}</p>'
+            f'<h2>{safe(title)}</h2><figure><figcaption><p class="note">{note}{bands}{dashes}</p>'
             f"{legend(lines)}</figcaption>{plot}</figure>"
         )
     return parts

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
+from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import epsilon, number, percent, plain, safe
+from fedpriv.report.wording import direction, epsilon, figure, number, plain, safe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,31 +109,20 @@ def key_figures(
     """
     runs = [run, *replicates]
     figures: list[tuple[str, str, list[str]]] = []
-    users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
-    nouns = labels_of(run.unit)
-    rostered = estimate([last_value(r.diagnosed, "accuracy") for r in runs])
-    if rostered is not None:
-        remarks = [
-            ("held-out examples of " if run.unit == "user" else "measured on ")
-            + _count(users, nouns.rostered),
-            "a diagnostic, not covered by ε",
-        ]
-        if run.majority_class_accuracy is not None:
-            remarks.append(f"majority class {percent(run.majority_class_accuracy)}")
-        figures.append(("Accuracy", percent(rostered.mean), _interval_remark(rostered) + remarks))
-    released = estimate([last_value(r.released, "accuracy_public") for r in runs])
-    if released is not None:
-        whom = "the test set" if run.unit == "example" else _count(public, nouns.public)
-        remarks = [f"measured on {whom}", "released"]
-        title = f"Accuracy, {nouns.public}s" if rostered else "Accuracy"
-        figures.append((title, percent(released.mean), _interval_remark(released) + remarks))
-    recall = estimate([last_value(r.diagnosed, "recall_at_5") for r in runs])
-    where = f"{nouns.rostered}s; not covered by ε"
-    if recall is None:
-        recall = estimate([last_value(r.released, "recall_at_5_public") for r in runs])
-        where = f"{nouns.public}s; released"
-    if recall is not None:
-        figures.append(("Recall at 5", percent(recall.mean), [*_interval_remark(recall), where]))
+    for place, measure in enumerate(run.figures):
+        rostered = estimate([last_value(r.diagnosed, measure.name) for r in runs])
+        released = estimate([last_value(r.released, measure.released_name) for r in runs])
+        if place == 0:
+            figures += _headline_figures(run, measure, rostered, released)
+            continue
+        nouns, found = labels_of(run.unit), released if rostered is None else rostered
+        if found is None:
+            continue
+        where = f"{nouns.rostered}s; not covered by ε"
+        if rostered is None:
+            where = f"{nouns.public}s; released"
+        remarks = [*_interval_remark(found, measure), where, *_direction(measure)]
+        figures.append((measure.title, figure(measure, found.mean), remarks))
     most = max((spent(r) for r in runs), key=float)
     mark = run.coverage.mark
     remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
@@ -142,6 +132,37 @@ def key_figures(
         remarks.append("of each run alone; together they spend more")
     figures.append(("ε", epsilon(most.value), remarks))
     return figures
+
+
+def _headline_figures(
+    run: RunRecord, measure: Measure, rostered: Estimate | None, released: Estimate | None
+) -> list[tuple[str, str, list[str]]]:
+    """Return the headline measure's figures: of rostered users, and of public ones."""
+    figures: list[tuple[str, str, list[str]]] = []
+    users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
+    nouns, baseline = labels_of(run.unit), run.baseline(measure)
+    if rostered is not None:
+        remarks = [
+            ("held-out examples of " if run.unit == "user" else "measured on ")
+            + _count(users, nouns.rostered),
+            "a diagnostic, not covered by ε",
+            *_direction(measure),
+        ]
+        if baseline is not None:
+            remarks.append(f"majority class {figure(measure, baseline)}")
+        text = figure(measure, rostered.mean)
+        figures.append((measure.title, text, _interval_remark(rostered, measure) + remarks))
+    if released is not None:
+        whom = "the test set" if run.unit == "example" else _count(public, nouns.public)
+        remarks = [f"measured on {whom}", "released", *_direction(measure)]
+        title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
+        text = figure(measure, released.mean)
+        figures.append((title, text, _interval_remark(released, measure) + remarks))
+    return figures
+
+
+def _direction(measure: Measure) -> list[str]:
+    return [direction(measure)] if direction(measure) else []
 
 
 def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()) -> str:
@@ -178,13 +199,14 @@ def _where(run: RunRecord) -> list[str]:
     return parts
 
 
-def _interval_remark(value: Estimate) -> list[str]:
+def _interval_remark(value: Estimate, measure: Measure) -> list[str]:
     if value.interval is None:
         return []
     low, high = value.interval
+    lower = f"{100 * low:.1f}" if measure.form == "share" else figure(measure, low)
     return [
         f"mean over {value.count} seeds",
-        f"95\u202f% interval {100 * low:.1f} to {percent(high)}",
+        f"95\u202f% interval {lower} to {figure(measure, high)}",
     ]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import head_html
@@ -17,7 +19,7 @@ from fedpriv.report.promise import promised
 from fedpriv.report.series import RunRecord, points, read_run
 from fedpriv.report.tables import pairs_table, rounds_table
 from fedpriv.report.unit_labels import by_unit, labels_of
-from fedpriv.report.wording import epsilon, percent, safe
+from fedpriv.report.wording import direction, epsilon, figure, safe
 
 
 def write_report(
@@ -115,12 +117,12 @@ def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
     return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.unit, run.name)
 
 
-def share_lines(run: RunRecord, public_key: str, rostered_key: str) -> list[Line]:
+def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
     """Return the released and the diagnosed line of a measure, those that have points."""
     lines, nouns = [], labels_of(run.unit)
     for label, rows, key, colour, dashed in (
-        (nouns.released, run.released, public_key, "s1", False),
-        (nouns.diagnosed, run.diagnosed, rostered_key, "s2", True),
+        (nouns.released, run.released, measure.released_name, "s1", False),
+        (nouns.diagnosed, run.diagnosed, measure.name, "s2", True),
     ):
         x, y = points(rows, key)
         if x:
@@ -130,31 +132,41 @@ def share_lines(run: RunRecord, public_key: str, rostered_key: str) -> list[Line
 
 def _plots(run: RunRecord) -> list[str]:
     last_round = max(run.rounds_planned, run.rounds_done, 1)
-    baseline, reference = run.majority_class_accuracy, None
-    if baseline is not None:
-        reference = Reference(value=float(baseline), label=f"majority class {percent(baseline)}")
-    parts = ["<h2>Accuracy</h2>"]
-    accuracy = share_lines(run, "accuracy_public", "accuracy")
-    if accuracy:
-        plot = both_widths(
-            accuracy,
-            name="accuracy",
-            alternative=_alternative("Accuracy", accuracy, run),
-            height=340,
-            last_round=last_round,
-            turn=labels_of(run.unit).turn,
-            share=True,
-            reference=reference,
-        )
-        parts.append(
-            f"<figure><figcaption>{legend(accuracy, reference)}</figcaption>{plot}</figure>"
-        )
-    else:
-        parts.append('<p class="note">No accuracy has been measured yet.</p>')
+    parts = _headline_plot(run, run.figures[0], last_round) if run.figures else []
+    others = (_measure_figure(run, measure, last_round) for measure in run.figures[1:])
     parts.append('<div class="pair">')
-    parts += [_epsilon_figure(run, last_round), _recall_figure(run, last_round)]
+    parts += [_epsilon_figure(run, last_round), *others]
     parts.append("</div>")
     return parts
+
+
+def _headline_plot(run: RunRecord, measure: Measure, last_round: int) -> list[str]:
+    baseline, reference = run.baseline(measure), None
+    if baseline is not None:
+        label = f"majority class {figure(measure, baseline)}"
+        reference = Reference(value=float(baseline), label=label)
+    parts = [f"<h2>{safe(measure.title)}</h2>"]
+    lines = measured_lines(run, measure)
+    if not lines:
+        return [*parts, f'<p class="note">No {safe(measure.label)} has been measured yet.</p>']
+    plot = both_widths(
+        lines,
+        name=measure.name.replace("_", "-"),
+        alternative=_alternative(measure.title, lines, run),
+        height=340,
+        last_round=last_round,
+        turn=labels_of(run.unit).turn,
+        write=partial(figure, measure),
+        share=measure.form == "share",
+        reference=reference,
+    )
+    caption = f"{_better(measure)}{legend(lines, reference)}"
+    return [*parts, f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"]
+
+
+def _better(measure: Measure) -> str:
+    remark = direction(measure)
+    return f'<p class="note">{safe(remark.capitalize())}.</p>' if remark else ""
 
 
 def _epsilon_figure(run: RunRecord, last_round: int) -> str:
@@ -186,27 +198,29 @@ def _epsilon_figure(run: RunRecord, last_round: int) -> str:
         height=280,
         last_round=last_round,
         turn=turn,
-        share=False,
+        write=epsilon,
         reference=reference,
     )
     return f"<figure><figcaption>{title}{legend([line], reference)}</figcaption>{plot}</figure>"
 
 
-def _recall_figure(run: RunRecord, last_round: int) -> str:
-    lines = share_lines(run, "recall_at_5_public", "recall_at_5")
+def _measure_figure(run: RunRecord, measure: Measure, last_round: int) -> str:
+    lines = measured_lines(run, measure)
     if not lines:
         return ""
     plot = line_plot(
         lines,
-        name="recall",
-        alternative=_alternative("Recall at 5", lines, run),
+        name=measure.name.replace("_", "-"),
+        alternative=_alternative(measure.title, lines, run),
         width=444,
         height=280,
         last_round=last_round,
         turn=labels_of(run.unit).turn,
-        share=True,
+        write=partial(figure, measure),
+        share=measure.form == "share",
     )
-    return f"<figure><figcaption><h3>Recall at 5</h3>{legend(lines)}</figcaption>{plot}</figure>"
+    caption = f"<h3>{safe(measure.title)}</h3>{_better(measure)}{legend(lines)}"
+    return f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"
 
 
 def _alternative(what: str, lines: Sequence[Line], run: RunRecord) -> str:

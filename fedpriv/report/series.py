@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
+from fedpriv.measures import ACCURACY, Measure, figures_of, read_measures
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 
 Row = Mapping[str, Any]
@@ -57,6 +58,28 @@ class RunRecord:
     def about(self) -> str:
         """The experiment's one-line description, or nothing."""
         return str(self.description.get("description") or "")
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What the task measures, the headline first; also diagnostics that are no figures."""
+        return read_measures(self.description)
+
+    @property
+    def figures(self) -> tuple[Measure, ...]:
+        """Of these, what is released, compared and shown."""
+        return figures_of(self.measures)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of files that the task brought; one that is not a plain name here is left out."""
+        named = self.description.get("files")
+        found = [str(name) for name in named] if isinstance(named, list) else []
+        here = {path.name for path in self.directory.iterdir() if path.is_file()}
+        return tuple(name for name in found if name in here)
+
+    def baseline(self, measure: Measure) -> float | None:
+        """Return the value of a measure that needs no model, where the task gives one."""
+        return self.majority_class_accuracy if measure.name == ACCURACY.name else None
 
     @property
     def majority_class_accuracy(self) -> float | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fedpriv.measures import Measure
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
@@ -16,20 +17,30 @@ def _steady(value: float | None) -> str:
     return NOTHING if value is None else f"{value:#.4g}"
 
 
-RELEASED = {
-    "epsilon": ("ε", epsilon),
-    "accuracy_public": ("accuracy", percent),
-    "recall_at_5_public": ("recall at 5", percent),
-    "update_norm": ("update norm", _steady),
-}
-DIAGNOSED = {
-    "cohort_size": ("cohort", number),
-    "num_failed": ("failed", number),
-    "accuracy": ("accuracy", percent),
-    "recall_at_5": ("recall at 5", percent),
-    "loss": ("loss", _steady),
-    "seconds": ("seconds", lambda value: number(value, 3)),
-}
+Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
+
+
+def released_columns(run: RunRecord) -> Columns:
+    """Return heading and writer of every released column, by its name in a record."""
+    return {
+        "epsilon": ("ε", epsilon),
+        **{m.released_name: (m.label, _writer(m)) for m in run.figures},
+        "update_norm": ("update norm", _steady),
+    }
+
+
+def diagnosed_columns(run: RunRecord) -> Columns:
+    """Return the same of diagnostics."""
+    return {
+        "cohort_size": (labels_of(run.unit).drawn, number),
+        "num_failed": ("failed", number),
+        **{m.name: (m.label, _writer(m)) for m in run.measures},
+        "seconds": ("seconds", lambda value: number(value, 3)),
+    }
+
+
+def _writer(measure: Measure) -> Callable[[Any], str]:
+    return percent if measure.form == "share" else _steady
 
 
 def rounds_table(run: RunRecord) -> str:
@@ -39,18 +50,15 @@ def rounds_table(run: RunRecord) -> str:
         return f'<p class="note">No {nouns.turn} has been released yet.</p>'
     found = {(row.get("round_num"), row.get("attempt")): row for row in run.diagnostics}
     # Columns that nothing was ever written to would only be in the way.
-    left = {k: v for k, v in RELEASED.items() if any(r.get(k) is not None for r in run.attempts)}
-    right = {
-        k: v for k, v in DIAGNOSED.items() if any(r.get(k) is not None for r in found.values())
-    }
+    left = _written(released_columns(run), run.attempts)
+    right = _written(diagnosed_columns(run), found.values())
     groups = f'<th colspan="{2 + len(left)}">Released</th>'
     if right:
         groups += f'<th class="first" colspan="{len(right)}">Diagnostics, not covered by ε</th>'
     names = "".join(f"<th>{safe(name)}</th>" for name, _ in left.values())
     # The first column of the second group keeps a distance from the first group.
     style = {k: "diagnostic first" if i == 0 else "diagnostic" for i, k in enumerate(right)}
-    named = {k: nouns.drawn if k == "cohort_size" else v[0] for k, v in right.items()}
-    names += "".join(f'<th class="{style[k]}">{safe(named[k])}</th>' for k in right)
+    names += "".join(f'<th class="{style[k]}">{safe(v[0])}</th>' for k, v in right.items())
     body = []
     for row in run.attempts:
         other = found.get((row.get("round_num"), row.get("attempt")), {})
@@ -66,6 +74,11 @@ def rounds_table(run: RunRecord) -> str:
         f"<tr><th>{nouns.turn}</th><th>attempt</th>{names}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+
+
+def _written(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> Columns:
+    found = {name for row in rows for name in columns if row.get(name) is not None}
+    return {name: column for name, column in columns.items() if name in found}
 
 
 def pairs_table(values: Mapping[str, Any]) -> str:

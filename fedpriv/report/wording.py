@@ -6,6 +6,7 @@ import html
 import math
 import re
 
+from fedpriv.measures import Measure
 from fedpriv.privacy.accounting import rounded_up
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
@@ -36,6 +37,28 @@ def percent(value: float | None, digits: int = 1) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{100 * value:.{digits}f}\u202f%"
+
+
+def figure(measure: Measure, value: float | None) -> str:
+    """Return a measure's value: a share as a percentage, another as a number.
+
+    >>> error = Measure(name="error", label="error", higher_is_better=False)
+    >>> figure(error, 0.69312), figure(error, None)
+    ('0.6931', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return percent(value) if measure.form == "share" else number(float(value))
+
+
+def half_width(measure: Measure, value: float) -> str:
+    """Return half an interval of a measure, without a unit."""
+    return f"{100 * value:.1f}" if measure.form == "share" else number(float(value), 2)
+
+
+def direction(measure: Measure) -> str:
+    """Return a remark on which way is better where it is not upward."""
+    return "" if measure.higher_is_better else "lower is better"
 
 
 def epsilon(value: float | None) -> str:

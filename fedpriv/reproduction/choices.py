@@ -53,4 +53,4 @@ def _best_shown(table: Reproduction, done: Done, runs: Sequence[Run]) -> str:
     top = max((done[run.identity] for run in runs), key=lambda row: worth(table, row))
     if not math.isfinite(worth(table, top)):
         return "diverged"
-    return f"{top[table.metric] * table.scale:.{table.layout.digits}f}"
+    return f"{top[table.measure.name] * table.scale:.{table.layout.digits}f}"

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.reproduction.choices import choice_lines
-from fedpriv.reproduction.runs import Done, all_figures
+from fedpriv.reproduction.runs import Done, all_figures, curve_of
 from fedpriv.reproduction.table import Block, Figure, Item, Reproduction
 
 #: Methods with one ε that are named; more of them are "all others".
@@ -111,12 +111,11 @@ def jumps(row: Mapping[str, Any], figure: Figure) -> float:
     """Return how much a curve still fluctuates: how far a point lies from the middle of its two.
 
     The mean absolute distance of a point from the mean of its neighbours, which a steady descent
-    does not count into, over the second half of the curve; scaled as the metric. NaN where it
+    does not count into, over the second half of the curve; scaled as the measure. NaN where it
     diverged or has fewer than three points there.
     """
-    where = 1 if figure.metric == "accuracy" else 2
-    half = row["curve"][len(row["curve"]) // 2 :]
-    points = [math.nan if point[where] is None else point[where] for point in half]
+    track = curve_of(row, figure.measure)
+    points = [math.nan if value is None else value for _, value in track[len(track) // 2 :]]
     triples = zip(points, points[1:], points[2:], strict=False)
     gaps = [abs(own - (before + after) / 2) for before, own, after in triples]
     return mean(gaps) * figure.scale if gaps else math.nan
@@ -150,16 +149,17 @@ def heading(item: Item, found: Found) -> str:
 
 
 def measured(item: Item) -> str:
-    """Return the metric, with what it is multiplied by."""
-    if (item.metric, item.scale) == ("accuracy", 100.0):
-        return "Accuracy, %"
-    return item.metric.capitalize() + (f" x {item.scale:g}" if item.scale != 1.0 else "")
+    """Return the measure, with what it is multiplied by."""
+    if item.measure.form == "share" and item.scale == 100.0:
+        return f"{item.measure.title}, %"
+    return item.measure.title + (f" x {item.scale:g}" if item.scale != 1.0 else "")
 
 
 def values(rows: Sequence[Mapping[str, Any]], item: Item) -> list[float]:
-    """Return the metric of runs, scaled; NaN where one diverged."""
+    """Return the figures of runs, scaled; NaN where one diverged."""
     return [
-        float("nan") if row[item.metric] is None else row[item.metric] * item.scale for row in rows
+        float("nan") if row[item.measure.name] is None else row[item.measure.name] * item.scale
+        for row in rows
     ]
 
 
@@ -234,7 +234,7 @@ def _cells(item: Item, found: Found, label: str, columns: Mapping[str, str]) -> 
 def _best_private(item: Item, found: Found, column: str) -> list[str]:
     """Return the labels with the best mean of a column among what is private."""
     means = {
-        label: mean(values(rows, item)) * (1.0 if item.metric == "accuracy" else -1.0)
+        label: mean(values(rows, item)) * (1.0 if item.measure.higher_is_better else -1.0)
         for (label, own), rows in found.items()
         if own == column and rows[0]["epsilon"] is not None
     }
@@ -259,7 +259,9 @@ def _verdict(table: Reproduction, found: Found, first: str, second: str, column:
         if any(fine):
             return "held (the other diverged)" if fine[0] else "NOT held (diverged)"
         return "both diverged"
-    ahead = mean(one) - mean(other) if table.metric == "accuracy" else mean(other) - mean(one)
+    ahead = mean(one) - mean(other)
+    if not table.measure.higher_is_better:
+        ahead = -ahead
     noise = max(stdev(one), stdev(other)) if min(len(one), len(other)) > 1 else 0.0
     if abs(ahead) <= noise:
         return "within the spread"

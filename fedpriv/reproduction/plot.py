@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.reproduction.page import Found, epsilons, heading, measured, spread, values
-from fedpriv.reproduction.runs import Done, all_figures
+from fedpriv.reproduction.runs import Done, all_figures, curve_of
 from fedpriv.reproduction.table import Block, Figure, Item, Reproduction
 
 #: Told apart by most people who do not tell red from green: Okabe and Ito, "Color Universal
@@ -214,14 +214,11 @@ def _curves(figure: Figure, found: Found) -> tuple[Any, list[Any]]:
 
 def _curve(panel: Any, figure: Figure, rows: Sequence[Mapping[str, Any]], index: int) -> Any:
     """Draw one method and return its line; where a seed diverged there is a gap."""
-    where = 1 if figure.metric == "accuracy" else 2
     # The seeds of a cell are measured at the same steps.
-    steps = [point[0] for point in rows[0]["curve"]]
+    curves = [curve_of(row, figure.measure) for row in rows]
+    steps = [step for step, _ in curves[0]]
     tracks = np.array(
-        [
-            [np.nan if point[where] is None else point[where] for point in row["curve"]]
-            for row in rows
-        ],
+        [[np.nan if value is None else value for _, value in curve] for curve in curves],
         dtype=float,
     )
     tracks = figure.scale * np.where(np.isfinite(tracks), tracks, np.nan)
@@ -251,7 +248,7 @@ def _bare(axes: Any) -> None:
 
 
 def _better(item: Item) -> str:
-    return "right is better" if item.metric == "accuracy" else "left is better"
+    return "right is better" if item.measure.higher_is_better else "left is better"
 
 
 def _unpromised(found: Found, label: str) -> bool:

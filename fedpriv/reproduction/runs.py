@@ -14,13 +14,17 @@ from fedpriv.experiments.experiment import Experiment, build, existing_options
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.task_factory import make_task
+from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.running.loop import measured, rounds
 from fedpriv.running.prepared import serial
 
 Done = Mapping[str, dict[str, Any]]
+
+# What points of a curve are of where the row does not say so.
+_CURVE = ("accuracy", "loss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +97,16 @@ def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], c
 def perform(run: Run) -> dict[str, Any]:
     """Train to the end and return the figures of the last model, with its ε and what it is of.
 
-    What is measured is the test set, of users their own held-out examples; then there are also the
-    figures of public users. A run with a curve also gives `"curve": [[step, accuracy, loss], ...]`,
-    the last step included.
+    What is measured is the test set, of users their own held-out examples; then there is also the
+    headline figure of public users. A run with a curve also gives
+    `"curve": [[step, accuracy, loss], ...]`, the last step included; where the task's measures are
+    others, `"curve_of"` names them.
     """
     started = time.perf_counter()
     experiment = run.experiment.with_options({"seed": run.seed})
     components = build(experiment)
-    backend, task = serial(experiment, components), components.task.describe()
+    backend, task = serial(experiment, components), components.task.describe().to_json()
+    measures = components.task.measures
     of_users = components.plan.unit == "user"
     steps = components.plan.num_rounds
     last, seen, curve = None, None, []
@@ -108,14 +114,15 @@ def perform(run: Run) -> dict[str, Any]:
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
             seen = backend.evaluate(components.algorithm.result(state), public=not of_users)
-            curve.append([step, seen and seen.accuracy, seen and seen.loss])
+            curve.append([step, *measured(measures, seen).values()])
         last = record
     assert last is not None and last.diagnostics is not None
     beside = {
-        "recall_at_5": last.diagnostics.recall_at_5,
-        "accuracy_public": last.released.accuracy_public,
+        **{m.released_name: last.released.measured[m.name] for m in measures[:1]},
         "failed_in_last_round": last.diagnostics.num_failed,
     }
+    names = [measure.name for measure in measures]
+    curves = {"curve": curve} if names == list(_CURVE) else {"curve": curve, "curve_of": names}
     spent = components.plan.epsilon(steps)
     side = components.side_information
     covered = coverage(
@@ -133,10 +140,9 @@ def perform(run: Run) -> dict[str, Any]:
         "reduced": run.reduced,
         "seed": run.seed,
         "options": experiment.options(),
-        "accuracy": seen and seen.accuracy,
-        "loss": seen and seen.loss,
+        **measured(measures, seen),
         **(beside if of_users else {}),
-        **({"curve": curve} if run.curve else {}),
+        **(curves if run.curve else {}),
         **spent.to_json(),
         "noise_multiplier": components.plan.live_mechanism.noise_multiplier,
         "side_information": side and side.source,
@@ -153,7 +159,7 @@ def made_up(runs: Iterable[Run]) -> list[str]:
     """
     experiments = {run.experiment.name: run.experiment for run in runs}
     tasks = [make_task(experiment, None).describe() for experiment in experiments.values()]
-    return list(dict.fromkeys(task["name"] for task in tasks if task["synthetic"]))
+    return list(dict.fromkeys(task.name for task in tasks if task.synthetic))
 
 
 def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:
@@ -203,10 +209,13 @@ def best(item: Item, cell: Cell, done: Done, *, reduced: bool) -> Settings:
 
 def worth(item: Item, row: Mapping[str, Any]) -> float:
     """Return a run's figure, the higher the better; -∞ where it diverged."""
-    value = row[item.metric]
-    if value is None or math.isnan(value):
-        return -math.inf
-    return value if item.metric == "accuracy" else -value
+    return item.measure.worth(row[item.measure.name])
+
+
+def curve_of(row: Mapping[str, Any], measure: Measure) -> list[tuple[int, float | None]]:
+    """Return the points of a run's curve of a measure: step and figure."""
+    where = 1 + row.get("curve_of", _CURVE).index(measure.name)
+    return [(point[0], point[where]) for point in row["curve"]]
 
 
 def figures(

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
+from fedpriv.measures import ACCURACY, Measure
 
 Split = Literal["validation", "test"]
 Settings = Mapping[str, Option]
-Metric = Literal["accuracy", "loss"]
 
 #: A seed that no table reports.
 TUNING_SEED = 1000
@@ -93,9 +93,9 @@ class Reproduction:
     Attributes:
         name: What `fedpriv reproduce` calls it.
         title: Of the table.
-        metric: "accuracy" (a share, the higher the better) or "loss" (the lower the better).
-        scale: What the metric is multiplied by in the table, as the paper prints it.
-        measured_on: Which examples the metric is of, in words.
+        measure: What is measured; it says whether the higher is the better.
+        scale: What the measure is multiplied by in the table, as the paper prints it.
+        measured_on: Which examples it is of, in words.
         columns: Headings by key.
         rows: Methods.
         paper_epsilon: The ε as the paper counted it, with where that is known from.
@@ -109,7 +109,7 @@ class Reproduction:
 
     name: str
     title: str
-    metric: Metric = "accuracy"
+    measure: Measure = ACCURACY
     scale: float = 1.0
     measured_on: str = "test"
     columns: Mapping[str, str]
@@ -123,13 +123,13 @@ class Reproduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure: a metric over the steps.
+    """One figure: a measure over the steps.
 
     Attributes:
         name: What `fedpriv reproduce` calls it.
         title: Of the figure.
-        metric: "accuracy" (a share, the higher the better) or "loss" (the lower the better).
-        scale: What the metric is multiplied by.
+        measure: What is measured; it says whether the higher is the better.
+        scale: What the measure is multiplied by.
         columns: Headings by key; one panel each.
         series: Methods, one curve each in every panel that they have a cell of.
         points: How many points a curve has, at most; the last is at the last step.
@@ -142,7 +142,7 @@ class Figure:
 
     name: str
     title: str
-    metric: Metric = "accuracy"
+    measure: Measure = ACCURACY
     scale: float = 1.0
     columns: Mapping[str, str]
     series: tuple[Row, ...]

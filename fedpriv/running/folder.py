@@ -8,7 +8,8 @@ ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.priv
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
 engines.jsonl          which backend ran from which round on, its workers and devices
-vocabulary.json        what the model's rows and columns mean, for `fedpriv predict`
+vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
+                       one's own may bring files of other names (`fedpriv.running.task_files`)
 checkpoints/           released params, one file a round, pruned
 state.safetensors      what else the next round needs, replaced atomically every round
 secret/                where it is needed: keys of noise with memory and of a release that is
@@ -38,13 +39,14 @@ from typing import Any
 
 from fedpriv import __version__, json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
-from fedpriv.checkpoints.vocabulary_file import Vocabulary, write_vocabulary
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, read_plan
+from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import check_same_data, data_digests
 from fedpriv.training.algorithm import Saved
 
@@ -93,22 +95,23 @@ class RunFolder:
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
 
         Raises:
-            ValueError: If the folder already holds a run.
+            ValueError: If the folder already holds a run, or the task's files cannot lie in it.
         """
         if (path / "experiment.json").exists():
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
         side = components.side_information
-        described = components.task.describe()
+        task = components.task
+        described, files = task.describe().to_json(), checked_files(task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
         if mode == "secure":  # counted on rostered users: diagnostics
             described["majority_class_accuracy"] = None
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        if hasattr(components.task, "data_sha256"):  # a task that may say what its data are
-            described["data_sha256"] = data_digests(components.task, secret)
+        if hasattr(task, "data_sha256"):  # a task that may say what its data are
+            described["data_sha256"] = data_digests(task, secret)
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -125,6 +128,8 @@ class RunFolder:
             "engine": engine,
             # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
             "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
+            "measures": [measure.to_json() for measure in task.measures],
+            "files": sorted(files),
             "baseline": {"majority_class_accuracy": described.get("majority_class_accuracy")},
         }
         path.mkdir(parents=True, exist_ok=True)
@@ -133,9 +138,7 @@ class RunFolder:
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": experiment.name, "experiment_sha256": document_digest(document)}
         ledger = Ledger.create(path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra)
-        vocabulary = components.task.vocabulary()
-        if vocabulary is not None:
-            write_vocabulary(path / "vocabulary.json", Vocabulary(**vocabulary))
+        write_files(path, files)
         _write_json(path / "experiment.json", document)
         every = _every(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
@@ -239,9 +242,26 @@ class RunFolder:
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept:
-            record = _bare_record(round_num, attempt, numbers.get("update_norm"), self.ledger)
+            record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
             json_lines.append(self.path / "rounds.jsonl", record)
         return state
+
+    def _bare_record(
+        self, round_num: int, attempt: int, update_norm: float | None
+    ) -> dict[str, Any]:
+        """Return the record of a round that was kept but killed before it was written down."""
+        ledger, plan = self.ledger, self.ledger.plan
+        number = ledger.state.number_of(round_num, attempt) or ledger.charges
+        spent = plan.epsilon(number) if plan.is_private else None
+        measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
+        return {
+            "round_num": round_num,
+            "attempt": attempt,
+            "epsilon": spent and spent.value,
+            "delta": spent and spent.delta,
+            **{measure.released_name: None for measure in measures},
+            "update_norm": update_norm,
+        }
 
     def keep(self, state: Any) -> None:
         """Put a released state in place, then say so in the ledger; a round not due is not kept.
@@ -320,24 +340,6 @@ def _every(document: Mapping[str, Any]) -> int:
 
 def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
-
-
-def _bare_record(
-    round_num: int, attempt: int, update_norm: float | None, ledger: Ledger
-) -> dict[str, Any]:
-    """Return the record of a round that was kept but killed before it was written down."""
-    plan = ledger.plan
-    number = ledger.state.number_of(round_num, attempt) or ledger.charges
-    spent = ledger.plan.epsilon(number) if plan.is_private else None
-    return {
-        "round_num": round_num,
-        "attempt": attempt,
-        "epsilon": spent and spent.value,
-        "delta": spent and spent.delta,
-        "accuracy_public": None,
-        "recall_at_5_public": None,
-        "update_norm": update_norm,
-    }
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:

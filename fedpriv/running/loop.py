@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
+from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
@@ -40,8 +41,8 @@ class Released:
         epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
             are not accounted (`accounted_rounds`): accounting one can take longer than the round.
         delta: That goes with every ε of the run; None without privacy.
-        accuracy_public: On users outside the roster; None when not evaluated.
-        recall_at_5_public: Likewise.
+        measured: On users outside the roster, by the names of the task's measures; None where it
+            was not evaluated.
         update_norm: l2 norm of the released mean update; None where no update is released.
     """
 
@@ -49,8 +50,7 @@ class Released:
     attempt: int
     epsilon: float | None
     delta: float | None
-    accuracy_public: float | None
-    recall_at_5_public: float | None
+    measured: Mapping[str, float | None]
     update_norm: float | None
 
 
@@ -63,9 +63,8 @@ class Diagnostics:
         attempt: From 1.
         cohort_size: Users drawn.
         num_failed: Drawn users that contributed zero because they failed.
-        accuracy: On held-out examples of rostered users; None when not evaluated.
-        recall_at_5: Likewise.
-        loss: Likewise, in nats.
+        measured: On held-out examples of rostered users, by the names of the task's measures;
+            None where it was not evaluated.
         seconds: Wall time of the round without evaluation.
     """
 
@@ -73,9 +72,7 @@ class Diagnostics:
     attempt: int
     cohort_size: int
     num_failed: int
-    accuracy: float | None
-    recall_at_5: float | None
-    loss: float | None
+    measured: Mapping[str, float | None]
     seconds: float
 
 
@@ -85,6 +82,11 @@ class RoundRecord:
 
     released: Released
     diagnostics: Diagnostics | None
+
+    def figure(self, name: str) -> float | None:
+        """Return a figure, of rostered users where it was diagnosed, or else the released one."""
+        seen = None if self.diagnostics is None else self.diagnostics.measured.get(name)
+        return self.released.measured.get(name) if seen is None else seen
 
 
 _LOG = logging.getLogger(__name__)
@@ -118,6 +120,11 @@ class Runnable(Protocol):
 
 class Learnable(Protocol):
     """What the loop asks of a task."""
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """What is measured, the headline first."""
+        ...
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -186,6 +193,7 @@ def _rounds(
     eval_every: int,
 ) -> Iterator[tuple[RoundRecord, Any]]:
     plan, algorithm = components.plan, components.algorithm
+    measures = recorded(components.task.measures)
     simulated = ledger.mode == "simulation"
     accounted = accounted_rounds(plan, eval_every)
     if isinstance(plan, Plan):
@@ -233,15 +241,13 @@ def _rounds(
                 roster = backend.evaluate(released, public=False)
         wanted = plan.is_private and (round_num in accounted or last)
         record = RoundRecord(
-            released=_released(state, plan, ledger, wanted, public),
+            released=_released(state, plan, ledger, wanted, measured(figures_of(measures), public)),
             diagnostics=Diagnostics(
                 round_num=round_num,
                 attempt=ledger.last_attempt,
                 cohort_size=door.seen.cohort_size,
                 num_failed=door.seen.num_failed,
-                accuracy=roster and roster.accuracy,
-                recall_at_5=roster and roster.recall_at_5,
-                loss=roster and roster.loss,
+                measured=measured(measures, roster),
                 seconds=seconds,
             )
             if simulated
@@ -271,7 +277,7 @@ def _released(
     plan: AnyPlan,
     ledger: Ledger,
     wanted: bool,
-    public: Metrics | None,
+    public: Mapping[str, float | None],
 ) -> Released:
     spent = ledger.plan.epsilon(ledger.charges) if wanted else None
     return Released(
@@ -279,8 +285,7 @@ def _released(
         attempt=ledger.last_attempt,
         epsilon=spent and spent.value,
         delta=plan.delta if plan.is_private else None,
-        accuracy_public=public and public.accuracy,
-        recall_at_5_public=public and public.recall_at_5,
+        measured=public,
         update_norm=update_norm(state),
     )
 
@@ -295,9 +300,23 @@ def first_state(components: Runnable, root: Key) -> Any:
     return components.algorithm.init(components.task.init_params(root.fold("init")))
 
 
+def measured(measures: Sequence[Measure], found: Metrics | None) -> Mapping[str, float | None]:
+    """Return the figures of these measures by name; None for what was not measured."""
+    return {measure.name: found and found.get(measure.name) for measure in measures}
+
+
 def as_json(record: Released | Diagnostics) -> dict[str, Any]:
-    """Return a record's fields by name; JSON has no NaN, so a figure that diverged is None."""
-    values = {name: getattr(record, name) for name in record.__slots__}
+    """Return a record's fields by name, and its figures by theirs.
+
+    JSON has no NaN, so a figure that diverged is None.
+    """
+    suffix = "_public" if isinstance(record, Released) else ""
+    values: dict[str, Any] = {}
+    for name in record.__slots__:
+        if name == "measured":
+            values |= {f"{key}{suffix}": value for key, value in record.measured.items()}
+        else:
+            values[name] = getattr(record, name)
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()

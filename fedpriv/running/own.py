@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
+from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.plans.plan import Plan
@@ -131,6 +132,7 @@ def averaging(
 class _Task:
     roster: tuple[str, ...]
     params: Params = field(repr=False)
+    measures: tuple[Measure, ...] = ()
 
     def init_params(self, key: Key) -> Params:
         return {name: array.copy() for name, array in self.params.items()}

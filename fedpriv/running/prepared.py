@@ -28,7 +28,8 @@ from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder, read_document
 from fedpriv.running.loop import RoundRecord, first_state, rounds
 from fedpriv.running.summary import summary_of
-from fedpriv.tasks.tasks import TagPrediction
+from fedpriv.tasks.check import check_metrics, check_users
+from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.tasks.trial import try_central_task, try_task
 from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
@@ -237,9 +238,10 @@ def _tried(experiment: Experiment, components: Components, root: Key) -> Any:
     with own_code(said, refusals=False):
         state = first_state(components, root)
         if experiment.unit == "example":
-            try_central_task(components.task, state.params)
+            found = try_central_task(components.task, state.params)
         else:
-            try_task(components.task, components.trainer, state.params)
+            found = try_task(components.task, components.trainer, state.params)
+    check_metrics(components.task, found)
     return state
 
 
@@ -276,10 +278,14 @@ def start_run(
     """
     components = _built(experiment, reference, corpus)
     _refuse_early(make_backend, experiment, components)
+    if experiment.unit == "user" and engine != "flower":  # whose nodes have the users
+        with own_code("while rostered users were looked for"):
+            check_users(components.task, experiment.name)
     if secure:
         side = components.side_information
         known = side and {"source": side.source}
-        refuse_private_knowledge(components.plan.unit, components.task.describe(), known)
+        described = components.task.describe().to_json()
+        refuse_private_knowledge(components.plan.unit, described, known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     state = _tried(experiment, components, root)
     folder = RunFolder.create(

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedpriv.measures import Measure
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.running.announcement import announcement
@@ -37,7 +38,7 @@ _WIDGETS = ("IPython", "ipywidgets")
 def follow(
     prepared: PreparedRun, *, console: Console, shown: Shown = "auto", head: bool = True
 ) -> dict[str, Any]:
-    """Run to the end and show how far it is: round, accuracy, ε so far, time left.
+    """Run to the end and show how far it is: round, headline figure, ε so far, time left.
 
     Args:
         prepared: The run.
@@ -101,23 +102,23 @@ def _bar(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}"),
+        TextColumn("{task.fields[figure]}ε {task.fields[epsilon]}"),
         TimeRemainingColumn(),
     )
-    plan = prepared.components.plan
+    plan, headline = prepared.components.plan, _headline(prepared)
     with Progress(*columns, console=console) as bar:
         line = bar.add_task(
             escape(_label(prepared)),
             total=plan.num_rounds,
             completed=prepared.ledger.rows or prepared.ledger.charges,
-            accuracy="–",
+            figure="" if headline is None else f"{escape(headline.label)} –  ",
             epsilon="–" if plan.is_private else "∞",
         )
 
         def show(record: RoundRecord) -> None:
-            accuracy, spent = _accuracy(record), record.released.epsilon
-            if accuracy is not None:
-                bar.update(line, accuracy=f"{accuracy:.1%}")
+            figure, spent = _figure(headline, record), record.released.epsilon
+            if figure is not None:
+                bar.update(line, figure=f"{escape(figure)}  ")
             if spent is not None:  # accounted where a round is evaluated
                 bar.update(line, epsilon=_spent(spent, covers))
             bar.update(line, completed=prepared.ledger.rows or prepared.ledger.charges)
@@ -130,7 +131,7 @@ def _lines(
     prepared: PreparedRun, covers: Coverage, console: Console
 ) -> Iterator[Callable[[RoundRecord], None]]:
     """Print about ten lines, at rounds that state an ε where there are enough of them."""
-    plan = prepared.components.plan
+    plan, headline = prepared.components.plan, _headline(prepared)
     turn = "step" if plan.unit == "example" else "round"
     every = max(1, plan.num_rounds // _NUM_LINES)
     due = (prepared.ledger.rows or prepared.ledger.charges) + every
@@ -145,9 +146,9 @@ def _lines(
             return
         due = charges + every
         said = [f"{_label(prepared)}: {turn} {charges:,} of {plan.num_rounds:,}"]
-        accuracy, spent = _accuracy(record), record.released.epsilon
-        if accuracy is not None:
-            said.append(f"accuracy {accuracy:.1%}")
+        figure, spent = _figure(headline, record), record.released.epsilon
+        if figure is not None:
+            said.append(figure)
         if spent is not None:
             said.append(f"ε {_spent(spent, covers)} at δ = {record.released.delta:.2g}")
         console.print(", ".join(said), markup=False, highlight=False, soft_wrap=True)
@@ -159,12 +160,14 @@ def _label(prepared: PreparedRun) -> str:
     return prepared.experiment.name + (" (synthetic)" if prepared.synthetic else "")
 
 
-def _accuracy(record: RoundRecord) -> float | None:
-    """Return the diagnosed accuracy where there is one, or else the released."""
-    seen = record.diagnostics
-    if seen is not None and seen.accuracy is not None:
-        return seen.accuracy
-    return record.released.accuracy_public
+def _headline(prepared: PreparedRun) -> Measure | None:
+    return next(iter(prepared.components.task.measures), None)
+
+
+def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
+    """Return the headline figure, of rostered users where there is one, or else the released."""
+    value = None if headline is None else record.figure(headline.name)
+    return None if value is None or headline is None else f"{headline.label} {headline.text(value)}"
 
 
 def _spent(value: float, covers: Coverage) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
@@ -9,10 +10,11 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.experiments.components import Components
+from fedpriv.measures import figures_of, recorded
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import RoundRecord
+from fedpriv.running.loop import RoundRecord, measured
 from fedpriv.training.failures import mostly_failed
 
 
@@ -36,6 +38,7 @@ def summary_of(
     spent = plan.epsilon(ledger.charges)
     return {
         "experiment": name,
+        "measures": [measure.to_json() for measure in components.task.measures],
         **_measured(components, ledger.mode, state, record),
         "majority_class_accuracy": corpus.get("majority_class_accuracy"),
         "epsilon": spent.value if plan.is_private else None,
@@ -79,27 +82,25 @@ def _measured(
     state: Any,
     record: RoundRecord | None,
 ) -> dict[str, float | None]:
-    """Return what the last round measured."""
+    """Return what the last round measured: of rostered users, then of public ones."""
+    measures = figures_of(recorded(components.task.measures))
     if record is None or _unmeasured(record):
         measure, params = components.task.evaluate, components.algorithm.result(state)
-        public = measure(params, public=True)
-        seen = measure(params, public=False) if mode == "simulation" else None
-        shown = public and public.accuracy, public and public.recall_at_5
+        public = measured(measures, measure(params, public=True))
+        seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
     else:
-        seen, released = record.diagnostics, record.released
-        shown = released.accuracy_public, released.recall_at_5_public
-    return {
-        "accuracy": seen and seen.accuracy,
-        "recall_at_5": seen and seen.recall_at_5,
-        "accuracy_public": shown[0],
-        "recall_at_5_public": shown[1],
-    }
+        public = record.released.measured
+        seen = {} if record.diagnostics is None else record.diagnostics.measured
+    values = {measure.name: seen.get(measure.name) for measure in measures}
+    values |= {measure.released_name: public.get(measure.name) for measure in measures}
+    # JSON has no NaN: a figure that diverged is None.
+    return {n: v if v is not None and math.isfinite(v) else None for n, v in values.items()}
 
 
 def _unmeasured(record: RoundRecord) -> bool:
     """Return whether nobody measured the last round: an adaptive plan ends without notice."""
-    seen = record.diagnostics
-    return record.released.accuracy_public is None and (seen is None or seen.accuracy is None)
+    sides = [record.released, *([] if record.diagnostics is None else [record.diagnostics])]
+    return all(value is None for side in sides for value in side.measured.values())
 
 
 def _diagnosed(folder: Path) -> Mapping[str, Any]:

@@ -67,6 +67,9 @@ class ArrayUsers:
         if isinstance(users, dict):
             self._users = {user_id: self.examples(user_id) for user_id in users}
 
+    def __contains__(self, user_id: str) -> bool:
+        return user_id in self._users
+
     def examples(self, user_id: str) -> ArrayExamples:
         """Return the user's training examples; raise `ValueError` for an unknown user."""
         if user_id not in self._users:

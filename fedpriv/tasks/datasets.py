@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from fedpriv.data.features.dataset import Dataset
+from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.module import load_params, module_metrics, module_params
+from fedpriv.training.local.module import load_params, module_params
+from fedpriv.training.local.module_measures import (
+    ModuleMeasure,
+    fitting_measures,
+    module_metrics,
+    with_loss,
+)
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.per_example.gradients import ExampleGradients
-from fedpriv.training.per_example.linear import accuracy_and_loss
+from fedpriv.training.per_example.linear import linear_metrics
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 
 Inputs = Callable[[Any], np.ndarray]
+
+# Test examples that say what a module's outputs look like.
+_LOOKED_AT = 2
 
 
 def linear_task(
@@ -39,8 +49,7 @@ def linear_task(
     rows: Any = data.x_test
 
     def measure(params: Params) -> Metrics:
-        accuracy, loss = accuracy_and_loss(params, rows, data.y_test)
-        return Metrics(accuracy=accuracy, loss=loss, num_examples=len(data.y_test))
+        return linear_metrics(params, rows, data.y_test)
 
     return CentralTask(
         name=data.name,
@@ -48,6 +57,7 @@ def linear_task(
         num_train=data.num_train,
         init=zeros(shapes),
         measure=measure,
+        measures=(ACCURACY, LOSS),
         public=None if data.y_public is None else gradients(data.x_public, data.y_public),
         num_public=data.num_public,
         side={} if side is None else side,
@@ -64,6 +74,7 @@ def module_task(
     inputs: Inputs = np.asarray,
     *,
     reconstruct: bool = False,
+    measures: Sequence[ModuleMeasure] | None = None,
 ) -> CentralTask:
     """Return the task of any module, started as it starts itself, from the run's key.
 
@@ -73,6 +84,8 @@ def module_task(
         loss: From (outputs, targets) to the mean loss of a batch.
         inputs: From the data set's inputs `(n, ...)` to the module's, row by row.
         reconstruct: Targets are the module's own inputs instead of the labels.
+        measures: What it is measured by; None for what fits its outputs and targets, and for the
+            loss alone where it reconstructs. The loss comes last where it is not among them.
     """
 
     def arrays(x: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,8 +97,13 @@ def module_task(
     if data.y_public is not None:
         public = ModuleGradients(make(), loss, *arrays(data.x_public, data.y_public))
 
+    own = measures
+    if own is None and not reconstruct:
+        own = fitting_measures(make(), *(array[:_LOOKED_AT] for array in seen))
+    taken = with_loss(own or (), loss)
+
     def measure(params: Params) -> Metrics | None:
-        return module_metrics(load_params(make(), params).eval(), loss, *seen)
+        return module_metrics(load_params(make(), params).eval(), taken, *seen)
 
     return CentralTask(
         name=data.name,
@@ -93,6 +111,7 @@ def module_task(
         num_train=data.num_train,
         init=lambda key: module_params(made_from(key, make)),
         measure=measure,
+        measures=tuple(one.measure for one in taken),
         public=public,
         num_public=data.num_public,
         provenance=data.provenance,

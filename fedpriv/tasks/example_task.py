@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
+from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.gradients import ExampleGradients
@@ -27,6 +29,7 @@ class CentralTask:
         num_train: Examples in it.
         init: From a key to the params before the first round.
         measure: From params to metrics on the test set, which holds no training example.
+        measures: What it measures, the headline first.
         public: The model on public examples, which are not in the training set; None for none.
         num_public: How many there are.
         side: Side information by kind, made when it is asked for.
@@ -43,6 +46,7 @@ class CentralTask:
     num_train: int
     init: Callable[[Key], Params] = field(repr=False)
     measure: Callable[[Params], Metrics | None] = field(repr=False)
+    measures: tuple[Measure, ...] = (ACCURACY, LOSS)
     public: ExampleGradients | None = field(default=None, repr=False)
     num_public: int = 0
     side: Mapping[str, Callable[[], SideInformation]] = field(default_factory=dict, repr=False)
@@ -52,6 +56,7 @@ class CentralTask:
     _roster: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_measures(self.measures)
         object.__setattr__(self, "_roster", example_ids(self.num_train))
         if self.num_train < 2:
             raise ValueError(f"{self.num_train} training examples are too few; give at least 2")
@@ -103,19 +108,16 @@ class CentralTask:
         """Return metrics on the test set, which nobody's privacy depends on (`public`)."""
         return self.measure(params) if public and part == WHOLE else None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> TaskDescription:
         """Return what the run folder records."""
-        return {
-            "name": self.name,
-            "synthetic": self.synthetic,
-            "roster": "training set",
-            "num_users": self.num_train,
-            "num_public_users": self.num_public,
-            "provenance": dict(self.provenance),
-        }
-
-    def vocabulary(self) -> None:
-        """There is none."""
+        return TaskDescription(
+            name=self.name,
+            synthetic=self.synthetic,
+            roster="training set",
+            num_users=self.num_train,
+            num_public_users=self.num_public,
+            provenance=self.provenance,
+        )
 
 
 def zeros(shapes: Mapping[str, tuple[int, ...]]) -> Callable[[Key], Params]:

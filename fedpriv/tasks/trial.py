@@ -15,17 +15,21 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
+from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.trainer import LocalTrainer
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("trial of a task")
 _FEW = 2
+# Of a task that divides by users, the first; of one that divides by blocks, the first block.
+_SMALL_PART = (0, 1 << 20)
 
 
-def try_task(task: Any, trainer: LocalTrainer, params: Params) -> None:
-    """Train on the task's `synthetic_batch()` and throw the update away.
+def try_task(task: Any, trainer: LocalTrainer, params: Params) -> Metrics | None:
+    """Train on the task's `synthetic_batch()`, throw the update away, and measure the params.
 
-    A task without that method, or whose batch is None, is not tried.
+    A task without that method, or whose batch is None, is not trained. It is measured on a small
+    part of its public examples.
 
     Args:
         task: Of any kind; its rostered users are not looked at.
@@ -33,16 +37,20 @@ def try_task(task: Any, trainer: LocalTrainer, params: Params) -> None:
         params: Before the first round; not changed.
 
     Raises:
-        Exception: What the trainer raises.
+        Exception: What the trainer or the measuring raises.
         ValueError: If its update has other tensors than the params.
     """
     make = getattr(task, "synthetic_batch", None)
     batch = None if make is None else make()
     if batch is not None:
         tree.check_like(params, trainer.train(params, batch, _KEY))
+    found = task.evaluate(params, public=True, part=_SMALL_PART)
+    if found is None and task.measures and task.describe().num_public_users > 0:
+        found = task.evaluate(params, public=True)  # the first may have no example
+    return found
 
 
-def try_central_task(task: CentralTask, params: Params) -> None:
+def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
     """Make a gradient of a few public examples; without any, measure the params on the test set.
 
     Args:
@@ -53,6 +61,6 @@ def try_central_task(task: CentralTask, params: Params) -> None:
         Exception: What the model or its loss raises.
     """
     if task.public is None:
-        task.measure(params)
-        return
+        return task.measure(params)
     task.public.gradient(params, np.arange(min(task.num_public, _FEW)), _KEY)
+    return None

@@ -3,72 +3,104 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-
-import numpy as np
-
-from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.tree import Params
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 #: One of so many equal shares of what is measured: (number from 0, how many).
 Part = tuple[int, int]
 WHOLE: Part = (0, 1)
 
+#: What is made of a mean: itself, e to its power (perplexity), or its square root.
+MadeOf = Literal["mean", "exp of mean", "root of mean"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """A sum over so many of whatever is counted: totals of parts add up to the whole's.
+
+    Attributes:
+        sum: Of a share, how many: a whole number, which adds up without rounding.
+        count: Examples, tags, words.
+        value_is: What is made of sum / count.
+    """
+
+    sum: float
+    count: int
+    value_is: MadeOf = "mean"
+
+    @classmethod
+    def of_mean(cls, mean: float, count: int) -> Total:
+        """Return the total that a mean is of.
+
+        A sum that is whole but for the division's rounding is taken to be whole, so that a share
+        counts as what it was counted from.
+        """
+        found = mean * count
+        if math.isfinite(found) and abs(found - round(found)) <= 2 * math.ulp(found):
+            found = float(round(found))
+        return cls(sum=found, count=count)
+
+    @property
+    def value(self) -> float:
+        """The figure; 0 of nothing."""
+        mean = self.sum / max(self.count, 1)
+        match self.value_is:
+            case "exp of mean":
+                return math.exp(mean) if mean < 700 else math.inf if mean >= 700 else math.nan
+            case "root of mean":
+                return math.sqrt(mean) if mean >= 0 else math.nan
+            case _:
+                return mean
+
+    def __add__(self, other: Total) -> Total:
+        return Total(
+            sum=self.sum + other.sum, count=self.count + other.count, value_is=self.value_is
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Figures of one model on one set of examples; `None` where the task has no such figure.
+    """Figures of one model on one set of examples.
 
     Attributes:
-        accuracy: Share of examples whose label is the most probable class.
-        recall_at_5: Share of all true tags that are among their example's five most probable.
-        loss: Mean cross-entropy in nats.
+        totals: By the name of the task's `Measure`.
         num_examples: How many examples were measured.
-        num_tags: How many true tags recall was taken over.
     """
 
-    accuracy: float | None = None
-    recall_at_5: float | None = None
-    loss: float | None = None
+    totals: Mapping[str, Total] = field(default_factory=dict)
     num_examples: int = 0
-    num_tags: int = 0
 
-    def to_json(self) -> dict[str, float | int | None]:
-        """Return the figures by name."""
-        return asdict(self)
+    @classmethod
+    def of(cls, num_examples: int, **means: float) -> Metrics:
+        """Return metrics that are means over examples, by name.
+
+        >>> Metrics.of(3, accuracy=1 / 3, loss=0.7).get("accuracy")
+        0.3333333333333333
+        """
+        totals = {name: Total.of_mean(float(mean), num_examples) for name, mean in means.items()}
+        return cls(totals=totals, num_examples=num_examples)
+
+    def get(self, name: str) -> float | None:
+        """Return a figure; None if it was not measured."""
+        return self.totals[name].value if name in self.totals else None
 
 
 def combined(parts: Iterable[Metrics | None]) -> Metrics | None:
     """Return the metrics of all parts' examples together, or None when there are none.
 
-    Shares are counted again as whole examples and tags, so accuracy and recall are exactly those
-    of measuring everything at once; the loss is to rounding. A figure that a part lacks is None.
+    Shares are whole counts, so they are exactly those of measuring everything at once; means of
+    real numbers are to rounding. A figure that a part lacks is left out.
     """
     found = [part for part in parts if part is not None and part.num_examples]
     if not found:
         return None
-    examples = sum(part.num_examples for part in found)
-    tags = sum(part.num_tags for part in found)
-    right = [_count(part.accuracy, part.num_examples) for part in found]
-    recalled = [_count(part.recall_at_5, part.num_tags) for part in found]
-    losses = [None if p.loss is None else p.loss * p.num_examples for p in found]
-    return Metrics(
-        accuracy=_share(right, examples),
-        recall_at_5=_share(recalled, tags),
-        loss=_share(losses, examples),
-        num_examples=examples,
-        num_tags=tags,
-    )
-
-
-def _count(share: float | None, of: int) -> float | None:
-    return share if share is None or not math.isfinite(share) else round(share * of)
-
-
-def _share(parts: list[float | None], of: int) -> float | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) / max(of, 1) if len(known) == len(parts) else None
+    totals = dict(found[0].totals)
+    for part in found[1:]:
+        totals = {
+            name: total + part.totals[name] for name, total in totals.items() if name in part.totals
+        }
+    return Metrics(totals=totals, num_examples=sum(part.num_examples for part in found))
 
 
 def chunks(num_examples: int, part: Part = WHOLE, size: int = 1024) -> Iterator[slice]:
@@ -80,60 +112,3 @@ def chunks(num_examples: int, part: Part = WHOLE, size: int = 1024) -> Iterator[
     number, of = part
     for start in range(number * size, num_examples, of * size):
         yield slice(start, min(start + size, num_examples))
-
-
-def evaluate_tags(
-    params: Params, examples: TagExamples, inputs: str, rows: np.ndarray | None = None
-) -> Metrics | None:
-    """Return the metrics of softmax regression on tag examples, or None when there are none.
-
-    Ties between classes go to the lower index. Recall is micro-averaged over (example, tag) pairs
-    and counts every tag of a post, not only the label.
-
-    Args:
-        params: `kernel` and `bias`.
-        examples: Read where they lie; they may be mapped from a file larger than memory.
-        inputs: "tff" or "unit-norm".
-        rows: int64, which examples; None for all.
-
-    Raises:
-        ValueError: If a word or a tag is outside the model.
-    """
-    from fedpriv.kernels.tag_scores import measure
-
-    chosen = np.arange(len(examples)) if rows is None else rows
-    if len(chosen) == 0:
-        return None
-    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
-        # Only those that are measured are converted: the columns may be larger than memory.
-        examples, chosen = examples.take(chosen), np.arange(len(chosen))
-        examples = replace(examples, counts=examples.counts.astype(np.float32))
-    right, found, pairs, loss = measure(
-        np.ascontiguousarray(examples.indptr, np.int64),
-        np.ascontiguousarray(examples.indices, np.int32),
-        np.ascontiguousarray(examples.counts),
-        np.ascontiguousarray(examples.labels, np.int32),
-        np.ascontiguousarray(examples.tag_indptr, np.int64),
-        np.ascontiguousarray(examples.tag_indices, np.int32),
-        chosen,
-        inputs == "unit-norm",
-        params["kernel"],
-        params["bias"],
-    )
-    return Metrics(
-        accuracy=right / len(chosen),
-        recall_at_5=found / max(pairs, 1),
-        loss=loss / len(chosen),
-        num_examples=len(chosen),
-        num_tags=pairs,
-    )
-
-
-def majority_share(label_counts: np.ndarray) -> float | None:
-    """Return the accuracy of always naming the commonest label, or None without examples.
-
-    Args:
-        label_counts: int64, how often each label occurs.
-    """
-    total = int(label_counts.sum())
-    return float(label_counts.max() / total) if total else None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.measures import LOSS
 from fedpriv.reproduction import Cell, Figure, Row, Split
 from simulations.dpnsgd.images import MNIST, Rule, bounded
 
@@ -41,7 +42,7 @@ REPRODUCTIONS = (
     Figure(
         name="dpnsgd-figure2-mnist",
         title="DP-NSGD, Figure 2, normalised and clipped SGD without noise",
-        metric="loss",
+        measure=LOSS,
         columns={"plain": "MNIST, learning rate 1.6, batches of 250"},
         series=tuple(
             Row(label=label, paper=None, cells={"plain": Cell(make=partial(_make, rule, size))})

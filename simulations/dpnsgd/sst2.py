@@ -19,7 +19,7 @@ from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weig
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
-from fedpriv.training.evaluate import Metrics
+from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
@@ -153,4 +153,6 @@ def _measure(module: RobertaClassifier, x: np.ndarray, y: np.ndarray, params: Pa
             targets = torch.from_numpy(y[part]).to(device)
             total += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
             right += int((logits.argmax(dim=1) == targets).sum())
-    return Metrics(accuracy=right / len(y), loss=total / len(y), num_examples=len(y))
+    number = len(y)
+    totals = {"accuracy": Total(sum=right, count=number), "loss": Total(sum=total, count=number)}
+    return Metrics(totals=totals, num_examples=number)

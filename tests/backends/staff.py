@@ -16,7 +16,7 @@ from torch import nn
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
@@ -121,7 +121,7 @@ def measure(params, *, public, part=WHOLE, deeds=None):
     number, of = part
     mine = range(number, 20, of)
     share = sum(i % 3 == 0 for i in mine) / max(len(mine), 1)
-    return Metrics(accuracy=share, loss=float(public), num_examples=len(mine))
+    return Metrics.of(len(mine), accuracy=share, loss=float(public))
 
 
 def make_context(device, *, multiplier=None, deeds=None, refuse=None):

@@ -11,7 +11,7 @@ GOOD = """
 import numpy as np
 from torch import nn
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 
 
 def task(experiment, corpus):

@@ -345,7 +345,7 @@ import numpy as np
 from torch import nn
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 
 
 def experiment():

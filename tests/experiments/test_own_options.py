@@ -18,7 +18,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment, build, existing_options
 from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
 NAME = "own_options:experiment"

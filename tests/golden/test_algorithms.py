@@ -13,6 +13,7 @@ from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.rng import Key
+from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
@@ -238,12 +239,16 @@ class TinyTask:
 
     roster = tuple(str(i) for i in range(USERS))
     roster_sha256 = "0" * 64
+    measures = ()
 
     def __init__(self, experiment=None, corpus=None):
         self.data = self
 
     def examples(self, user_id):
         return tag_examples(int(user_id))
+
+    def num_examples(self, user_id):
+        return len(self.examples(user_id))
 
     def init_params(self, key):
         rng = np.random.default_rng(77)
@@ -258,18 +263,18 @@ class TinyTask:
             schedule=schedule, multiplier=None if rows is None else rows.reshape(-1)
         )
 
-    def side_information(self, kind, *, gain, top, power):
+    def side_information(self):
         return SideInformation(
             multiplier={"kernel": (1 / A).astype(np.float32).reshape(-1, 1)},
             source="public",
             description="written down",
         )
 
-    def evaluate(self, params, *, public):
+    def evaluate(self, params, *, public, part=(0, 1)):
         return None
 
     def describe(self):
-        return {"name": "tiny", "synthetic": True}
+        return TaskDescription(name="tiny", synthetic=True, roster="all", num_users=USERS)
 
 
 def reference_updates(params, divide_steps, epochs):
@@ -319,6 +324,7 @@ def experiment(placement, epochs, **options):
         description="",
         task=TinyTask,
         precondition=placement,
+        **({} if placement == "none" else {"side_information": "own"}),
         local_learning_rate=LEARNING_RATE,
         local_epochs=epochs,
         l2_clip_norm=CLIP,

@@ -4,7 +4,7 @@ import numpy as np
 from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.trainer import Schedule
 

@@ -8,15 +8,13 @@ import re
 
 import pytest
 
-from fedpriv.report.compare import (
-    as_rows,
-    differences,
-    mismatches,
-    read_groups,
-    render,
-    write_comparison,
-)
+from fedpriv import json_lines
+from fedpriv.measures import ACCURACY, LOSS, Measure
+from fedpriv.report.compare import render, write_comparison
+from fedpriv.report.groups import Column, as_rows, differences, mismatches, read_groups
 from fedpriv.report.series import read_run
+
+ROSTERED = Column(measure=ACCURACY, diagnosed=True)
 
 
 def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
@@ -25,13 +23,13 @@ def test_runs_that_differ_in_the_seed_are_one_group(make_run) -> None:
     groups = read_groups([folders[0], other, *folders[1:]])
     assert [(g.name, len(g.runs)) for g in groups] == [("adadps-tags", 3), ("dp-fedavg-tags", 1)]
     values = [read_run(folder).diagnosed[-1]["accuracy"] for folder in folders]
-    measured = groups[0].measure("accuracy")
+    measured = groups[0].measure(ROSTERED)
     mean = sum(values) / 3
     deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / 2)
     assert measured.mean == pytest.approx(mean)
     # Student's t with two degrees of freedom, two-sided 95 %.
     assert measured.half_width == pytest.approx(4.302653 * deviation / math.sqrt(3), rel=1e-6)
-    assert groups[1].measure("accuracy").half_width is None
+    assert groups[1].measure(ROSTERED).half_width is None
     assert differences(groups) == {"precondition": ["local", "none"]}
 
 
@@ -83,3 +81,39 @@ def test_runs_without_any_accuracy_still_compare(make_run) -> None:
     groups = read_groups([folder])
     assert as_rows(groups)[0]["accuracy"] is None
     assert "adadps-tags" in render(groups)
+
+
+def as_language_model(folder):
+    """Rewrite a folder as one whose task measures perplexity: ten times what was a share."""
+    file = folder / "experiment.json"
+    measure = Measure(name="perplexity", label="perplexity", higher_is_better=False)
+    document = json.loads(file.read_text("utf-8"))
+    document["measures"] = [measure.to_json(), LOSS.to_json()]
+    del document["baseline"]
+    file.write_text(json.dumps(document), "utf-8")
+    for name in ("rounds.jsonl", "diagnostics.jsonl"):
+        rows = json_lines.read(folder / name)
+        for row in rows:
+            for key in [key for key in row if key.startswith(("accuracy", "recall"))]:
+                value, new = row.pop(key), key.replace("accuracy", "perplexity")
+                if new != key:
+                    row[new] = value and 10 * value
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return folder
+
+
+def test_tasks_that_measure_something_else_show_that(make_run) -> None:
+    folders = [as_language_model(make_run(f"lm{seed}", name="lm", seed=seed)) for seed in (0, 1)]
+    groups = read_groups(folders)
+    [row] = as_rows(groups)
+    assert row["perplexity"] > 1 and "accuracy" not in row and len(row["perplexity_interval"]) == 2
+    page = render(groups)
+    assert "<h2>Perplexity on rostered users</h2>" in page and "Lower is better" in page
+    assert "ccuracy" not in page.replace("accuracy-", "") and "ecall" not in page
+    assert mismatches(groups) == []
+    mixed = read_groups([*folders, make_run("tags")])
+    assert "what is measured" in mismatches(mixed)
+    rows = as_rows(mixed)
+    assert rows[0]["accuracy"] is None and rows[1]["perplexity"] is None
+    both = render(mixed)
+    assert "Accuracy on rostered users" in both and "Perplexity on rostered users" in both

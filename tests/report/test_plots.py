@@ -9,6 +9,7 @@ import matplotlib
 import pytest
 
 from fedpriv.report.plots.lines import Line, Reference, legend, line_plot, spread
+from fedpriv.report.wording import percent
 
 
 def _plot(lines, **options) -> str:
@@ -19,6 +20,7 @@ def _plot(lines, **options) -> str:
         "height": 280,
         "last_round": 10,
         "share": True,
+        "write": percent,
     }
     return line_plot(lines, **(defaults | options))
 

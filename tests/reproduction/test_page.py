@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, table
 
+from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.accounting import rounded_up
 from fedpriv.reproduction import (
     Block,
@@ -62,7 +63,7 @@ class TestTable:
         assert "SYNTHETIC" not in shown(real, tmp_path / "r")
 
     def test_a_scale_as_the_paper_prints_it(self, tmp_path):
-        text = shown(table(row("a", -37.0), metric="loss", scale=100.0), tmp_path / "r")
+        text = shown(table(row("a", -37.0), measure=LOSS, scale=100.0), tmp_path / "r")
         assert "Loss x 100 on test" in text
         assert re.search(r"\| a \| -37 \| -\d{2}\.\d{3} ± ", text)
 
@@ -229,10 +230,10 @@ class TestEpsilon:
 
 
 class TestOrderings:
-    def verdict(self, first, second, *, metric="accuracy", seeds=SEEDS):
+    def verdict(self, first, second, *, measure=ACCURACY, seeds=SEEDS):
         """A table of made-up figures by seed."""
         one = table(
-            row("a"), row("b", **{"l2-clip-norm": 2.0}), metric=metric, orderings=(("a", "b"),)
+            row("a"), row("b", **{"l2-clip-norm": 2.0}), measure=measure, orderings=(("a", "b"),)
         )
         done = {}
         for label, values in (("a", first), ("b", second)):
@@ -263,8 +264,8 @@ class TestOrderings:
         assert self.verdict(first, second) == verdict
 
     def test_a_loss_is_better_when_lower(self):
-        assert self.verdict((0.1, 0.11), (0.3, 0.31), metric="loss") == "held"
-        assert self.verdict((0.3, 0.31), (0.1, 0.11), metric="loss") == "NOT held"
+        assert self.verdict((0.1, 0.11), (0.3, 0.31), measure=LOSS) == "held"
+        assert self.verdict((0.3, 0.31), (0.1, 0.11), measure=LOSS) == "NOT held"
 
     def test_one_seed_has_no_spread(self):
         assert self.verdict((0.8,), (0.79,), seeds=(0,)) == "held"
@@ -324,7 +325,7 @@ class TestFigure:
         curve.append([6, 0.2, 0.5])
         # From 4 on: 0.8, 0.6, 0.2 around 0.5, and 1.0, 1.5, 0.5 around 0.75.
         assert jumps({"curve": curve}, figure(row("a"))) == pytest.approx(0.1)
-        loss = figure(row("a"), metric="loss", scale=100.0)
+        loss = figure(row("a"), measure=LOSS, scale=100.0)
         assert jumps({"curve": curve}, loss) == pytest.approx(75.0)
         steady = [[step, 0.1 * step, 1.0] for step in range(9)]
         assert jumps({"curve": steady}, figure(row("a"))) == pytest.approx(0.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_tables import SEEDS, done_for, figure, row, table
 
+from fedpriv.measures import LOSS
 from fedpriv.reproduction import Block, Layout, draw
 from fedpriv.reproduction import plot as plots
 from fedpriv.reproduction.page import spread
@@ -201,7 +202,7 @@ class TestTable:
         assert "Bars: ± half the 95 % t-interval." in words(drawing)
 
     def test_a_loss_is_better_to_the_left(self, drawn, tmp_path):
-        one = table(row("a"), metric="loss")
+        one = table(row("a"), measure=LOSS)
         assert "left is better" in words(drawn(one, done_for(one, tmp_path / "r"))[0])
 
 
@@ -245,7 +246,7 @@ class TestFigure:
         assert len({(mark, dashes) for mark, dashes, _ in looks}) == 8
 
     def test_a_seed_that_diverged_leaves_a_gap(self, drawn, tmp_path):
-        one = figure(row("a"), metric="loss")
+        one = figure(row("a"), measure=LOSS)
         done = done_for(one, tmp_path / "r")
         next(iter(done.values()))["curve"][1] = [4, None, None]
         [line] = drawn(one, done)[0].axes[0].lines

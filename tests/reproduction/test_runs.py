@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
 
+from fedpriv.measures import LOSS
 from fedpriv.reproduction import (
     TUNING_SEED,
     Cell,
@@ -64,7 +65,7 @@ class TestTuning:
         assert {run.experiment.learning_rate for run in finals} == {1.0}
 
     def test_the_lower_loss_wins(self, tmp_path):
-        one = table(metric="loss")  # the loss of the task is minus its accuracy
+        one = table(measure=LOSS)  # the loss of the task is minus its accuracy
         done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
         chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
         assert chosen == {"learning-rate": 1.0}

@@ -333,7 +333,7 @@ def task(experiment, corpus):
         train=Held(X, X[:, 0]),
         num_train=60,
         init=zeros({"weight": (3,)}),
-        measure=lambda params: Metrics(accuracy=0.5, loss=1.0, num_examples=60),
+        measure=lambda params: Metrics.of(60, accuracy=0.5, loss=1.0),
         public=LinearRegressionGradients(X[:10], X[:10, 0]),
         num_public=10,
         data_sha256=lambda: {"private": "ab" * 32},

@@ -40,7 +40,7 @@ def task(experiment, corpus):
 
     def measure(params):
         accuracy, loss = accuracy_and_loss(params, x, y)
-        return Metrics(accuracy=accuracy, loss=loss, num_examples=60)
+        return Metrics.of(60, accuracy=accuracy, loss=loss)
 
     return CentralTask(
         name="sixty",
@@ -112,7 +112,7 @@ def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
     *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
     found = model(tmp_path / "r", 20)
     assert all(np.array_equal(found[name], state.params[name]) for name in state.params)
-    assert summary["accuracy_public"] == record.released.accuracy_public > 0.5
+    assert summary["accuracy_public"] == record.released.measured["accuracy"] > 0.5
     assert (summary["rounds"], summary["charges"], summary["unit"]) == (20, 20, "example")
     assert summary["epsilon"] == components.plan.epsilon(20).value
 
@@ -152,7 +152,7 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
     with Ledger.open(folder / "ledger.jsonl") as ledger:
         assert ledger.has_release(last, 1) and ledger.state.rounds_done == last
     line = json_lines.read(folder / "rounds.jsonl")[-1]
-    assert line["accuracy_public"] == record.released.accuracy_public is not None
+    assert line["accuracy_public"] == record.released.measured["accuracy"] is not None
     prepared = resume_run(folder)
     assert prepared.state.round_num == last
     np.testing.assert_array_equal(prepared.state.params["weight"], state.params["weight"])

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from rich.console import Console
 
+from fedpriv.measures import UNNAMED
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.running.progress import follow, is_watched
@@ -33,7 +34,7 @@ class Prepared:
             noise_multiplier=1.0,
             delta=0.001,
         )
-        self.components = SimpleNamespace(plan=plan)
+        self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]")
         self.synthetic = True
         self.ledger = Ledger.in_memory(plan, mode="simulation")
@@ -44,10 +45,9 @@ class Prepared:
             number = self.ledger.charges + 1
             self.ledger.charge(number, 1)
             due = number % 5 == 0
-            released = SimpleNamespace(
-                accuracy_public=0.5 if due else None, epsilon=1.001 if due else None, delta=0.001
-            )
-            on_round(SimpleNamespace(released=released, diagnostics=None))
+            released = SimpleNamespace(epsilon=1.001 if due else None, delta=0.001)
+            figures = {"accuracy": 0.5 if due else None}
+            on_round(SimpleNamespace(released=released, figure=figures.get))
         return {"rounds": 30}
 
 

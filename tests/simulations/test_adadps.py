@@ -99,7 +99,7 @@ def figures_of(item, row, column, **options):
 def test_two_steps_of_a_cell(item, row, column):
     found = figures_of(item, row, column)
     assert found["synthetic"] and found["unit"] == "example" and found["steps"] == 2
-    assert math.isfinite(found[item.metric])
+    assert math.isfinite(found[item.measure.name])
     assert (found["epsilon"] is not None) == ("(not private)" not in row.label)
     if "side-information" in found["options"].get("guide", ""):
         knows_words = item.name.endswith("imdb") and column == "paper"
@@ -178,7 +178,7 @@ class TestTables:
     @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
     def test_orderings_are_those_of_the_papers_figures(self, table):
         paper = {row.label: row.paper for row in table.rows}
-        sign = 1 if table.metric == "accuracy" else -1
+        sign = 1 if table.measure.higher_is_better else -1
         assert all(sign * (paper[one] - paper[other]) > 0 for one, other in table.orderings)
         assert table.orderings or len(set(paper.values())) == 1
 

@@ -154,9 +154,9 @@ class TestSplits:
         found = made.evaluate(params, public=True)
         x, y = sst2._encoded(setup, "test"), setup.data.test.labels
         logits = sst2._module(setup).eval()(torch.from_numpy(x)).detach()
-        assert found.accuracy == float((logits.argmax(1).numpy() == y).mean())
+        assert found.get("accuracy") == float((logits.argmax(1).numpy() == y).mean())
         expected = float(nn.functional.cross_entropy(logits, torch.from_numpy(y)))
-        assert found.loss == pytest.approx(expected, rel=1e-5)
+        assert found.get("loss") == pytest.approx(expected, rel=1e-5)
 
 
 class TestByLength:

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.rng import Key
 from fedpriv.tasks.array_users import ArrayUsers, array_examples
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 1, 0])

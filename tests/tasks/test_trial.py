@@ -12,7 +12,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
 NUM_USERS = 12
@@ -155,7 +155,7 @@ SOURCE = """
 import numpy as np
 from torch import nn
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 
 
 def experiment():

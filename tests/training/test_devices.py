@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local import users_at_once

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
-from fedpriv.tasks.tasks import ModuleTask
-from fedpriv.training.evaluate import Metrics, chunks, combined
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.evaluate import Metrics, Total, chunks, combined
 from fedpriv.training.local.module import ArrayExamples
 
 COUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
@@ -21,31 +21,34 @@ COUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 
 def test_shares_are_counted_again_exactly(parts):
     metrics = [
         Metrics(
-            accuracy=min(right, of) / of,
-            recall_at_5=min(found, 3 * of) / (3 * of),
+            totals={
+                "accuracy": Total.of_mean(min(right, of) / of, of),
+                "recall_at_5": Total(sum=min(found, 3 * of), count=3 * of),
+            },
             num_examples=of,
-            num_tags=3 * of,
         )
         for right, found, of in parts
     ]
     together, total = combined(metrics), sum(of for _, _, of in parts)
-    assert together.accuracy == sum(min(right, of) for right, _, of in parts) / total
+    assert together.get("accuracy") == sum(min(right, of) for right, _, of in parts) / total
     found = sum(min(found, 3 * of) for _, found, of in parts)
-    assert together.recall_at_5 == found / (3 * total)
-    assert (together.num_examples, together.num_tags) == (total, 3 * total)
+    assert together.get("recall_at_5") == found / (3 * total)
+    assert together.num_examples == total
+    assert together.totals["recall_at_5"].count == 3 * total
 
 
 def test_parts_without_examples_count_for_nothing():
-    some = Metrics(accuracy=0.25, loss=2.0, num_examples=4)
+    some = Metrics.of(4, accuracy=0.25, loss=2.0)
     assert combined([None, some, Metrics()]) == some
     assert combined([None, Metrics()]) is None and combined([]) is None
 
 
 def test_a_figure_that_a_part_lacks_or_lost_is_not_made_up():
-    one, other = Metrics(accuracy=0.5, loss=1.0, num_examples=2), Metrics(num_examples=2)
+    one, other = Metrics.of(2, accuracy=0.5, loss=1.0), Metrics(num_examples=2)
     assert combined([one, other]) == Metrics(num_examples=4)
-    lost = Metrics(accuracy=float("nan"), loss=float("nan"), num_examples=1)
-    assert np.isnan(combined([one, lost]).accuracy) and np.isnan(combined([one, lost]).loss)
+    lost = Metrics.of(1, accuracy=float("nan"), loss=float("nan"))
+    together = combined([one, lost])
+    assert np.isnan(together.get("accuracy")) and np.isnan(together.get("loss"))
 
 
 @given(st.integers(0, 5000), st.integers(1, 9))
@@ -72,8 +75,9 @@ def test_tag_prediction_in_parts(tiny_corpus, public, of):
     whole = task.evaluate(params, public=public)
     parts = [task.evaluate(params, public=public, part=(part, of)) for part in range(of)]
     together = combined(parts)
-    assert together.loss == pytest.approx(whole.loss, rel=1e-9)
-    assert (together.accuracy, together.recall_at_5) == (whole.accuracy, whole.recall_at_5)
+    assert together.get("loss") == pytest.approx(whole.get("loss"), rel=1e-9)
+    for name in ("accuracy", "recall_at_5"):
+        assert together.get(name) == whole.get(name)
     assert together.num_examples == whole.num_examples > of / 10
     assert sum(part is not None for part in parts) > 1
 
@@ -95,10 +99,10 @@ def test_a_module_in_parts():
     }
     whole = task.evaluate(params, public=True)
     scores = x @ params["weight"].T + params["bias"]
-    assert whole.accuracy == pytest.approx((scores.argmax(axis=1) == y).mean(), abs=1e-9)
+    assert whole.get("accuracy") == pytest.approx((scores.argmax(axis=1) == y).mean(), abs=1e-9)
     for of in (2, 3, 5):
         parts = [task.evaluate(params, public=True, part=(part, of)) for part in range(of)]
         together = combined(parts)
-        assert together.accuracy == whole.accuracy and together.num_examples == 2500
-        assert together.loss == pytest.approx(whole.loss, rel=1e-9)
+        assert together.get("accuracy") == whole.get("accuracy") and together.num_examples == 2500
+        assert together.get("loss") == pytest.approx(whole.get("loss"), rel=1e-9)
     assert task.evaluate(params, public=False) is None

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
 from fedpriv.mechanisms.bound import Bound
-from fedpriv.tasks.tasks import Task
+from fedpriv.tasks.task import Task
 from fedpriv.training.work import UserData, Work, as_works, find_work
 
 

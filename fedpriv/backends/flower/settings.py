@@ -21,7 +21,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.task_factory import MissingCorpusError, make_task
-from fedpriv.tasks.tasks import Task
+from fedpriv.tasks.task import Task
 from fedpriv.training.local.trainer import LocalTrainer
 
 Value = str | int | float | bool

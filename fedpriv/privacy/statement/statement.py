@@ -272,14 +272,14 @@ def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> l
     ]
     if simulated:
         text.append(
-            f"Diagnostics: accuracy on {protected(plan)}, {turn_of(plan).drawn} sizes, counts of "
+            f"Diagnostics: figures on {protected(plan)}, {turn_of(plan).drawn} sizes, counts of "
             "failures and timings (diagnostics.jsonl, and figures taken from it). They are "
             "computed from private data without noise; a deployment must not publish them."
         )
     if plan.unit == "example":
-        text.append("The test set, on which released accuracy is measured, and public examples.")
+        text.append("The test set, on which released figures are measured, and public examples.")
     elif corpus.get("num_public_users"):
-        text.append("Users outside the roster, on whom released accuracy is measured.")
+        text.append("Users outside the roster, on whom released figures are measured.")
     text.append(
         "The trainer, which sees everything before the noise and is trusted to forget it; how long "
         "it took is not hidden."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms
@@ -11,7 +11,7 @@ from fedpriv.report.promise import spent
 from fedpriv.report.series import RunRecord
 from fedpriv.report.tables import flatten
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import epsilon, percent
+from fedpriv.report.wording import epsilon, figure
 
 
 def model_card(
@@ -20,6 +20,7 @@ def model_card(
     shapes: Mapping[str, tuple[int, ...]],
     *,
     vocabulary: bool = True,
+    files: Sequence[str] = (),
 ) -> str:
     """Return the card of the model that a run released after a round, as Markdown.
 
@@ -28,6 +29,7 @@ def model_card(
         round_num: After which round.
         shapes: Of the params, by name.
         vocabulary: Whether the folder holds one, as that of a tag model does.
+        files: Others that the task brought.
     """
     statement = run_statement(run.directory)
     labels = [label for label, _ in badges(run, statement)]
@@ -42,7 +44,7 @@ def model_card(
         f"{labels_of(run.unit).turn} {round_num}.",
         _figures(run, round_num),
         "## Files",
-        *_files(shapes, vocabulary),
+        *_files(shapes, vocabulary, files),
         "## Privacy",
         as_markdown(statement.sections),
         "## Training",
@@ -54,9 +56,13 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _files(shapes: Mapping[str, tuple[int, ...]], vocabulary: bool) -> list[str]:
+def _files(
+    shapes: Mapping[str, tuple[int, ...]], vocabulary: bool, files: Sequence[str]
+) -> list[str]:
     tensors = ", ".join(f"`{name}` {list(shape)}" for name, shape in sorted(shapes.items()))
     model = f"- `model.safetensors`: {tensors}, float32"
+    for name in files:
+        model += f"\n- `{markdown_safe(name)}`: brought by the task"
     if not vocabulary:
         return [model, "Load it with the safetensors library, into the model it was trained as."]
     return [
@@ -85,14 +91,13 @@ def _figures(run: RunRecord, round_num: int) -> str:
     terms = "; ".join(markdown_safe(term) for term in privacy_terms(run))
     told = run.coverage.beside(epsilon(spent(run, round_num).value))
     rows = [("ε", f"{markdown_safe(told)} ({terms})")]
-    for name, value in (
-        (f"accuracy, {public}", released.get("accuracy_public")),
-        (f"recall at 5, {public}", released.get("recall_at_5_public")),
-        (f"accuracy, {rostered}", diagnosed.get("accuracy")),
-        (f"recall at 5, {rostered}", diagnosed.get("recall_at_5")),
-    ):
-        if value is not None:
-            rows.append((name, percent(value)))
+    sides = ((public, released, True), (rostered, diagnosed, False))
+    for whom, record, is_public in sides:
+        for measure in run.figures:
+            value = record.get(measure.released_name if is_public else measure.name)
+            if value is not None:
+                name = f"{markdown_safe(measure.label)}, {whom}"
+                rows.append((name, figure(measure, value)))
     return "\n".join(["| measure | value |", "|---|---|", *(f"| {n} | {v} |" for n, v in rows)])
 
 

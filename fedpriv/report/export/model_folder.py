@@ -1,6 +1,7 @@
 """A model folder that stands on its own: params, vocabulary, and what was promised.
 
-An export holds `model.safetensors` and `README.md`, and that of a tag model `vocabulary.json`.
+An export holds `model.safetensors`, `README.md` and the files that the task brought, such as a tag
+model's `vocabulary.json`.
 Nothing in it is executed when it is loaded.
 """
 
@@ -17,11 +18,16 @@ import numpy as np
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
-from fedpriv.checkpoints.vocabulary_file import Vocabulary, read_vocabulary, write_vocabulary
+from fedpriv.checkpoints.vocabulary_file import (
+    VOCABULARY,
+    Vocabulary,
+    read_vocabulary,
+    write_vocabulary,
+)
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.series import RunRecord, read_run
 
-MODEL, VOCABULARY = "model.safetensors", "vocabulary.json"
+MODEL = "model.safetensors"
 AVERAGE = "ema/"
 NO_WORDS = "only a tag model knows which words its inputs are, and can read a text"
 
@@ -121,8 +127,11 @@ def export_run(
         write_tensors(building / MODEL, params, metadata)
         if vocabulary is not None:
             write_vocabulary(building / VOCABULARY, vocabulary)
+        files = [name for name in run.files if name != VOCABULARY]
+        for name in files:
+            shutil.copyfile(run.directory / name, building / name)
         shapes = {n: tuple(t.shape) for n, t in params.items()}
-        card = model_card(run, chosen, shapes, vocabulary=vocabulary is not None)
+        card = model_card(run, chosen, shapes, vocabulary=vocabulary is not None, files=files)
         (building / "README.md").write_text(card, encoding="utf-8")
         # A folder made for building is private to its owner; the result is an ordinary one.
         building.chmod(0o755)

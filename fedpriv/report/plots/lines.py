@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedpriv.report.plots import theme
-from fedpriv.report.wording import epsilon, percent, safe
+from fedpriv.report.wording import safe
 
 # Matplotlib wants real colours: each role is drawn in one that occurs nowhere else.
 _SENTINELS = {role: f"#0a0b{index:02x}" for index, role in enumerate(theme.LIGHT, start=16)}
@@ -66,7 +66,8 @@ def line_plot(
     width: int,
     height: int,
     last_round: int,
-    share: bool,
+    write: Callable[[float], str],
+    share: bool = False,
     turn: str = "round",
     reference: Reference | None = None,
     label_ends: bool = True,
@@ -81,7 +82,8 @@ def line_plot(
         height: In CSS pixels.
         last_round: End of the horizontal axis: the planned rounds, so that a run that stopped
             early looks like one.
-        share: Whether values are shares, written in percent; else they are ε, rounded up.
+        write: Writes the last value of a line.
+        share: Whether the axis is in percent.
         turn: What the horizontal axis counts.
         reference: A horizontal line; its label is the legend's.
         label_ends: Whether the last value of each line is written at its end.
@@ -97,17 +99,17 @@ def line_plot(
         )
     )
     drawn = [line for line in lines if len(line.x)]
-    top = _draw_lines(axes, drawn)
+    bottom, top = _draw_lines(axes, drawn)
     if reference is not None:
-        top = max(top, reference.value)
-    top = top * 1.08 if top > 0 else 1.0
-    axes.set_ylim(0, top)
+        bottom, top = min(bottom, reference.value), max(top, reference.value)
+    bottom, top = 1.08 * bottom, top * 1.08 if top > 0 else 1.0
+    axes.set_ylim(bottom, top)
     axes.set_xlim(0, max(last_round, 1))
     if reference is not None:
         axes.axhline(reference.value, color=_SENTINELS["muted"], linewidth=1, zorder=2)
     _style(axes, share, turn)
     if label_ends:
-        _label_ends(axes, drawn, top, height, percent if share else epsilon)
+        _label_ends(axes, drawn, top - bottom, height, write, bottom)
     return _svg(figure, name, alternative)
 
 
@@ -137,14 +139,17 @@ def both_widths(lines: Sequence[Line], *, name: str, height: int, **options: Any
     return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
-def _draw_lines(axes: Any, lines: Sequence[Line]) -> float:
-    """Draw lines and bands, the first line on top, and return the largest value."""
-    top = 0.0
+def _draw_lines(axes: Any, lines: Sequence[Line]) -> tuple[float, float]:
+    """Draw lines and bands, the first line on top; return the least and the largest value, and 0.
+
+    The axis has 0 on it, whatever is drawn.
+    """
+    bottom = top = 0.0
     for order, line in enumerate(reversed(lines)):
         colour = _SENTINELS[line.colour]
         if len(line.low):
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.13, linewidth=0)
-            top = max(top, *line.high)
+            bottom, top = min(bottom, *line.low), max(top, *line.high)
         axes.plot(
             line.x,
             line.y,
@@ -157,8 +162,8 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> float:
             clip_on=False,
             zorder=3 + order,
         )
-        top = max(top, *line.y)
-    return top
+        bottom, top = min(bottom, *line.y), max(top, *line.y)
+    return bottom, top
 
 
 def _style(axes: Any, share: bool, turn: str) -> None:
@@ -185,14 +190,15 @@ def _tick(value: float, share: bool) -> str:
 def _label_ends(
     axes: Any,
     lines: Sequence[Line],
-    top: float,
+    span: float,
     height: int,
     write: Callable[[float], str],
+    bottom: float,
 ) -> None:
     """Write last values right of the lines' ends, pushed apart where they would touch."""
-    gap = _LABEL_GAP * top / (height - _TOP - _BOTTOM)
+    gap = _LABEL_GAP * span / (height - _TOP - _BOTTOM)
     ends = sorted(lines, key=lambda line: line.y[-1])
-    places = spread([line.y[-1] for line in ends], gap)
+    places = [bottom + y for y in spread([line.y[-1] - bottom for line in ends], gap)]
     for line, place in zip(ends, places, strict=True):
         axes.annotate(
             write(line.y[-1]),

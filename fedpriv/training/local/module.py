@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.training.evaluate import WHOLE, Metrics, Part, chunks, combined
 from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.local.trainer import Schedule
@@ -72,42 +71,6 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor over the array's memory, or over a copy where it is read-only."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def module_metrics(
-    module: nn.Module,
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    x: np.ndarray,
-    y: np.ndarray,
-    part: Part = WHOLE,
-) -> Metrics | None:
-    """Return loss, and accuracy where outputs are class scores, of a module in evaluation mode.
-
-    Args:
-        module: With the params that are measured.
-        loss: From (outputs, targets) to the mean loss of a batch.
-        x: Inputs `(n, ...)`.
-        y: Targets `(n, ...)`; `(n,)` are classes.
-        part: Which share of the examples.
-    """
-    return combined(
-        _measured(module, loss, np.asarray(x[chosen]), np.asarray(y[chosen]))
-        for chosen in chunks(len(y), part)
-    )
-
-
-def _measured(
-    module: nn.Module,
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    x: np.ndarray,
-    y: np.ndarray,
-) -> Metrics:
-    with torch.no_grad():
-        outputs, targets = module(as_tensor(model_inputs(x))), as_tensor(model_targets(y))
-        right = None
-        if outputs.ndim == 2 and targets.ndim == 1:
-            right = float((outputs.argmax(dim=1) == targets).double().mean())
-        return Metrics(accuracy=right, loss=float(loss(outputs, targets)), num_examples=len(y))
 
 
 @dataclass(frozen=True, slots=True)

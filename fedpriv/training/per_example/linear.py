@@ -30,6 +30,7 @@ from scipy.special import expit, log_expit
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.per_example.sparse_sums import (
     LinearMap,
     SparseRows,
@@ -246,6 +247,15 @@ def accuracy_and_loss(
 ) -> tuple[float, float]:
     """Return the accuracy and the mean loss, in nats and float64, of a model on sparse inputs.
 
+    Arguments and errors are those of `linear_metrics`.
+    """
+    found = linear_metrics(params, x, y)
+    return found.totals["accuracy"].value, found.totals["loss"].value
+
+
+def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray) -> Metrics:
+    """Return "accuracy" and "loss", in nats and float64, of a model on sparse inputs.
+
     Args:
         params: Of `LogisticGradients` (by its "weight") or `SoftmaxGradients` (by its "kernel").
         x: CSR `(n, d)`; or its `SparseRows`, made once where it is measured often.
@@ -275,7 +285,9 @@ def accuracy_and_loss(
             with np.errstate(invalid="ignore"):  # diverged params have a loss that is NaN
                 total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
                 loss += float((np.log(total) + peak - logits[np.arange(len(part)), truth]).sum())
-    return right / len(everything), loss / len(everything)
+    number = len(everything)
+    totals = {"accuracy": Total(sum=right, count=number), "loss": Total(sum=loss, count=number)}
+    return Metrics(totals=totals, num_examples=number)
 
 
 def _logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

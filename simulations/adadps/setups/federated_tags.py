@@ -16,7 +16,7 @@ from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.user_parts import TagPredictionTask
 from fedpriv.reproduction import Cell, Row, Settings, Split
-from fedpriv.tasks.tasks import TagPrediction
+from fedpriv.tasks.tag_prediction import TagPrediction
 from simulations.adadps.setups.federated_grid import grid
 
 INPUTS: Mapping[str, str] = {"tff": "TFF inputs", "unit-norm": "unit-norm inputs"}

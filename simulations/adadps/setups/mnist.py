@@ -16,6 +16,7 @@ from torch import nn
 from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public
 from fedpriv.data.importers.mnist import load_mnist
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.measures import LOSS
 from fedpriv.models.autoencoder import Autoencoder
 from fedpriv.models.images import DigitClassifier
 from fedpriv.reproduction import Split
@@ -135,7 +136,7 @@ AUTOENCODER = Setup(
     key="autoencoder",
     title="MNIST auto-encoder, σ = 1",
     base=partial(experiment, "autoencoder", 1.0),
-    metric="loss",
+    measure=LOSS,
     scale=100.0,
     public=_PUBLIC,
     table5={

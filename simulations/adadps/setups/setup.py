@@ -16,6 +16,7 @@ from typing import Literal
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
+from fedpriv.measures import ACCURACY, Measure
 from fedpriv.reproduction import Cell, Figure, Reproduction, Row, Settings, Split
 from simulations.adadps.setups.methods import METHODS, Family
 
@@ -33,7 +34,7 @@ class Setup:
         key: Ends the names of its tables.
         title: Of it in their headings.
         base: From (column, split, reduced) to the experiment, before its method.
-        metric: As in `Reproduction`.
+        measure: As in `Reproduction`.
         scale: Likewise.
         public: Options of every method that looks at public gradients.
         own: Options of single methods, by label.
@@ -52,7 +53,7 @@ class Setup:
     key: str
     title: str
     base: Callable[[Column, Split, bool], Experiment] = field(repr=False)
-    metric: Literal["accuracy", "loss"] = "accuracy"
+    measure: Measure = ACCURACY
     scale: float = 1.0
     public: Mapping[str, Option]
     own: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
@@ -133,7 +134,7 @@ def table(
     return Reproduction(
         name=f"{name}-{setup.key}",
         title=f"{title}: {setup.title}",
-        metric=setup.metric,
+        measure=setup.measure,
         scale=setup.scale,
         columns=COLUMNS,
         rows=rows,
@@ -164,7 +165,7 @@ def figure(
     return Figure(
         name=f"{name}-{setup.key}",
         title=f"{title}: {setup.title}",
-        metric=setup.metric,
+        measure=setup.measure,
         scale=setup.scale,
         columns=COLUMNS,
         series=series,
@@ -176,7 +177,7 @@ def figure(
 def _is_ahead(setup: Setup, one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return False
-    return one > other if setup.metric == "accuracy" else one < other
+    return one > other if setup.measure.higher_is_better else one < other
 
 
 def _minutes(rows: tuple[Row, ...], seconds: float, *, seeds: int = 3, cores: int = 2) -> float:

@@ -137,6 +137,7 @@ WORKS = {
     "shares": UserByUser(trainer=Gradient(), adder=NoisyShares),
 }
 TASK = SimpleNamespace(
+    measures=(),
     roster=ROSTER,
     data=Users(),
     init_params=lambda key: {"w": np.zeros(3, np.float32)},

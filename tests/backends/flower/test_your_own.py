@@ -12,51 +12,78 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpriv import json_lines
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import build
+from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import serial
 
+NAMES = ("own", "line", "chatter")
 PAGE = Path(__file__).parents[3] / "docs" / "your-own.md"
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """The page's module, in a folder that is the working directory."""
-    code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    assert len([line for line in code.splitlines() if line.strip()]) <= 30
-    (tmp_path / "own.py").write_text(code, "utf-8")
+    """The page's modules, in a folder that is the working directory."""
+    codes = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    for name, code in zip(NAMES, codes, strict=False):
+        lines = len([line for line in code.splitlines() if line.strip()])
+        assert lines <= (30 if name == "own" else 45), name
+        (tmp_path / f"{name}.py").write_text(code, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    sys.modules.pop("own", None)
+    for name in NAMES:
+        sys.modules.pop(name, None)
     importlib.invalidate_caches()
 
 
-def test_it_runs_as_a_command(own, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["fedpriv", "run", "own:experiment", "--out", "run", "--json"])
+#: What each measures of public users, the headline first, and whether the higher is the better.
+FIGURES = {
+    "own": {"accuracy": True},
+    "line": {"mean_squared_error": False, "mean_absolute_error": False, "near": True},
+    "chatter": {"perplexity": False, "token_accuracy": True},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_as_a_command(own, monkeypatch, capsys, name):
+    arguments = ["run", f"{name}:experiment", "--out", "run", "--json"]
+    monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])
     with pytest.raises(SystemExit) as done:
         main()
     assert done.value.code == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures["rounds"] == 20 and figures["synthetic"] and figures["epsilon"] > 0
-    assert (own / "run" / "report.html").exists()
+    assert figures["rounds"] == figures["rounds_planned"] >= 15
+    assert figures["synthetic"] and figures["epsilon"] > 0
+    named = [measure["name"] for measure in figures["measures"]]
+    assert named == [*FIGURES[name], "loss"]
+    assert all(figures[f"{measure}_public"] is not None for measure in FIGURES[name])
+    records = json_lines.read(own / "run" / "rounds.jsonl")
+    released = [key for key in records[-1] if key.endswith("_public")]
+    classification = ["recall_at_5_public"] if name == "own" else []  # null, as it always was
+    assert released == [f"{measure}_public" for measure in FIGURES[name]] + classification
+    page = (own / "run" / "report.html").read_text("utf-8")
+    headline = read_run("run").figures[0]
+    assert f"<h2>{headline.title}</h2>" in page
+    assert ("Lower is better" in page) == (not headline.higher_is_better)
+    assert ("Accuracy" in page) == (name == "own") and "ecall at 5" not in page
 
 
-def test_both_backends_train_the_same_model(own, stub):
-    experiment = load_experiment("own:experiment").with_options({"rounds": 3, "cohort": 30})
+def on_two_backends(name, stub, number):
+    """Return (params, record) after some rounds, in this process and on Flower's grid."""
+    experiment = load_experiment(f"{name}:experiment").with_options({"rounds": number})
     components = build(experiment, None)
-    root = Key.simulation(0)
 
     def final(backend):
-        *_, (_, state) = rounds(components, backend, root)
-        return state.params
+        *_, (record, state) = rounds(components, backend, Key.simulation(0))
+        return state.params, record
 
-    alone = final(serial(experiment, components))
     # Every node opens the task itself, as it would in a process of its own.
     hosts = {
         n + 1: Host.of(
@@ -64,13 +91,47 @@ def test_both_backends_train_the_same_model(own, stub):
         )
         for n in range(7)
     }
-    strategy = UserLevelStrategy(
-        roster=components.task.roster,
-        settings=GridSettings(),
+    strategy = UserLevelStrategy(roster=components.task.roster, settings=GridSettings())
+    deployed = strategy.start(
+        stub.StubGrid(hosts),
+        lambda backend: final(replace(backend, measure=components.task.evaluate)),
     )
-    deployed = strategy.start(stub.StubGrid(hosts), final)
-    for name, array in alone.items():
-        np.testing.assert_allclose(deployed[name], array, rtol=1e-5, atol=1e-6)
+    return final(serial(experiment, components)), deployed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_backends_train_and_measure_the_same_model(own, stub, name):
+    (alone, here), (deployed, there) = on_two_backends(name, stub, 3)
+    for tensor, array in alone.items():
+        np.testing.assert_allclose(deployed[tensor], array, rtol=1e-5, atol=1e-6)
+    for measure in FIGURES[name]:
+        value = here.released.measured[measure]
+        assert there.released.measured[measure] == pytest.approx(value, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["line", "chatter"])
+def test_the_ready_and_own_measures_improve_with_training(own, name):
+    experiment = load_experiment(f"{name}:experiment")
+    experiment = replace(experiment, noise="none", bound="none", noise_multiplier=None)
+    components = build(experiment, None)
+    task = components.task
+    before = task.evaluate(task.init_params(Key.simulation(0).fold("init")), public=True)
+    *_, (record, _) = rounds(components, serial(experiment, components), Key.simulation(0))
+    for measure, higher in FIGURES[name].items():
+        now, then = record.released.measured[measure], before.get(measure)
+        assert now > then if higher else now < 0.8 * then, measure
+
+
+def test_files_of_a_language_model_go_with_it(own, monkeypatch):
+    for command in ("run chatter:experiment --rounds 1 --out run", "export run --to model"):
+        monkeypatch.setattr(sys, "argv", ["fedpriv", *command.split()])
+        with pytest.raises(SystemExit) as done:
+            main()
+        assert done.value.code == 0
+    for folder in ("run", "model"):
+        assert json.loads((own / folder / "words.json").read_text())[0] == "word-0"
+    card = (own / "model" / "README.md").read_text("utf-8")
+    assert "`words.json`" in card and "| perplexity, public users (released) |" in card
 
 
 def test_it_learns(own):
@@ -79,4 +140,4 @@ def test_it_learns(own):
     )
     components = build(experiment, None)
     *_, (record, _) = rounds(components, serial(experiment, components), Key.simulation(0))
-    assert record.released.accuracy_public > 0.8
+    assert record.released.measured["accuracy"] > 0.8

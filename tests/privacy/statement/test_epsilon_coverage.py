@@ -20,7 +20,7 @@ from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_loss
@@ -36,7 +36,7 @@ def central_task(source, provenance):
 
     def measure(params):
         accuracy, loss = accuracy_and_loss(params, x, y)
-        return Metrics(accuracy=accuracy, loss=loss, num_examples=60)
+        return Metrics.of(60, accuracy=accuracy, loss=loss)
 
     scales = SideInformation(
         multiplier={"weight": np.ones(5, np.float32)}, source=source, description="counted words"
@@ -79,7 +79,7 @@ class Guided(ModuleTask):
 
     source = "private"
 
-    def side_information(self, kind, *, gain, top, power):
+    def side_information(self):
         return SideInformation(
             multiplier={"weight": np.ones((2, 1), np.float32)},
             source=self.source,
@@ -110,6 +110,7 @@ def module(source):
         delta=0.01,
         rounds=4,
         precondition="local",
+        side_information="own",
     )
 
 

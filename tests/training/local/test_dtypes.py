@@ -11,9 +11,9 @@ from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
-    module_metrics,
     module_params,
 )
+from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics, with_loss
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.module import ModuleGradients
@@ -80,9 +80,9 @@ def test_words_of_every_integer_type_reach_an_embedding(dtype):
 
 
 def test_measuring():
-    made = nn.Linear(4, 2)
-    expected = module_metrics(made, nn.functional.cross_entropy, X, Y)
-    found = module_metrics(made, nn.functional.cross_entropy, X.astype("f8"), Y.astype("u2"))
+    made, own = nn.Linear(4, 2), with_loss(CLASSIFICATION, nn.functional.cross_entropy)
+    expected = module_metrics(made, own, X, Y)
+    found = module_metrics(made, own, X.astype("f8"), Y.astype("u2"))
     assert found == expected
 
 

@@ -13,7 +13,7 @@ from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
 from fedpriv.rng import Key
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, check_module, module_params
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import as_work

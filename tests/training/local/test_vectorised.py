@@ -11,7 +11,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.rng import Key
-from fedpriv.tasks.tasks import ModuleTask
+from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule

@@ -1,0 +1,202 @@
+"""Any `nn.Module`, loss and users as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.measures import Measure
+from fedpriv.rng import Key
+from fedpriv.tasks.array_users import ArrayLike, ArrayUsers, array_examples, same_format
+from fedpriv.tasks.description import TaskDescription
+from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.devices import usable_device
+from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.local.module import (
+    ArrayExamples,
+    ModuleTrainer,
+    check_module,
+    load_params,
+    module_params,
+)
+from fedpriv.training.local.module_measures import (
+    ModuleMeasure,
+    fitting_measures,
+    module_metrics,
+    with_loss,
+)
+from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.trainer import LocalTrainer, Schedule
+from fedpriv.training.local.users_at_once import default_users_at_once
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import UserData
+from fedpriv.tree import Params
+
+#: Examples that a task is tried on.
+_TRIED = 2
+
+
+class ModuleTask:
+    """Any model, loss and users.
+
+    Args:
+        name: What the corpus is called in reports.
+        module: A function that makes the `nn.Module`; called once in each process.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        users: Training examples by user id; its keys, sorted, are the roster. Examples are
+            `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
+            integer targets as int64, whatever they are kept as.
+        measures: What the model is measured by, the headline first; None for what fits its
+            outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last
+            where it is not among them.
+        test: Held-out examples of rostered users (diagnostics), if any.
+        public: Examples of users outside the roster (released figures), if any.
+        synthetic: Whether the data were made up.
+        files: That go with the model into the run folder and every export, such as a vocabulary:
+            only what is public.
+        synthetic_batch: Made-up examples to try the task on before a run starts; give some where
+            the model cannot take those that `synthetic_batch()` makes.
+        users_at_once: How many users a trainer trains together; None for the rule of
+            `fedpriv.training.local.users_at_once` (on the CPU one by one), 1 for one by one.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        module: Callable[[], nn.Module],
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        users: Mapping[str, ArrayLike],
+        measures: Sequence[ModuleMeasure] | None = None,
+        test: ArrayLike | None = None,
+        public: ArrayLike | None = None,
+        synthetic: bool = False,
+        files: Mapping[str, bytes] | None = None,
+        synthetic_batch: ArrayLike | None = None,
+        users_at_once: int | None = None,
+    ) -> None:
+        if users_at_once is not None and (users_at_once is True or users_at_once < 1):
+            raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
+        self._name, self._synthetic = name, synthetic
+        self._make, self._loss = module, loss
+        self._data = ArrayUsers(users)
+        self._roster = tuple(sorted(users))
+        self._sets = {
+            is_public: None if given is None else array_examples(given, f"the {what} examples")
+            for is_public, given, what in ((False, test, "test"), (True, public, "public"))
+        }
+        self._synthetic_batch = None
+        if synthetic_batch is not None:
+            self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
+        self._users_at_once = users_at_once
+        self._files = dict(files or {})
+        check_module(module())
+        self._measures = None if measures is None else with_loss(measures, loss)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What is measured, the headline first."""
+        return tuple(own.measure for own in self._module_measures())
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The user ids, sorted."""
+        return self._roster
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster."""
+        return roster_sha256(self._roster)
+
+    @property
+    def data(self) -> UserData:
+        """The users' examples."""
+        return self._data
+
+    def init_params(self, key: Key) -> Params:
+        """Return the module's own initialisation, drawn from the key."""
+        return module_params(made_from(key, self._make))
+
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
+        """Return plain local SGD on the module.
+
+        Args:
+            schedule: How much work.
+            multiplier: 1/A by parameter name, empty for none.
+            device: Where to train, such as "cuda:0". On the CPU the process is also told to keep
+                the memory that steps free (`fedpriv.training.allocator`).
+
+        Raises:
+            ValueError: If there is no such device here.
+        """
+        where = usable_device(device)
+        alone = ModuleTrainer(
+            module=self._make(),
+            loss=self._loss,
+            schedule=schedule,
+            multiplier=multiplier,
+            device=where,
+        )
+        if where.type == "cpu":
+            keep_freed_memory()
+        users_at_once = self._users_at_once
+        if users_at_once is None:
+            batch = self.synthetic_batch()
+            users_at_once = default_users_at_once(alone, np.empty(0) if batch is None else batch.x)
+        if where.type == "cpu" and users_at_once == 1:
+            return alone
+        return VectorisedTrainer(alone=alone, users_at_once=users_at_once)
+
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return what `measures` names."""
+        examples = self._sets[public]
+        if examples is None:
+            return None
+        module = load_params(self._make(), params).eval()
+        return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
+
+    def synthetic_batch(self) -> ArrayExamples | None:
+        """Return examples of no rostered user, to try the task on; None where none can be made.
+
+        Those that were given, or some public ones if they look like users', or else synthetic
+        ones: floats are normal (targets uniform), words are of every embedding's vocabulary,
+        classes the first two.
+        """
+        if self._synthetic_batch is not None:
+            return self._synthetic_batch
+        made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
+        if public and (made is None or same_format(made, public)):
+            return public.take(np.arange(min(len(public), _TRIED)))
+        return made
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files that go with the model."""
+        return self._files
+
+    def describe(self) -> TaskDescription:
+        """Return the little that is known."""
+        return TaskDescription(
+            name=self._name,
+            synthetic=self._synthetic,
+            roster="all",
+            num_users=len(self._roster),
+        )
+
+    def _module_measures(self) -> tuple[ModuleMeasure, ...]:
+        if self._measures is None:  # users may be files: nothing is read before it is needed
+            self._measures = with_loss(self._fitting_measures(), self._loss)
+        return self._measures
+
+    def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
+        """Return the measures that the model's outputs ask for, on public or made-up examples."""
+        batch = self._sets[True] or self.synthetic_batch()
+        if batch is None or not len(batch):
+            return ()
+        few = batch.take(np.arange(min(len(batch), _TRIED)))
+        return fitting_measures(self._make(), few.x, few.y)

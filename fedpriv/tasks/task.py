@@ -1,0 +1,106 @@
+"""What a task is: a roster, its users' examples, a model, and how it is measured.
+
+`Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
+preconditioning (`KnowsMultipliers`, of words `KnowsWords`), and files that go with the model
+(`BringsFiles`). A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from fedpriv.measures import Measure
+from fedpriv.mechanisms.side_information import PublicWords, SideInformation
+from fedpriv.rng import Key
+from fedpriv.tasks.description import TaskDescription
+from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.local.trainer import LocalTrainer, Schedule
+from fedpriv.training.work import UserData
+from fedpriv.tree import Params
+
+
+class Task(Protocol):
+    """What is learnt, and from whom."""
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen user ids."""
+        ...
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster, frozen in the plan."""
+        ...
+
+    @property
+    def data(self) -> UserData:
+        """The rostered users' training examples."""
+        ...
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """What `evaluate` measures, the headline first; empty where nothing is measured."""
+        ...
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round, float32."""
+        ...
+
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
+        """Return what a user does.
+
+        Args:
+            schedule: How much work.
+            multiplier: 1/A for local steps, by name; empty for none.
+            device: Where; given only where it is not the CPU.
+        """
+        ...
+
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return metrics on public users, or on held-out examples of rostered users.
+
+        Args:
+            params: The model.
+            public: Which of the two.
+            part: Measure only this share; `combined` puts the shares together again.
+        """
+        ...
+
+    def describe(self) -> TaskDescription:
+        """Return what the run folder records of the data."""
+        ...
+
+
+@runtime_checkable
+class KnowsMultipliers(Protocol):
+    """A task that something is known of its parameters: how much each is worth."""
+
+    def side_information(self) -> SideInformation:
+        """Return 1/A, from public knowledge or marked private; used with side-information own."""
+        ...
+
+
+@runtime_checkable
+class KnowsWords(Protocol):
+    """A task whose first axis of "kernel" are words that public users wrote."""
+
+    def public_words(self) -> PublicWords:
+        """Return how common each word is; the options of side-information make 1/A of it."""
+        ...
+
+
+@runtime_checkable
+class BringsFiles(Protocol):
+    """A task with files that say what the model's inputs and outputs mean."""
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return contents by file name, such as a vocabulary.
+
+        They are written into the run folder and into every export: only what is public.
+        """
+        ...

@@ -1,0 +1,225 @@
+"""What any `nn.Module` is measured by: functions of its outputs and the targets, batch by batch.
+
+Without a word from the person, outputs and targets say what kind of task it is:
+
+=====================================================  =========================================
+targets                                                measures
+=====================================================  =========================================
+integers `(n,)`, outputs `(n, classes)`                `CLASSIFICATION`
+floats, as many as there are outputs                   `REGRESSION`
+integers `(n, time)`, outputs `(n, time, classes)`     `next_token("last")`
+integers `(n, time)`, outputs `(n, classes, time)`     `next_token("middle")`
+anything else                                          the loss alone
+=====================================================  =========================================
+
+The loss is always among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
+from fedpriv.training.evaluate import WHOLE, MadeOf, Metrics, Part, Total, chunks, combined
+from fedpriv.training.local.dtypes import model_inputs, model_targets
+from fedpriv.training.local.module import as_tensor
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+#: A target that is not counted, as PyTorch's losses have it.
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleMeasure:
+    """A measure, and the function of (outputs, targets) of a batch that takes it.
+
+    Attributes:
+        measure: Its name, label, direction and form.
+        compute: From outputs and targets to the sum of what is measured and how much is counted,
+            `(sum, count)`, to a tensor of one value for each that is counted, or to a number: the
+            mean over the batch's examples.
+        value_is: What is made of the mean over all batches.
+    """
+
+    measure: Measure
+    compute: Callable[[Tensor, Tensor], Any]
+    value_is: MadeOf = "mean"
+
+    def total(self, outputs: Tensor, targets: Tensor) -> Total:
+        """Return the total of a batch.
+
+        Raises:
+            ValueError: If the function returns none of the three.
+        """
+        found: Any = self.compute(outputs, targets)
+        if isinstance(found, Tensor) and found.ndim > 0:
+            total, count = float(found.double().sum()), found.numel()
+            return Total(sum=total, count=count, value_is=self.value_is)
+        if isinstance(found, tuple) and len(found) == 2:
+            return Total(sum=float(found[0]), count=int(found[1]), value_is=self.value_is)
+        if not isinstance(found, Tensor | float | int | np.number):
+            raise ValueError(
+                f"measure {self.measure.name!r} returned a {type(found).__name__}; return (sum, "
+                "count), a tensor of one value for each example, or a mean over the batch"
+            )
+        count = len(targets)
+        return Total(sum=float(found) * count, count=count, value_is=self.value_is)
+
+
+def _right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
+    return int((outputs.argmax(dim=1) == targets).sum()), len(targets)
+
+
+def _difference(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.reshape(targets.shape) - targets).double()
+
+
+def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _difference(outputs, targets).square()
+
+
+def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _difference(outputs, targets).abs()
+
+
+CLASSIFICATION = (ModuleMeasure(measure=ACCURACY, compute=_right),)
+REGRESSION = (
+    ModuleMeasure(
+        measure=Measure(
+            name="mean_squared_error", label="mean squared error", higher_is_better=False
+        ),
+        compute=_squared,
+    ),
+    ModuleMeasure(
+        measure=Measure(
+            name="mean_absolute_error", label="mean absolute error", higher_is_better=False
+        ),
+        compute=_absolute,
+    ),
+)
+
+
+def next_token(classes: Literal["last", "middle"] = "last") -> tuple[ModuleMeasure, ...]:
+    """Return perplexity and token accuracy of sequences; targets of -100 are not counted.
+
+    Args:
+        classes: Where the outputs' classes are: "last" `(n, time, classes)`, or "middle"
+            `(n, classes, time)`.
+    """
+    if classes not in ("last", "middle"):
+        raise ValueError(f"classes {classes!r} are not known; use 'last' or 'middle'")
+
+    def tokens(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        scores = outputs if classes == "last" else outputs.transpose(1, 2)
+        counted = targets != IGNORED
+        return scores[counted], targets[counted]
+
+    def right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
+        return _right(*tokens(outputs, targets))
+
+    def cross_entropy(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        scores, truth = tokens(outputs, targets)
+        return nn.functional.cross_entropy(scores, truth, reduction="sum"), len(truth)
+
+    return (
+        ModuleMeasure(
+            measure=Measure(name="perplexity", label="perplexity", higher_is_better=False),
+            compute=cross_entropy,
+            value_is="exp of mean",
+        ),
+        ModuleMeasure(
+            measure=Measure(name="token_accuracy", label="token accuracy", form="share"),
+            compute=right,
+        ),
+    )
+
+
+def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[ModuleMeasure, ...]:
+    """Return the measures that outputs and targets ask for by shape and dtype, if any.
+
+    A module that fails on the inputs is no matter of its measures: it is tried before a run, and
+    its error is raised there.
+
+    Args:
+        module: Of any params.
+        x: A few inputs, at least one, of nobody on a roster.
+        y: Their targets.
+
+    Raises:
+        ValueError: If classes could be last or in the middle.
+    """
+    try:
+        with torch.no_grad():
+            outputs = module.eval()(as_tensor(model_inputs(x)))
+    except Exception:
+        return ()
+    if not isinstance(outputs, Tensor):
+        return ()
+    targets = as_tensor(model_targets(y))
+    if targets.is_floating_point():
+        return REGRESSION if outputs.numel() == targets.numel() else ()
+    if targets.ndim == 1 and outputs.ndim == 2 and outputs.shape[1] > 1:
+        return CLASSIFICATION
+    if targets.ndim != 2 or outputs.ndim != 3 or len(outputs) != len(targets):
+        return ()
+    last, middle = (outputs.shape[axis] == targets.shape[1] for axis in (1, 2))
+    if last and middle:
+        raise ValueError(
+            f"outputs {tuple(outputs.shape)} of targets {tuple(targets.shape)} could have their "
+            "classes last or in the middle; say which: measures=next_token('last') or "
+            "next_token('middle')"
+        )
+    return next_token("last") if last else next_token("middle") if middle else ()
+
+
+def with_loss(measures: Sequence[ModuleMeasure], loss: Loss) -> tuple[ModuleMeasure, ...]:
+    """Return measures with the mean loss of the batch among them, the last where it was not yet.
+
+    It is a diagnostic beside others, and released where there is no other.
+
+    Raises:
+        ValueError: If they cannot stand side by side.
+    """
+    found = tuple(measures)
+    if all(own.measure.name != LOSS.name for own in found):
+        shown = replace(LOSS, diagnostic_only=bool(found))
+        found += (ModuleMeasure(measure=shown, compute=loss),)
+    check_measures([own.measure for own in found])
+    return found
+
+
+def module_metrics(
+    module: nn.Module,
+    measures: Sequence[ModuleMeasure],
+    x: np.ndarray,
+    y: np.ndarray,
+    part: Part = WHOLE,
+) -> Metrics | None:
+    """Return the figures of a module in evaluation mode; None without examples.
+
+    Args:
+        module: With the params that are measured.
+        measures: What is measured.
+        x: Inputs `(n, ...)`.
+        y: Targets `(n, ...)`.
+        part: Which share of the examples.
+    """
+    return combined(
+        _measured(module, measures, np.asarray(x[chosen]), np.asarray(y[chosen]))
+        for chosen in chunks(len(y), part)
+    )
+
+
+def _measured(
+    module: nn.Module, measures: Sequence[ModuleMeasure], x: np.ndarray, y: np.ndarray
+) -> Metrics:
+    with torch.no_grad():
+        outputs, targets = module(as_tensor(model_inputs(x))), as_tensor(model_targets(y))
+        totals = {own.measure.name: own.total(outputs, targets) for own in measures}
+    return Metrics(totals=totals, num_examples=len(y))

@@ -1,0 +1,384 @@
+"""A task that lacks something is refused in one line, before there is a run folder."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv import cli
+from fedpriv.experiments.experiment import build
+from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
+from fedpriv.tasks.check import check_task
+from fedpriv.tasks.description import TaskDescription
+
+SOURCE = """
+import numpy as np
+from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.measures import Measure
+from fedpriv.tasks.description import TaskDescription
+from fedpriv.training.evaluate import Metrics
+
+
+class Descent:
+    def train(self, params, examples, key):
+        return {"w": examples.mean(axis=0) - params["w"]}
+
+
+class People:
+    known = {f"u{n}": np.full((4, 3), n, np.float32) for n in range(10)}
+
+    def examples(self, user_id):
+        return self.known[user_id]
+
+    def num_examples(self, user_id):
+        return len(self.known[user_id])
+
+
+class Mine:
+    roster = tuple(f"u{n}" for n in range(10))
+    roster_sha256 = roster_sha256(roster)
+    data = People()
+    measures = (Measure(name="distance", label="distance", higher_is_better=False),)
+
+    def init_params(self, key):
+        return {"w": np.zeros(3, np.float32)}
+
+    def trainer(self, schedule, multiplier, device="cpu"):
+        return Descent()
+
+    def synthetic_batch(self):
+        return np.ones((2, 3), np.float32)
+
+    def evaluate(self, params, *, public, part=(0, 1)):
+        if not public:
+            return None
+        return Metrics.of(4, distance=float(abs(params["w"]).sum()))
+
+    def describe(self):
+        return TaskDescription(name="mine", synthetic=True, roster="all", num_users=10)
+
+
+def task(experiment):
+    return Mine()
+
+
+def experiment():
+    return Experiment(
+        name="own", description="Mine.", noise_multiplier=1.0, cohort=5.0, delta=0.01, rounds=2,
+        task=task,
+    )
+"""
+
+CENTRAL = """
+import numpy as np
+from scipy import sparse
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.per_example.linear import LogisticGradients
+
+X = sparse.csr_matrix(np.eye(20, 5, dtype=np.float32))
+
+
+def task(experiment):
+    return CentralTask(
+        name="central", synthetic=True, train=LogisticGradients(X, np.arange(20) % 2),
+        num_train=20, init=zeros({"weight": (5,), "bias": (1,)}),
+        measure=lambda params: Metrics.of(2, accuracy=0.5, loss=1.0),
+    )
+
+
+def experiment():
+    return Experiment(
+        unit="example", name="own", description="Mine.", noise_multiplier=1.0, batch_size=5,
+        delta=0.01, steps=2, task=task,
+    )
+"""
+
+
+@pytest.fixture
+def fedpriv(tmp_path, monkeypatch, capsys):
+    """Runs the installed command on a file `mine.py`, with a run folder: (status, what it said)."""
+
+    def run(source, *arguments):
+        (tmp_path / "mine.py").write_text(source, "utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        sys.modules.pop("mine", None)
+        given = ["fedpriv", "run", "mine:experiment", "--out", "run", *arguments]
+        monkeypatch.setattr(sys, "argv", given)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code, capsys.readouterr().err
+
+    yield run
+    sys.modules.pop("mine", None)
+
+
+def without(member):
+    """The source without one member of the task."""
+    found, number = re.subn(rf"\n    {member} = [^\n]*", "", SOURCE)
+    if number:
+        return found.replace("roster = tuple", "users = tuple") if member == "roster" else found
+    head, found, rest = SOURCE.partition(f"    def {member}(self")
+    assert found
+    _, _, after = rest.partition("\n\n")
+    return head + after
+
+
+MEMBERS = ("roster_sha256", "data", "measures", "init_params", "trainer", "evaluate", "describe")
+CHANGED = {
+    "describe returns a dict": (
+        "return TaskDescription(name",
+        "return dict(name",
+        "describe() of the task of own (Mine) returned a dict; return a",
+    ),
+    "describe counts others": (
+        "num_users=10",
+        "num_users=9",
+        "says 9 users, and its roster",
+    ),
+    "describe without a name": ('name="mine"', 'name=""', "say what they are called"),
+    "an empty roster": ("for n in range(10))", "for n in range(0))", "roster of own is empty"),
+    "a list as roster": ("tuple(f", "list(f", "the roster of own is a list; give a tuple"),
+    "numbers as ids": ('tuple(f"u{n}" for', "tuple(n for", "user 0 on the roster of own is a int"),
+    "a user twice": ('tuple(f"u{n}"', 'tuple(f"u{n // 2}"', "'u0' is on the roster of own more"),
+    "a user without data": (
+        "for n in range(10)}",
+        "for n in range(1, 10)}",
+        "have nothing of rostered user 'u0'",
+    ),
+    "data without examples": ("def num_examples", "def number", "without a method num_examples"),
+    "words as measures": ("measures = (Measure(name=", "measures = (dict(name=", "hold a dict"),
+    "a measure named as a column": ('name="distance"', 'name="epsilon"', "stands for something"),
+    "evaluate returns a dict": ("return Metrics.of(4, ", "return dict(", "returned a dict; return"),
+    "evaluate measures another": ("of(4, distance", "of(4, far", "evaluate() measured 'far'"),
+    "public users unmeasured": (
+        "if not public:\n            return None",
+        "return None",
+        "describe() says 3 public users, but evaluate() measures nothing on them",
+    ),
+    "files of ours": (
+        "    def describe(self)",
+        '    def files(self):\n        return {"ledger.jsonl": b""}\n\n    def describe(self)',
+        "the task's file 'ledger.jsonl' cannot lie in a run folder",
+    ),
+    "no multipliers": (
+        "task=task",
+        'task=task, precondition="local"',
+        "side-information 'rank' is made of public words, of which the task of own has none; give",
+    ),
+    "no multipliers of its own": (
+        "task=task",
+        'task=task, precondition="local", side_information="own"',
+        "side-information 'own': the task of own knows no multipliers; give it a method",
+    ),
+    "another's task": ("return Mine()", "return 3", "the task of own (int) has no roster; add it"),
+}
+
+
+class TestRefused:
+    def test_what_is_changed_below_runs(self, fedpriv, tmp_path):
+        assert fedpriv(SOURCE)[0] == 0
+        assert (tmp_path / "run" / "summary.json").exists()
+
+    @pytest.mark.parametrize("member", MEMBERS)
+    def test_a_missing_member_is_named_with_what_it_is_for(self, fedpriv, tmp_path, member):
+        source = without(member)
+        assert source != SOURCE
+        status, said = fedpriv(source)
+        assert status == 2 and said.count("\n") == 1
+        assert said.startswith(f"error: the task of own (Mine) has no {member}; add it: ")
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(("old", "new", "said"), CHANGED.values(), ids=CHANGED)
+    def test_what_does_not_fit_is_one_line(self, fedpriv, tmp_path, old, new, said):
+        assert old in SOURCE
+        source = SOURCE.replace(old, new)
+        if "public users" in said:
+            source = source.replace("num_users=10", "num_users=10, num_public_users=3")
+        status, shown = fedpriv(source)
+        assert status == 2, shown
+        assert shown.startswith("error: ") and shown.count("\n") == 1 and said in shown
+        assert not (tmp_path / "run").exists()
+
+    def test_an_error_in_its_own_method_is_its_own(self, fedpriv, tmp_path):
+        faulty = SOURCE.replace("return TaskDescription(", "return self.gone(")
+        status, shown = fedpriv(faulty)
+        assert status == 1 and "has no attribute 'gone'" in shown and "/fedpriv/" not in shown
+        assert not (tmp_path / "run").exists()
+
+
+CENTRAL_CHANGED = {
+    "another's task": (
+        "return CentralTask(",
+        "return dict(",
+        "takes a fedpriv.tasks.",
+    ),
+    "no public examples": (
+        "steps=2",
+        'steps=2, guide="public-adam"',
+        "central has no public examples; choose a guide that needs none, or give some",
+    ),
+    "other figures": ("accuracy=0.5", "share=0.5", "evaluate() measured 'share', which is not"),
+    "no name": ('name="central"', 'name=""', "say what they are called"),
+}
+
+
+class TestCentral:
+    def test_what_is_changed_below_runs(self, fedpriv):
+        assert fedpriv(CENTRAL)[0] == 0
+
+    @pytest.mark.parametrize(("old", "new", "said"), CENTRAL_CHANGED.values(), ids=CENTRAL_CHANGED)
+    def test_what_does_not_fit_is_one_line(self, fedpriv, tmp_path, old, new, said):
+        assert old in CENTRAL
+        status, shown = fedpriv(CENTRAL.replace(old, new))
+        assert status == 2, shown
+        assert shown.startswith("error: ") and shown.count("\n") == 1 and said in shown
+        assert not (tmp_path / "run").exists()
+
+
+def test_multipliers_of_its_own_are_used(fedpriv, tmp_path):
+    source = SOURCE.replace("task=task", 'task=task, precondition="local", side_information="own"')
+    source = source.replace(
+        "    def describe(self)",
+        "    def side_information(self):\n"
+        "        from fedpriv.mechanisms import SideInformation\n"
+        '        return SideInformation(multiplier={"w": np.ones(3, np.float32)},\n'
+        '                               source="public", description="ones")\n\n'
+        "    def describe(self)",
+    )
+    status, shown = fedpriv(source)
+    assert status == 0, shown
+    assert '"description": "ones"' in (tmp_path / "run" / "experiment.json").read_text("utf-8")
+
+
+class TestMeasures:
+    @pytest.mark.parametrize("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
+    def test_a_name_that_cannot_stand_in_json(self, name):
+        with pytest.raises(ValueError, match=r"^measure '.*' (is no name|stands for)"):
+            Measure(name=name, label="x")
+
+    def test_they_can_stand_side_by_side(self):
+        assert check_measures((ACCURACY, LOSS)) == (ACCURACY, LOSS)
+        with pytest.raises(ValueError, match="2 measures are called 'accuracy'"):
+            check_measures((ACCURACY, LOSS, ACCURACY))
+        with pytest.raises(ValueError, match="cannot be a diagnostic only"):
+            check_measures((LOSS, ACCURACY))
+
+    def test_every_other_name_in_the_files_of_a_run_is_taken(self, fedpriv, tmp_path):
+        """A measure of that name would be written over it."""
+        import json
+
+        assert fedpriv(SOURCE)[0] == 0
+        names = set()
+        for file in ("rounds.jsonl", "diagnostics.jsonl"):
+            names |= set(json.loads((tmp_path / "run" / file).read_text().splitlines()[-1]))
+        names |= set(json.loads((tmp_path / "run" / "summary.json").read_text()))
+        assert names - {"distance", "distance_public"} <= RESERVED
+
+
+def test_the_description_writes_what_it_knows():
+    made = TaskDescription(name="d", synthetic=False, roster="all", num_users=3)
+    assert made.to_json() == {
+        "name": "d",
+        "synthetic": False,
+        "roster": "all",
+        "num_users": 3,
+        "num_public_users": 0,
+        "provenance": {},
+    }
+
+
+def test_a_task_of_tags_is_a_task_and_writes_what_it_wrote(tiny_corpus):
+    from fedpriv.experiments.catalogue import load_experiment
+
+    made = load_experiment("dp-fedavg-tags").with_options({"noise-multiplier": 1, "cohort": 8})
+    task = build(made, tiny_corpus).task
+    check_task(task, "tags")
+    assert set(task.describe().to_json()) == {
+        "name", "synthetic", "roster", "roster_sha256", "licence", "credit", "num_users",
+        "num_public_users", "num_words", "num_tags", "provenance", "majority_class_accuracy",
+    }  # fmt: skip
+    assert [measure.name for measure in task.measures] == ["accuracy", "recall_at_5", "loss"]
+
+
+class TestModuleMeasures:
+    def fitting(self, outputs, y):
+        from fedpriv.training.local.module_measures import fitting_measures
+
+        class Fixed(torch.nn.Module):
+            def forward(self, x):
+                return outputs
+
+        found = fitting_measures(Fixed(), np.zeros((len(y), 1)), y)
+        return [own.measure.name for own in found]
+
+    def test_outputs_and_targets_say_what_fits(self):
+        whole, real = np.zeros(4, int), np.zeros(4)
+        words = np.zeros((4, 7), int)
+        errors, tokens = (
+            ["mean_squared_error", "mean_absolute_error"],
+            [
+                "perplexity",
+                "token_accuracy",
+            ],
+        )
+        assert self.fitting(torch.zeros(4, 3), whole) == ["accuracy"]
+        assert self.fitting(torch.zeros(4, 1), real) == errors
+        assert self.fitting(torch.zeros(4), real) == errors
+        assert self.fitting(torch.zeros(4, 3), real) == []
+        assert self.fitting(torch.zeros(4, 1), whole) == []  # one logit is not a class score
+        assert self.fitting(torch.zeros(4, 7, 5), words) == tokens
+        assert self.fitting(torch.zeros(4, 5, 7), words) == tokens
+        assert self.fitting((torch.zeros(4, 3), None), whole) == []
+        with pytest.raises(ValueError, match="could have their classes last or in the middle"):
+            self.fitting(torch.zeros(4, 7, 7), words)
+
+    @pytest.mark.parametrize("classes", ["last", "middle"])
+    def test_tokens_are_counted_but_for_those_ignored(self, classes):
+        from fedpriv.training.evaluate import combined
+        from fedpriv.training.local.module_measures import module_metrics, next_token
+
+        rng = np.random.default_rng(0)
+        scores = torch.from_numpy(rng.normal(size=(3000, 6, 4)).astype(np.float32))
+        y = rng.integers(0, 4, (3000, 6))
+        y[rng.random(y.shape) < 0.3] = -100
+        given = scores if classes == "last" else scores.transpose(1, 2)
+
+        class Rows(torch.nn.Module):
+            def forward(self, x):
+                return given[x]
+
+        x = np.arange(3000)
+        own = next_token(classes)
+        whole = module_metrics(Rows(), own, x, y)
+        counted = y != -100
+        right = (scores.numpy().argmax(-1) == y)[counted]
+        assert whole.get("token_accuracy") == right.sum() / counted.sum()
+        logs = torch.log_softmax(scores.double(), -1).numpy()[counted]
+        expected = np.exp(-np.mean(logs[np.arange(len(logs)), y[counted]]))
+        assert whole.get("perplexity") == pytest.approx(expected, rel=1e-5)
+        parts = combined(module_metrics(Rows(), own, x, y, (part, 2)) for part in range(2))
+        assert parts.get("token_accuracy") == whole.get("token_accuracy")
+        assert parts.get("perplexity") == pytest.approx(whole.get("perplexity"), rel=1e-9)
+
+    def test_what_a_measure_of_one_s_own_may_return(self):
+        from fedpriv.training.local.module_measures import ModuleMeasure
+
+        outputs, targets = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 2.0, 3.0])
+        for compute in (
+            lambda o, t: o == t,
+            lambda o, t: ((o == t).sum(), 3),
+            lambda o, t: (o == t).double().mean(),
+            lambda o, t: 2 / 3,
+        ):
+            own = ModuleMeasure(measure=ACCURACY, compute=compute)
+            assert own.total(outputs, targets).value == pytest.approx(2 / 3)
+        with pytest.raises(ValueError, match="measure 'accuracy' returned a str; return"):
+            ModuleMeasure(measure=ACCURACY, compute=lambda o, t: "good").total(outputs, targets)
