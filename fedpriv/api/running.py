@@ -16,9 +16,9 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import Option, kebab
+from fedpriv.experiments.parts.options import Option, kebab
+from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
-from fedpriv.experiments.user_parts import TagPredictionTask
 from fedpriv.running.engines import engines
 from fedpriv.running.folder import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run

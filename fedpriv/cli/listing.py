@@ -12,7 +12,7 @@ from fedpriv.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.experiments.options import Option
+    from fedpriv.experiments.parts.options import Option
 
 
 def show_options(experiment: Experiment, *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from fedpriv.running.progress import follow
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.experiments.options import Option
+    from fedpriv.experiments.parts.options import Option
 
 
 def register(app: typer.Typer) -> None:

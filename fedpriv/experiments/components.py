@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.checkpoints import aggregates
-from fedpriv.experiments import parts
+from fedpriv.experiments.parts import shared
 from fedpriv.mechanisms import Bound, Clip, Normalise, SideInformation, Unbounded
 from fedpriv.mechanisms.preconditioner import Preconditioner
 from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
@@ -72,11 +72,11 @@ def refined(experiment: Experiment, made: Components) -> Components:
 def plain_bound(experiment: Experiment) -> Bound:
     """Return the public bound, before anything is preconditioned or rounded."""
     match experiment.part("bound"):
-        case parts.Clipped(l2_clip_norm=norm):
+        case shared.Clipped(l2_clip_norm=norm):
             return Clip(l2_clip_norm=norm)
-        case parts.Normalised(l2_clip_norm=norm, normalise_regulariser=regulariser):
+        case shared.Normalised(l2_clip_norm=norm, normalise_regulariser=regulariser):
             return Normalise(l2_clip_norm=norm, regulariser=regulariser)
-        case parts.Nothing():
+        case shared.Nothing():
             return Unbounded()
         case other:
             raise TypeError(f"{other!r} is not a bound of any kind")
@@ -106,7 +106,7 @@ def make_plan(
     """
     sigma = target = None
     match experiment.part("noise"):
-        case parts.Nothing():
+        case shared.Nothing():
             privatizer: Privatizer = Unprotected()
         case noise:
             sigma, target = noise.noise_multiplier, noise.target_epsilon
@@ -131,7 +131,7 @@ def make_plan(
 def release_preconditioner(guide: Any) -> Preconditioner | None:
     """Return the preconditioner of a guide that learns from past releases, None for others."""
     match guide:
-        case parts.DelayedGuide():
+        case shared.DelayedGuide():
             return Delayed(
                 plain=guide.delay_plain,
                 preconditioned=guide.delay_preconditioned,
@@ -140,7 +140,7 @@ def release_preconditioner(guide: Any) -> Preconditioner | None:
                 clip_ratio=guide.clip_ratio,
                 rate_ratio=guide.rate_ratio,
             )
-        case parts.PastReleasesGuide(decay=decay, regulariser=regulariser):
+        case shared.PastReleasesGuide(decay=decay, regulariser=regulariser):
             return PastReleases(decay=decay, regulariser=regulariser)
         case _:
             return None
@@ -149,9 +149,9 @@ def release_preconditioner(guide: Any) -> Preconditioner | None:
 def make_aggregate(experiment: Experiment) -> Transform:
     """Return the checkpoint aggregate."""
     match experiment.part("aggregate"):
-        case parts.Average(ema_decay=decay):
+        case shared.Average(ema_decay=decay):
             return aggregates.ema(decay)
-        case parts.Nothing():
+        case shared.Nothing():
             return identity()
         case other:
             raise TypeError(f"{other!r} is not an aggregate of any kind")

@@ -27,9 +27,11 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments import example_parts, of_examples, of_users, user_parts
+from fedpriv.experiments import of_examples, of_users
 from fedpriv.experiments.components import Components, refined
-from fedpriv.experiments.composition import (
+from fedpriv.experiments.parts import examples as example_parts
+from fedpriv.experiments.parts import users as user_parts
+from fedpriv.experiments.parts.composition import (
     OptionLine,
     Part,
     Slot,
@@ -39,9 +41,9 @@ from fedpriv.experiments.composition import (
     compose,
     option_lines,
 )
-from fedpriv.experiments.options import Option, declared, kebab, said_as_options
+from fedpriv.experiments.parts.options import Option, declared, kebab, said_as_options
+from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
 from fedpriv.experiments.task_factory import check_heeded, make_task
-from fedpriv.experiments.user_parts import TAG_PREDICTION, TagPredictionTask
 from fedpriv.mechanisms import moments
 from fedpriv.tasks.check import check_central_task, check_task
 

@@ -26,7 +26,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedpriv import optimizers
-from fedpriv.experiments import parts
 from fedpriv.experiments.components import (
     Components,
     make_aggregate,
@@ -34,7 +33,8 @@ from fedpriv.experiments.components import (
     plain_bound,
     release_preconditioner,
 )
-from fedpriv.experiments.example_parts import (
+from fedpriv.experiments.parts import shared
+from fedpriv.experiments.parts.examples import (
     CleanStatistics,
     KnownBeforehand,
     OwnStatistics,
@@ -207,7 +207,7 @@ def _preconditioner(
     if made is not None:
         return made
     match guide:
-        case parts.Nothing():
+        case shared.Nothing():
             return NoPreconditioner()
         case KnownBeforehand():
             assert side is not None

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedpriv.experiments import example_parts, user_parts
-from fedpriv.experiments.composition import Slot, all_names
-from fedpriv.experiments.options import Option
+from fedpriv.experiments.parts import examples as example_parts
+from fedpriv.experiments.parts import users as user_parts
+from fedpriv.experiments.parts.composition import Slot, all_names
+from fedpriv.experiments.parts.options import Option
 
 BEGIN = "# Options of experiments, written by `make options`."
 END = "# End of the options."

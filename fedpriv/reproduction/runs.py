@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment, build, existing_options
 from fedpriv.experiments.of_examples import num_steps
-from fedpriv.experiments.options import Option
+from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage

@@ -19,8 +19,8 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.options import Option
 from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge

@@ -9,7 +9,7 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment, build
-from fedpriv.experiments.user_parts import TagPredictionTask
+from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.noise.gaussian import Gaussian

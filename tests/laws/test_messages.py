@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpriv.cli.privacy import _OPTIONS
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.experiment import Experiment, build
-from fedpriv.experiments.options import renamed
+from fedpriv.experiments.parts.options import renamed
 from fedpriv.privacy.event import cohort_event
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients

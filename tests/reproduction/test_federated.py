@@ -10,7 +10,7 @@ from tiny_tables import figure, table
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.experiment import Experiment, build
-from fedpriv.experiments.user_parts import TagPredictionTask
+from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.reproduction import (
     Cell,

@@ -19,7 +19,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.options import Option
+from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import MissingCorpusError, make_task
 from fedpriv.tasks.task import Task
 from fedpriv.training.local.trainer import LocalTrainer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedpriv.experiments.options import Option
+from fedpriv.experiments.parts.options import Option
 from fedpriv.reproduction import Settings
 
 

@@ -14,7 +14,7 @@ from functools import cache, partial
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.user_parts import TagPredictionTask
+from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.reproduction import Cell, Row, Settings, Split
 from fedpriv.tasks.tag_prediction import TagPrediction
 from simulations.adadps.setups.federated_grid import grid

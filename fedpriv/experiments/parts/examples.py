@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpriv.experiments import parts
-from fedpriv.experiments.composition import Slot
-from fedpriv.experiments.options import option
+from fedpriv.experiments.parts import shared
+from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.options import option
 from fedpriv.ranges import Range
 
 
@@ -118,21 +118,21 @@ SLOTS = (
     Slot(
         name="sampling",
         help="How batches are drawn.",
-        choices={"poisson": parts.Nothing, "fixed": parts.Nothing},
+        choices={"poisson": shared.Nothing, "fixed": shared.Nothing},
     ),
-    parts.BOUND,
-    parts.NOISE,
-    parts.PROMISE,
+    shared.BOUND,
+    shared.NOISE,
+    shared.PROMISE,
     Slot(
         name="optimizer",
         help="What is made of the released mean gradient.",
         choices={
-            "sgd": parts.Sgd,
-            "momentum": parts.Momentum,
-            "ema-momentum": parts.Momentum,
-            "adam": parts.AdaptiveMomentum,
-            "rmsprop": parts.Adaptive,
-            "adagrad": parts.Adaptive,
+            "sgd": shared.Sgd,
+            "momentum": shared.Momentum,
+            "ema-momentum": shared.Momentum,
+            "adam": shared.AdaptiveMomentum,
+            "rmsprop": shared.Adaptive,
+            "adagrad": shared.Adaptive,
         },
     ),
     Slot(name="schedule", help="Of the learning rate.", choices={"": Schedule}),
@@ -140,7 +140,7 @@ SLOTS = (
         name="guide",
         help="What public data or past releases add.",
         choices={
-            "none": parts.Nothing,
+            "none": shared.Nothing,
             "side-information": KnownBeforehand,
             "public-rmsprop": AverageOfSquares,
             "public-adam": AverageOfSquares,
@@ -150,11 +150,11 @@ SLOTS = (
             "r-pub": AverageOfSquares,
             "adam-pub": AverageOfSquares,
             "mirror-descent": PublicBatches,
-            "delayed": parts.DelayedGuide,
-            "past-releases": parts.PastReleasesGuide,
+            "delayed": shared.DelayedGuide,
+            "past-releases": shared.PastReleasesGuide,
         },
     ),
     Slot(name="warm start", help="Training on public examples before.", choices={"": WarmStart}),
-    parts.AGGREGATE,
-    parts.RUN,
+    shared.AGGREGATE,
+    shared.RUN,
 )

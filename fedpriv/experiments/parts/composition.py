@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.experiments.options import Declared, Option, chosen, declared, kebab
+from fedpriv.experiments.parts.options import Declared, Option, chosen, declared, kebab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

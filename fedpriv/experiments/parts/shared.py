@@ -1,7 +1,7 @@
 """The parts that experiments of either unit are composed of, each with its own options.
 
 A part is a frozen dataclass; its fields are its options, with default, range and one line of help.
-An option exists only where its part is chosen. `accounts` and `examples` say which parts there are
+An option exists only where its part is chosen. `users` and `examples` say which parts there are
 to choose from, and what is made of them.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpriv.experiments.composition import Slot
-from fedpriv.experiments.options import option
+from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.options import option
 from fedpriv.ranges import Range
 
 

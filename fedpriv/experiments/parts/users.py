@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from fedpriv.experiments import parts
-from fedpriv.experiments.composition import Slot
-from fedpriv.experiments.options import option
+from fedpriv.experiments.parts import shared
+from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.task_factory import MissingCorpusError
 from fedpriv.mechanisms import side_information
 from fedpriv.mechanisms.side_information import PublicWords
@@ -169,48 +169,48 @@ SLOTS = (
         help="How cohorts are drawn.",
         choices={"poisson": PoissonCohorts, "fixed": FixedCohorts},
     ),
-    parts.BOUND,
+    shared.BOUND,
     Slot(
         name="noise",
         help="What is added to the sum.",
-        choices={"gaussian": RoundedNoise, "none": parts.Nothing},
+        choices={"gaussian": RoundedNoise, "none": shared.Nothing},
     ),
-    parts.PROMISE,
+    shared.PROMISE,
     Slot(name="local work", help="What a user does.", choices={"": LocalSgd}),
     Slot(
         name="precondition",
         help="Where A of side information acts: in local steps, on the update, or both.",
-        choices=dict.fromkeys(_PLACES, parts.Nothing),
+        choices=dict.fromkeys(_PLACES, shared.Nothing),
     ),
     Slot(
         name="side-information",
         help="What A is made of: what is known of public words, or the task's own multipliers.",
-        choices={"rank": Rank, "frequency": Frequency, "tf-idf": TfIdf, "own": parts.Nothing},
+        choices={"rank": Rank, "frequency": Frequency, "tf-idf": TfIdf, "own": shared.Nothing},
         within=("precondition", frozenset(_PLACES[1:])),
     ),
     Slot(
         name="guide",
         help="A preconditioner made of past releases.",
         choices={
-            "none": parts.Nothing,
-            "delayed": parts.DelayedGuide,
-            "past-releases": parts.PastReleasesGuide,
+            "none": shared.Nothing,
+            "delayed": shared.DelayedGuide,
+            "past-releases": shared.PastReleasesGuide,
         },
     ),
     Slot(
         name="server-optimizer",
         help="What the server makes of the released mean.",
         choices={
-            "sgd": parts.Sgd,
-            "momentum": parts.Momentum,
-            "ema-momentum": parts.Momentum,
-            "adam": parts.AdaptiveMomentum,
-            "yogi": parts.AdaptiveMomentum,
-            "adagrad": parts.Adaptive,
+            "sgd": shared.Sgd,
+            "momentum": shared.Momentum,
+            "ema-momentum": shared.Momentum,
+            "adam": shared.AdaptiveMomentum,
+            "yogi": shared.AdaptiveMomentum,
+            "adagrad": shared.Adaptive,
         },
         prefix="server-",
         defaults=_SERVER,
     ),
-    parts.AGGREGATE,
-    parts.RUN,
+    shared.AGGREGATE,
+    shared.RUN,
 )

@@ -1,0 +1,1 @@
+"""The parts that experiments are composed of: declared options, and how one is chosen."""
