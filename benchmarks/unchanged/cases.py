@@ -75,7 +75,10 @@ def own(name: str, function: str, **more) -> RunCase:
 def by_name(experiments: list[str]) -> list[RunCase]:
     """Return a run of every experiment that has a name, as it is."""
     # Nine rounds: DP² first preconditions in its sixth.
-    return [tags(f"{name}, as listed", name, options={"rounds": 9}) for name in experiments]
+    return [
+        tags(f"{name}, as listed", name, options={"rounds": 9, "users": "none"})
+        for name in experiments
+    ]
 
 
 _FLOAT_SUM: dict[str, Option] = {"exact-sum": "false"}
