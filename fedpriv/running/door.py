@@ -105,6 +105,7 @@ class RunDoor:
         self._works, self._roster, self._root = works, roster, root
         self._vault, self._beside = vault, beside
         self._round_num = 0
+        self._asked: set[str] = set()
         self._rows_drawn = 0
         self._memory: Any = None
         self.seen = Seen()
@@ -116,7 +117,7 @@ class RunDoor:
 
     def begin(self, round_num: int) -> None:
         """Open a round: what is asked from now on belongs to it."""
-        self._round_num, self.seen = round_num, Seen()
+        self._round_num, self.seen, self._asked = round_num, Seen(), set()
 
     @property
     def rho_left(self) -> float:
@@ -200,6 +201,7 @@ class RunDoor:
         """Spend what an answer costs, and return the numbers under which it is drawn."""
         ledger, round_num = self._ledger, self._round_num
         after, cost = mechanism.privatizer.after_crash, mechanism.privatizer.cost
+        self._admit(name, mechanism)
         self._prepare(name, mechanism)
         if cost.whole_run:
             if ledger.charges == 0:
@@ -208,10 +210,16 @@ class RunDoor:
             return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
         attempt = ledger.attempts(round_num, name)
         if after == "replay":
-            open_ = attempt and any(
-                (charge.round_num, charge.query) == (round_num, name)
+            open_ = [
+                charge
                 for charge in ledger.state.unreleased
-            )
+                if (charge.round_num, charge.query) == (round_num, name)
+            ]
+            if open_ and open_[-1].event != mechanism.event:
+                raise ValueError(
+                    f"round {round_num}: {name!r} was charged for {open_[-1].event} before the "
+                    f"crash and now asks for {mechanism.event}; what is replayed is the same"
+                )
             if not open_:
                 attempt += 1
                 ledger.charge(round_num, attempt, mechanism.event, query=name)
@@ -220,6 +228,40 @@ class RunDoor:
             return _Draw(round_num=round_num, attempt=attempt, row=None, keys=keys)
         ledger.charge(round_num, attempt + 1, mechanism.event, query=name)
         return _Draw(round_num=round_num, attempt=attempt + 1, row=None, keys=self._root)
+
+    def _admit(self, name: str, mechanism: Mechanism) -> None:
+        """Refuse a question for which another one has paid.
+
+        Raises:
+            ValueError: If the round has asked this name already: a release that is replayed draws
+                the noise of its name again, and of two sums under one noise the difference is
+                bare. If one charge pays for the whole run, and this is not the mechanism or not
+                the question that it was for; or if such a mechanism is not the plan's.
+        """
+        if name in self._asked:
+            raise ValueError(
+                f"round {self._round_num} has asked {name!r} already; give another question a "
+                "name of its own, and have the next round ask this one again"
+            )
+        self._asked.add(name)
+        plan, charges = self._plan, self._ledger.state.charges
+        if isinstance(plan, AdaptivePlan) or not plan.charged_once:
+            if mechanism.charged_once:
+                raise ValueError(
+                    f"{mechanism.privatizer.name} noise is charged for a whole run, which only a "
+                    "plan of that mechanism pays for"
+                )
+            return
+        if mechanism is not plan.live_mechanism:
+            raise ValueError(
+                f"query {name!r}: one charge pays for the plan's mechanism and for no other; "
+                "leave the query's mechanism out"
+            )
+        if charges and charges[0].query != name:
+            raise ValueError(
+                f"query {name!r}: the whole run was charged for {charges[0].query!r}, and no "
+                "other question is paid for; ask by that name"
+            )
 
     def _prepare(self, name: str, mechanism: Mechanism) -> None:
         """Have secret state on the disk before the first charge that needs it; miss it later.

@@ -1,0 +1,182 @@
+"""What one charge pays for: its own question, its own mechanism, once a round.
+
+Every attack here was answered before, without a charge or under noise that was used already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.gaussian import Gaussian, NoisedMean
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.rng import Key
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import rounds
+from fedpriv.training.algorithm import Query
+
+sys.path.append(str(Path(__file__).parent))
+toys = importlib.import_module("toys")
+methods = importlib.import_module("toy_methods")
+
+
+class Asking(methods.Steps):
+    """Does in each round what a test says."""
+
+    def __init__(self, asks, plan):
+        self.asks, self.plan, self.answers = asks, plan, []
+
+    def step(self, state, door):
+        for ask in self.asks:
+            self.answers.append(ask(door, state.params))
+        return state.after(state.params)
+
+
+def play(asks, plan, folder, *, num_rounds=None):
+    """Run until the plan is spent, or for some rounds; return the answers."""
+    made = SimpleNamespace(
+        task=toys.TASK, plan=plan, algorithm=Asking(asks, plan), trainer=toys.WORKS
+    )
+    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    kept = RunFolder.of_plan(folder, plan, mode="simulation")
+    try:
+        state = kept.resume(made.algorithm.init(toys.TASK.init_params(Key.simulation(0))))
+        running = rounds(made, backend, Key.simulation(3), folder=kept, state=state)
+        for number, _ in enumerate(running, start=1):
+            if number == num_rounds:
+                break
+    finally:
+        kept.close()
+    return made.algorithm.answers
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Noise of no weight that claims the price of the stream, row by row or not."""
+
+    whole_run: bool
+    name, after_crash = "bare", "burn"
+
+    @property
+    def cost(self):
+        return Cost(kind="gaussian", value=2.0, whole_run=self.whole_run)
+
+    def init(self, template, key):
+        return {}
+
+    def draw(self, memory, *, template, sensitivity, key):
+        return None, memory
+
+    def release(self, total, drawn, share):
+        return NoisedMean(update=total.real(), squared_norm=0.0)
+
+
+STREAM = methods.Stream.plan
+
+
+def test_the_charge_of_a_whole_run_pays_for_no_other_noise(tmp_path):
+    bare = replace(STREAM.live_mechanism, privatizer=Bare(whole_run=True))
+    asks = [
+        lambda door, params: door.ask(Query(params=params)) and None,
+        lambda door, params: door.ask(Query(params=params, mechanism=bare, name="more")),
+    ]
+    with pytest.raises(ValueError, match="'more': one charge pays for the plan's mechanism"):
+        play(asks, STREAM, tmp_path)
+
+
+def test_a_memoryless_answer_of_the_same_event_does_not_pay_for_the_stream(tmp_path):
+    once = Mechanism(
+        sampler=methods.ALL,
+        bound=STREAM.live_mechanism.bound,
+        privatizer=Gaussian(noise_multiplier=2.0),
+    )
+    assert once.event == STREAM.event
+    ask = lambda door, params: door.ask(Query(params=params, mechanism=once))  # noqa: E731
+    with pytest.raises(ValueError, match="one charge pays for the plan's mechanism"):
+        play([ask], STREAM, tmp_path)
+
+
+def test_another_name_does_not_begin_participation_anew(tmp_path):
+    """Three users a row of twelve, nobody more than twice: six rows, whatever they are called."""
+    asks = [
+        lambda door, params: door.ask(Query(params=params)) and None,
+        lambda door, params: door.ask(Query(params=params, name="more")),
+    ]
+    with pytest.raises(ValueError, match="the whole run was charged for 'update'"):
+        play(asks, STREAM, tmp_path)
+
+
+def test_noise_of_a_whole_run_is_for_its_own_plan_only(tmp_path):
+    plan = Plan(
+        mechanism=Mechanism(
+            sampler=methods.ALL,
+            bound=Clip(l2_clip_norm=3.0),
+            privatizer=Gaussian(noise_multiplier=2.0),
+        ),
+        num_rounds=6,
+        delta=1e-3,
+    )
+    stream = replace(STREAM.live_mechanism)
+    asks = [
+        lambda door, params: door.ask(Query(params=params)) and None,
+        lambda door, params: door.ask(Query(params=params, mechanism=stream, name="rows")),
+    ]
+    with pytest.raises(ValueError, match="two-bands noise is charged for a whole run"):
+        play(asks, plan, tmp_path)
+
+
+def shot(work, scale):
+    """Ask for the one answer of a program over one pass."""
+
+    def ask(door, params):
+        def program(raw):
+            total = raw.sum(params, bound=methods.CLIP)
+            return replace(total, total={"w": scale * total.real()["w"]}, granularity=None)
+
+        return door.run(Query(params=params), program)
+
+    return ask
+
+
+def test_a_replay_is_after_a_crash_only(tmp_path):
+    """Two programs under one noise: the difference of their answers is that of the raw sums."""
+    with pytest.raises(ValueError, match="round 1 has asked 'update' already"):
+        play([shot("train", 1.0), shot("train", 2.0)], methods.OneShot.plan, tmp_path)
+
+
+def test_a_replay_is_of_what_was_charged(tmp_path):
+    """Charged at ε = 1 and cut off, it cannot come back as an answer at ε = 1000."""
+
+    class Killed(BaseException):
+        pass
+
+    def die():
+        raise Killed
+
+    plan = replace(methods.OneShot.plan, num_rounds=2)
+    with methods.dying(1, die), pytest.raises(Killed):
+        play([shot("train", 1.0)], plan, tmp_path)
+
+    class Loud(methods.Sphere):
+        cost = Cost(kind="pure", value=1000.0)
+
+    loud = replace(plan.live_mechanism, privatizer=Loud())
+    program = lambda raw: raw.sum(toys.LIKE, bound=methods.CLIP)  # noqa: E731
+    ask = lambda door, p: door.run(Query(params=p, mechanism=loud), program)  # noqa: E731
+    with pytest.raises(ValueError, match="what is replayed is the same"):
+        play([ask], plan, tmp_path)
+
+
+def test_the_next_round_asks_again(tmp_path):
+    answers = play([shot("train", 1.0)], replace(methods.OneShot.plan, num_rounds=2), tmp_path)
+    assert len(answers) == 2 and not np.array_equal(*answers)
