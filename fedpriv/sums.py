@@ -4,7 +4,7 @@ With a `granularity`, every coordinate of an update is rounded to a whole multip
 is of integers: it does not depend on the order of the users, on who adds which of them, or on how
 many processes do. Without one the sum is of float64 numbers, equal to rounding.
 
-A bounded update never exceeds `2**BITS` units in any coordinate, so an int32 holds the sum of
+A bounded update never exceeds `2**BITS` times the granularity, so an int32 holds the sum of
 `2**(31 - BITS) - 1` users; after as many the sum is carried over into int64, which holds that of
 2^39 users.
 
@@ -165,14 +165,15 @@ class RunningSum:
 
 
 def check_users_fit(num_users: int) -> None:
-    """Refuse an exact sum over more users than int64 holds, at `2**BITS` units a user.
+    """Refuse an exact sum over more users than int64 holds, at `2**BITS` granularities a user.
 
     Raises:
         ValueError: If there are more. The sum would wrap around, and look like any other.
     """
     if num_users > _USERS_IN_INT64:
         raise ValueError(
-            f"{num_users} users of up to 2^{BITS} units each do not fit in int64, which holds "
+            f"{num_users} users of up to 2^{BITS} granularities each do not fit in int64, "
+            f"which holds "
             f"{_USERS_IN_INT64}; draw a smaller cohort, or sum floats (exact-sum false)"
         )
 

@@ -78,7 +78,7 @@ def account(
         rounds: Rounds, each charged once.
         noise_multiplier: Stddev of the noise on the sum over the bound of one user.
         delta: δ; None for users^-1.1.
-        sampling: "poisson" (independent coins) or "fixed" (exact size).
+        sampling: "poisson" (independent draws) or "fixed" (exact size).
         relation: "add-remove" or "replace-one"; None for add-remove with poisson, replace-one
             with fixed.
         cap: Largest poisson cohort; a uniform subset takes part above.

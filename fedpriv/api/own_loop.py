@@ -38,7 +38,7 @@ def plan(
         noise_multiplier: Stddev of the noise on the sum over C.
         target_epsilon: Instead of it: the least noise that keeps ε within this target.
         delta: δ; None for users^-1.1.
-        sampling: "poisson" (independent coins) or "fixed" (exact size).
+        sampling: "poisson" (independent draws) or "fixed" (exact size).
         relation: "add-remove" or "replace-one"; None for add-remove with poisson, replace-one
             with fixed.
         cap: Largest poisson cohort, at least twice the mean; a uniform subset takes part above.

@@ -47,7 +47,7 @@ class ThreadBackend:
         data: The users' examples.
         measure: How a model is measured, as `Task.evaluate`.
         num_workers: How many threads.
-        max_examples: The cap on a user's work, for dealing users evenly.
+        max_examples: The cap on a user's work, for sharding users evenly.
 
     Raises:
         ValueError: If the trainer may not be used by several threads.

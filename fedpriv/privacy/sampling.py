@@ -1,7 +1,7 @@
 """Who takes part in a round: cohorts drawn on the server from a frozen roster.
 
 A sampler is a public rule; the key it is given and the ids it returns are secret. What a sampler
-earns in privacy is decided by its type alone: independent coins earn Poisson amplification, a
+earns in privacy is decided by its type alone: independent draws earn Poisson amplification, a
 cohort of fixed size earns only what is proved for it.
 """
 
@@ -68,7 +68,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonSampler:
-    """Every user on the roster is drawn by an independent coin.
+    """Every user on the roster is drawn independently, with one probability.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -80,7 +80,7 @@ class PoissonSampler:
     Guarantees:
         * Inclusion is independent between users (without a cap) and between keys.
         * Neighbouring relation: with or without one rostered user's records. The roster itself,
-          hence everybody else's coin, does not change.
+          hence everybody else's draw, does not change.
         * Amplification: Poisson subsampling (Abadi et al. 2016, section 3); with a cap the
           truncated form, which the accountant prices through the roster's size.
     """
@@ -110,7 +110,7 @@ class PoissonSampler:
         )
 
     def init(self) -> Memory:
-        """Return nothing: coins have no memory."""
+        """Return nothing: independent draws have no memory."""
         return {}
 
     def next(

@@ -47,7 +47,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
-from fedpriv.tasks.data_digest import check_same_data, data_digests
+from fedpriv.tasks.data_digest import check_data_digests, data_digests
 from fedpriv.training.algorithm import Saved
 
 FORMAT, VERSION = "fedpriv-run", 1
@@ -204,7 +204,7 @@ class RunFolder:
         sealed = self.document["corpus"].get("data_sha256")
         secure = sealed is not None and self.document["mode"] == "secure"
         secret = read_secret(self.path / "data.key") if secure else None
-        check_same_data(task, sealed, secret, str(self.path))
+        check_data_digests(task, sealed, secret, str(self.path))
 
     def resume(self, first: Any) -> Any:
         """Return where the run stands, repairing what a kill left between two writes.

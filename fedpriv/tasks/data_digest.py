@@ -21,7 +21,7 @@ def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | Non
     return digests if secret is None else keyed(digests, secret)
 
 
-def check_same_data(
+def check_data_digests(
     task: Any, sealed: Mapping[str, str] | None, secret: bytes | None, where: str
 ) -> None:
     """Compare a task's data with those that a run was started with.
@@ -37,10 +37,10 @@ def check_same_data(
     """
     if sealed is None:
         return
-    found = data_digests(task, secret)
+    name, found = task.describe().name, data_digests(task, secret)
     if found is None:
         raise ValueError(
-            f"{task.name} no longer says what its data are (data_sha256 None), but {where} was "
+            f"{name} no longer says what its data are (data_sha256 None), but {where} was "
             "started on known ones; give the task its data_sha256 again, or start a new run"
         )
     changed = [part for part in sorted({*sealed, *found}) if sealed.get(part) != found.get(part)]
@@ -50,6 +50,6 @@ def check_same_data(
             for part in changed
         )
         raise ValueError(
-            f"the {' and '.join(changed)} examples of {task.name} are not those that {where} was "
+            f"the {' and '.join(changed)} examples of {name} are not those that {where} was "
             f"started with (SHA-256: {short}); restore them, or start a new run in another folder"
         )

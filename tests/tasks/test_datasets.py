@@ -15,7 +15,7 @@ from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hol
 from fedpriv.experiments.experiment import Experiment, build
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
-from fedpriv.tasks.data_digest import check_same_data, data_digests
+from fedpriv.tasks.data_digest import check_data_digests, data_digests
 from fedpriv.tasks.datasets import linear_task, module_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
@@ -75,7 +75,7 @@ class TestDigests:
         data, make = made
         again = hold_out_public(dataset(MAKERS["linear" if make is linear else "module"][1]), 0.25)
         assert data_digests(make(data)) == data_digests(make(again)) == data.sha256()
-        check_same_data(make(again), data.sha256(), None, "run")
+        check_data_digests(make(again), data.sha256(), None, "run")
 
     def test_any_other_private_example_is_another(self, made):
         data, make = made
@@ -90,7 +90,7 @@ class TestDigests:
             assert found["private"] != data.sha256()["private"]
             assert found["public"] == data.sha256()["public"]
             with pytest.raises(ValueError, match="the private examples of made up are not those"):
-                check_same_data(task, data.sha256(), None, "run")
+                check_data_digests(task, data.sha256(), None, "run")
 
     def test_a_single_number_counts(self, made):
         data, make = made
@@ -104,12 +104,12 @@ class TestDigests:
     def test_other_public_examples_are_another(self, made):
         data, make = made
         with pytest.raises(ValueError, match="the public examples of made up are not those"):
-            check_same_data(make(fewer_public(data, 9)), data.sha256(), None, "run")
+            check_data_digests(make(fewer_public(data, 9)), data.sha256(), None, "run")
         bare = replace(data, x_public=None, y_public=None)
         with pytest.raises(ValueError, match=r"public none instead of [0-9a-f]{12}\)"):
-            check_same_data(make(bare), data.sha256(), None, "run")
+            check_data_digests(make(bare), data.sha256(), None, "run")
         with pytest.raises(ValueError, match=r"public [0-9a-f]{12} instead of none\)"):
-            check_same_data(make(data), bare.sha256(), None, "run")
+            check_data_digests(make(data), bare.sha256(), None, "run")
 
     def test_private_and_public_may_not_change_places(self, made):
         data, make = made
@@ -121,7 +121,7 @@ class TestDigests:
             y_public=data.y_train,
         )
         with pytest.raises(ValueError, match=r"the private and public examples .* start a new run"):
-            check_same_data(make(swapped), data.sha256(), None, "run")
+            check_data_digests(make(swapped), data.sha256(), None, "run")
         assert sorted(swapped.sha256().values()) == sorted(data.sha256().values())
 
     def test_held_out_for_tuning_is_another_training_set(self, made):
@@ -133,18 +133,18 @@ class TestDigests:
         sealed = data_digests(make(data), SECRET)
         assert sealed != data_digests(make(data), b"t" * 32)
         assert not set(sealed.values()) & set(data.sha256().values())
-        check_same_data(make(data), sealed, SECRET, "run")
+        check_data_digests(make(data), sealed, SECRET, "run")
         with pytest.raises(ValueError, match="private"):
-            check_same_data(make(replace(data, y_train=1 - data.y_train)), sealed, SECRET, "run")
+            check_data_digests(make(replace(data, y_train=1 - data.y_train)), sealed, SECRET, "run")
 
     def test_a_task_that_says_nothing_is_not_checked_and_may_not_fall_silent(self, made):
         data, make = made
         silent = replace(make(data), data_sha256=None)
         assert data_digests(silent) is None
-        check_same_data(make(data), None, None, "run")
-        check_same_data(silent, None, None, "run")
+        check_data_digests(make(data), None, None, "run")
+        check_data_digests(silent, None, None, "run")
         with pytest.raises(ValueError, match="no longer says what its data are"):
-            check_same_data(silent, data.sha256(), None, "run")
+            check_data_digests(silent, data.sha256(), None, "run")
 
     def test_they_are_not_made_until_a_run_folder_asks(self, made, monkeypatch):
         def asked(*arrays):

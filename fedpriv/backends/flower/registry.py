@@ -84,8 +84,8 @@ def register(
         roster: The frozen user ids.
         seconds: How long to wait for nodes.
         poll_seconds: Pause between looks for new nodes.
-        allow_missing: Start without rostered users that nobody hosts; their coins are still
-            tossed, and they contribute zero.
+        allow_missing: Start without rostered users that nobody hosts; they are still
+            drawn like everybody, and contribute zero.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
     fewer shards than nodes, most host nobody.

@@ -303,10 +303,6 @@ class Ledger:
         """Return how many attempts of a round were charged; the next one is one more."""
         return self.state.attempts(round_num, query)
 
-    def has_charge(self, round_num: int, attempt: int, query: str = UPDATE) -> bool:
-        """Return whether an attempt was charged."""
-        return 1 <= attempt <= self.attempts(round_num, query)
-
     def reached(self, round_num: int, attempt: int) -> bool:
         """Return whether a result of this round and attempt can have been made."""
         if self.state.rows:

@@ -50,7 +50,7 @@ def named_mechanism(
         num_users: Users on the frozen roster, n.
         expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
             every round, whoever replies.
-        sampling: "poisson" (independent coins) or "fixed" (without replacement).
+        sampling: "poisson" (independent draws) or "fixed" (without replacement).
         cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
         bound: What bounds a user's update: "clip", "normalise" or "none".
         l2_bound: The certified l2 bound of one user's vector; None (or infinity) exactly when

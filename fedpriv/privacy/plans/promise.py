@@ -30,7 +30,7 @@ def relation_refusal(event: Event, relation: Relation) -> str:
     """
     if relation is Relation.REPLACE_ONE and event.kind in ("pure", "zcdp"):
         return (
-            f"a {event.kind} answer is priced for one user who is there or not, not under "
+            f"a {event.kind} answer is accounted for one user who is there or not, not under "
             "relation 'replace-one'; use relation 'add-remove'"
         )
     return ""

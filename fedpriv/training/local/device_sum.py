@@ -77,7 +77,7 @@ class DeviceSum:
 
         Args:
             updates: float32 tensors `(users, *shape)`, finite where the factor is not 0. With a
-                granularity, no coordinate of a product may exceed `2**BITS` units.
+                granularity, no coordinate of a product may exceed `2**BITS` granularities.
             factors: What the bound multiplies each update by; 0 leaves a user out, whatever its
                 update holds.
         """

@@ -37,8 +37,9 @@ class CentralSum:
     Guarantees:
         * Alone: adding or removing one example moves the sum by at most the bound's l2_bound.
         * In micro-batches: by at most twice that. Every example of the set has a place in one of
-          the groups by a coin of its own, drawn or not, so that whoever joins or leaves changes
-          one group and no other. (Groups filled in the order of arrival would all shift.)
+          the groups by an independent draw, whether it takes part or not, so that whoever joins or
+          leaves changes one group and no other. (Groups filled in the order of arrival would all
+          shift.)
     """
 
     gradients: ExampleGradients = field(repr=False)
@@ -88,8 +89,8 @@ class CentralSum:
         )
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:
-        coins = key.fold("micro-batches").generator()
-        group = coins.integers(number, size=self.num_examples)[index]
+        draws = key.fold("micro-batches").generator()
+        group = draws.integers(number, size=self.num_examples)[index]
         return [index[group == place] for place in np.unique(group)]
 
 

@@ -242,17 +242,6 @@ class LinearRegressionGradients:
         return {"weight": factors[kept] @ updates[kept]}
 
 
-def accuracy_and_loss(
-    params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray
-) -> tuple[float, float]:
-    """Return the accuracy and the mean loss, in nats and float64, of a model on sparse inputs.
-
-    Arguments and errors are those of `linear_metrics`.
-    """
-    found = linear_metrics(params, x, y)
-    return found.totals["accuracy"].value, found.totals["loss"].value
-
-
 def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray) -> Metrics:
     """Return "accuracy" and "loss", in nats and float64, of a model on sparse inputs.
 

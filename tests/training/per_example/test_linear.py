@@ -15,11 +15,16 @@ from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     LogisticGradients,
     SoftmaxGradients,
-    accuracy_and_loss,
+    linear_metrics,
 )
 from fedpriv.training.per_example.sparse_sums import SparseRows
 
 NUM, INPUTS, CLASSES = 14, 25, 4
+
+
+def accuracy_and_loss(params, x, y):
+    found = linear_metrics(params, x, y).totals
+    return found["accuracy"].value, found["loss"].value
 
 
 class Case:

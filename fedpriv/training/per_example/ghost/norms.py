@@ -40,11 +40,6 @@ class Before:
     offset: Tensor | None = None
     multiplier: Tensor | None = None
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether updates stay as they are, but for `own`."""
-        return self.offset is None and self.multiplier is None
-
     @cached_property
     def squared(self) -> Tensor | None:
         """m², float64."""
