@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatch
 from math import comb
 from pathlib import Path
 from statistics import median
@@ -87,7 +88,11 @@ def of_checkout(person: Contestant, checkout: Path, label: str) -> Contestant:
 
 def rounds(part: str, checkout: Path, arguments: argparse.Namespace) -> list[str]:
     """Return the rows of rounds: every setting of ours in both checkouts."""
-    ours = getattr(contestants, part)(arguments.corpus, peers_too=False)
+    ours = [
+        person
+        for person in getattr(contestants, part)(arguments.corpus, peers_too=False)
+        if fnmatch(person.name, arguments.only)
+    ]
     people = [
         of_checkout(person, tree, label)
         for person in ours
@@ -160,6 +165,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--block-seconds", type=float, default=6.0)
     parser.add_argument("--corpus", default=None, help="as for `fedpriv run`")
+    parser.add_argument("--only", default="*", help="pattern of settings of best and same")
     parser.add_argument("--out", type=Path, default=None, help="file of the table")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):

@@ -173,8 +173,7 @@ def check_users_fit(num_users: int) -> None:
     if num_users > _USERS_IN_INT64:
         raise ValueError(
             f"{num_users} users of up to 2^{BITS} granularities each do not fit in int64, "
-            f"which holds "
-            f"{_USERS_IN_INT64}; draw a smaller cohort, or sum floats (exact-sum false)"
+            f"which holds {_USERS_IN_INT64}; draw a smaller cohort, or sum floats (exact-sum false)"
         )
 
 
