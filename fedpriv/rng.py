@@ -66,6 +66,9 @@ class _Given(ISeedSequence):
 class Key:
     """A secret from which streams of random numbers are derived.
 
+    Attributes:
+        mode: "secure", from the operating system's entropy, or "simulation", from a seed.
+
     Guarantees:
         * The same key gives the same numbers, in any process and on any number of threads.
         * `fold` is one way: a folded key tells nothing about its parent or its siblings.

@@ -1,5 +1,7 @@
 """What rounds cost, and how much noise a budget needs: the numbers, without a run.
 
+Both price a `fedpriv.api.own_loop.plan`, so what no plan may be has no price here either.
+
 >>> price = account(users=400, cohort=20, rounds=100, noise_multiplier=1.0, delta=1 / 400)
 >>> print(price)
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
@@ -11,14 +13,17 @@ True
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon, epsilon
-from fedpriv.privacy.calibration import calibrate as smallest_noise
-from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
+from fedpriv.api.own_loop import plan
+from fedpriv.experiments.parts.options import said_as_options
+from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.ranges import positive_int, probability
+
+#: Noise is a multiple of the bound, so whatever the bound, the price is the same.
+_ANY_BOUND = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,26 +86,26 @@ def account(
         sampling: "poisson" (independent draws) or "fixed" (exact size).
         relation: "add-remove" or "replace-one"; None for add-remove with poisson, replace-one
             with fixed.
-        cap: Largest poisson cohort; a uniform subset takes part above.
+        cap: Largest poisson cohort, at least twice the mean; a uniform subset takes part above.
 
     Guarantees:
         * An upper bound on ε for the stated relation; `str` rounds it up.
 
     Raises:
-        ValueError: If a number is out of range, or nobody can account for the pair.
+        ValueError: If a number is out of range, or `fedpriv.plan` refuses them together.
     """
-    event = _event_of(noise_multiplier, users=users, cohort=cohort, sampling=sampling, cap=cap)
-    at, related = _delta(delta, users), _relation(relation, sampling)
-    spent = epsilon(event, positive_int("rounds", rounds), delta=at, relation=related)
-    return Account(
-        epsilon=spent,
-        noise_multiplier=event.sigma,
+    priced = plan(
         users=users,
         cohort=cohort,
         rounds=rounds,
-        event=event,
-        notes=_notes(spent, event, users, cohort),
+        l2_clip_norm=_ANY_BOUND,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        sampling=sampling,
+        relation=relation,
+        cap=cap,
     )
+    return _account(priced)
 
 
 def calibrate(
@@ -132,59 +137,41 @@ def calibrate(
     Raises:
         ValueError: If a number is out of range, or no noise reaches the target.
     """
-    event_of = partial(_event_of, users=users, cohort=cohort, sampling=sampling, cap=cap)
-    sigma = smallest_noise(
-        event_of,
-        positive_int("rounds", rounds),
-        target_epsilon=epsilon,
-        delta=_delta(delta, users),
-        relation=_relation(relation, sampling),
-    )
-    return account(
-        users=users,
+    with said_as_options({"target_epsilon": "epsilon"}):
+        priced = plan(
+            users=users,
+            cohort=cohort,
+            rounds=rounds,
+            l2_clip_norm=_ANY_BOUND,
+            target_epsilon=epsilon,
+            delta=delta,
+            sampling=sampling,
+            relation=relation,
+            cap=cap,
+        )
+    return _account(priced)
+
+
+def _account(plan: Plan) -> Account:
+    spent, mechanism = plan.total(), plan.mechanism
+    cohort = mechanism.expected_cohort_size
+    return Account(
+        epsilon=spent,
+        noise_multiplier=plan.event.sigma,
+        users=plan.num_users,
         cohort=cohort,
-        rounds=rounds,
-        noise_multiplier=sigma,
-        delta=delta,
-        sampling=sampling,
-        relation=relation,
-        cap=cap,
+        rounds=plan.num_rounds,
+        event=plan.event,
+        notes=_notes(spent, plan.num_users),
     )
 
 
-def _event_of(
-    noise_multiplier: float, *, users: int, cohort: float, sampling: str, cap: int | None
-) -> Event:
-    return cohort_event(
-        num_users=users,
-        expected_cohort_size=cohort,
-        sampling=sampling,
-        cohort_cap=cap,
-        noise_multiplier=noise_multiplier,
-    )
-
-
-def _delta(delta: float | None, users: int) -> float:
-    return default_delta(users) if delta is None else probability("delta", delta)
-
-
-def _relation(name: str | Relation | None, sampling: str) -> Relation:
-    if name is None:
-        return Relation.REPLACE_ONE if sampling == "fixed" else Relation.ADD_REMOVE
-    return Relation.of(name)
-
-
-def _notes(spent: Epsilon, event: Event, users: int, cohort: float) -> tuple[str, ...]:
+def _notes(spent: Epsilon, users: int) -> tuple[str, ...]:
     notes = []
     if not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
         notes.append(f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}")
     if spent.delta * users >= 1.0 - 1e-9:
         notes.append(
             f"δ is not below 1/users = {1.0 / users:.3g}: it allows publishing one user outright"
-        )
-    if event.cap is not None and event.cap < 2.0 * cohort:
-        notes.append(
-            f"a cap of {event.cap} is below twice the mean ({2.0 * cohort:g}); a plan "
-            "refuses it, because it multiplies ε"
         )
     return tuple(notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedpriv import tree
+from fedpriv.experiments.parts.options import said_as_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.event import Relation
@@ -13,6 +14,14 @@ from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.tree import Params, Tree
+
+#: From what samplers and plans call numbers to the arguments that give them.
+_ARGUMENTS = {
+    "num_users": "users",
+    "expected_cohort_size": "cohort",
+    "num_rounds": "rounds",
+    "cohort_cap": "cap",
+}
 
 
 def plan(
@@ -58,19 +67,20 @@ def plan(
             "exactly one of the two"
         )
     default = "replace-one" if sampling == "fixed" else "add-remove"
-    draft = Plan(
-        mechanism=Mechanism(
-            sampler=sampler_of(sampling, users, cohort, cap),
-            bound=Rounded(bound=Clip(l2_clip_norm=l2_clip_norm)),
-            privatizer=Gaussian(
-                noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier
+    with said_as_options(_ARGUMENTS):
+        draft = Plan(
+            mechanism=Mechanism(
+                sampler=sampler_of(sampling, users, cohort, cap),
+                bound=Rounded(bound=Clip(l2_clip_norm=l2_clip_norm)),
+                privatizer=Gaussian(
+                    noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier
+                ),
             ),
-        ),
-        num_rounds=rounds,
-        relation=Relation.of(default if relation is None else relation),
-        delta=delta,
-    )
-    return draft if target_epsilon is None else draft.calibrated(target_epsilon)
+            num_rounds=rounds,
+            relation=Relation.of(default if relation is None else relation),
+            delta=delta,
+        )
+        return draft if target_epsilon is None else draft.calibrated(target_epsilon)
 
 
 def bounded_sum(updates: Iterable[Tree], bound: Bound, *, like: Params) -> PartialSum:

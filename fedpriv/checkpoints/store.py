@@ -8,7 +8,6 @@ it survives a power cut too; without, a checksum notices the damage and the stat
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from fedpriv.checkpoints.tensor_file import (
     read_tensors,
     write_tensors,
 )
+from fedpriv.hashes import file_sha256
 
 _NAME = re.compile(r"round-(\d{6,})\.safetensors")
 _CHECKSUM = "fedpriv.crc32"
@@ -140,8 +140,7 @@ class CheckpointStore:
         path = self.path(round_num)
         if not path.is_file():
             raise ValueError(f"no checkpoint of round {round_num} in {path.parent}")
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
 
     def prune(self) -> None:
         """Remove the checkpoints that the rule does not keep."""

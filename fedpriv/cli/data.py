@@ -16,7 +16,7 @@ from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.files.cache import cache_dir, file_sha256
+from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.files.fetch import fetch_file
 from fedpriv.data.files.sources import DATASETS
 from fedpriv.data.importers.stackexchange import import_stackexchange
@@ -24,6 +24,7 @@ from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.data.importers.tff.sqlite import open_client_data
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
+from fedpriv.hashes import file_sha256
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -26,19 +26,13 @@ RelationName = Annotated[
         help="add-remove or replace-one; by default add-remove for poisson, replace-one for fixed."
     ),
 ]
-Cap = Annotated[int | None, typer.Option(help="Largest poisson cohort; a subset takes part above.")]
+Cap = Annotated[
+    int | None,
+    typer.Option(
+        help="Largest poisson cohort, at least twice the mean; a subset takes part above."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-
-
-#: What an event and an accountant call the options.
-_OPTIONS = {
-    "num_users": "users",
-    "expected_cohort_size": "cohort",
-    "num_rounds": "rounds",
-    "cohort_cap": "cap",
-    "noise_multiplier": "noise-multiplier",
-    "target_epsilon": "epsilon",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +71,7 @@ def account(
             cap=cap,
         )
     except ValueError as error:
-        fail(renamed(str(error), _OPTIONS))
+        fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
     _tell(told, as_json)
 
 
@@ -108,7 +102,7 @@ def calibrate(
             cap=cap,
         )
     except ValueError as error:
-        fail(renamed(str(error), _OPTIONS))
+        fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
     _tell(told, as_json)
 
 

@@ -7,9 +7,7 @@ there ever after. Two processes that want the same one wait for each other.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import os
 import re
 import shutil
@@ -27,6 +25,7 @@ from fedpriv.data.importers.synthetic import GENERATOR, Shape, synthesize
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.tff.sqlite import SQLITE_MAGIC
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
+from fedpriv.hashes import document_sha256
 
 NAMES = ("onstartups", "stackoverflow", SYNTHETIC)
 
@@ -271,7 +270,7 @@ def cached(
         "options": dict(options),
         "sha256": None if source is None else remembered_sha256(source, cache, progress),
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    digest = document_sha256(facts)[:16]
     target = cache / "corpora" / f"{name}-{digest}"
     with locked(target.name, cache):
         if target.exists():

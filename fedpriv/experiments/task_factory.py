@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +24,64 @@ def takes_corpus(factory: Callable[..., Any]) -> bool:
     """Return whether a task factory does anything with a corpus.
 
     It does if it has a second parameter and its code reads it: a parameter that is only there for
-    the form would let `--corpus` pass unheeded.
+    the form would let `--corpus` pass unheeded. Looked at is the function that is called in the
+    end, through partials, decorators, methods and classes; where there is none to look at (compiled
+    code), the answer is no, so that a corpus is refused and never ignored.
 
     >>> takes_corpus(lambda experiment, corpus: corpus.view()), takes_corpus(lambda experiment: 0)
     (True, False)
-    >>> takes_corpus(lambda experiment, corpus: 0)
+    >>> takes_corpus(functools.partial(lambda rows, experiment, corpus: 0, 3))
     False
     """
-    parameters = _positional(factory)
-    if parameters is None:
-        return True
-    if len(parameters) < 2:
+    function = _function(factory)
+    name = _second(factory)
+    if function is None or name is None:
         return False
-    called = factory if hasattr(factory, "__code__") else type(factory).__call__
-    code = getattr(called, "__code__", None)
-    if code is None:  # what it reads cannot be seen
-        return True
-    name = parameters[1]
+    code = function.__code__
+    if name not in code.co_varnames[: code.co_argcount]:  # handed on, among any number of others
+        if not code.co_flags & inspect.CO_VARARGS:
+            return False
+        name = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
     loaded = [i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_")]
     return name in code.co_cellvars or any(
         name == value or (isinstance(value, tuple) and name in value) for value in loaded
     )
+
+
+def _function(called: Any) -> types.FunctionType | None:
+    """Return the Python function that a call ends in; None where it ends in none."""
+    for _ in range(100):  # decorators may go round in a circle
+        if isinstance(called, types.FunctionType) and not hasattr(called, "__wrapped__"):
+            return called
+        if isinstance(called, functools.partial):
+            called = called.func
+        elif hasattr(called, "__wrapped__"):
+            called = called.__wrapped__
+        elif isinstance(called, types.MethodType):
+            called = called.__func__
+        elif isinstance(called, type):
+            own = (called.__init__, called.__new__)
+            called = next((made for made in own if isinstance(made, types.FunctionType)), None)
+        else:  # an object of a class with __call__; a slot of C has one of its own again
+            called = type(called).__call__
+            if isinstance(called, types.WrapperDescriptorType):
+                return None
+    return None
+
+
+def _second(factory: Callable[..., Any]) -> str | None:
+    """Return the name of the parameter that a second argument goes to; None if it goes to none."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [parameter.name] * 2
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return names[1] if len(names) > 1 else None
 
 
 def make_task(experiment: Experiment, corpus: Corpus | None) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ from fedpriv.experiments.experiment import Experiment, build, existing_options
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import make_task
+from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
@@ -91,7 +90,7 @@ def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], c
     described = {"name": name, **options, **rest}
     if curve:  # a run without one keeps the digest it had before there were curves
         described["curve"] = curve
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+    return document_sha256(described)[:16]
 
 
 def perform(run: Run) -> dict[str, Any]:

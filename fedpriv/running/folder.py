@@ -42,9 +42,9 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.verify import document_digest
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import check_data_digests, data_digests
@@ -136,7 +136,7 @@ class RunFolder:
         if secret is not None and described.get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
-        extra = {"experiment": experiment.name, "experiment_sha256": document_digest(document)}
+        extra = {"experiment": experiment.name, "experiment_sha256": document_sha256(document)}
         ledger = Ledger.create(path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra)
         write_files(path, files)
         _write_json(path / "experiment.json", document)
@@ -183,7 +183,7 @@ class RunFolder:
         ledger = Ledger.open(path / "ledger.jsonl")
         # The ledger's first line seals the document: mode, seed and every option are in it.
         sealed = ledger.extra.get("experiment_sha256")
-        if sealed != document_digest(document) or ledger.plan != read_plan(document["plan"]):
+        if sealed != document_sha256(document) or ledger.plan != read_plan(document["plan"]):
             ledger.close()
             raise ValueError(
                 f"{path}/experiment.json is not the one the run was started with (another plan, "

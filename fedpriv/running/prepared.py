@@ -29,8 +29,8 @@ from fedpriv.running.folder import RunFolder, read_document
 from fedpriv.running.loop import RoundRecord, first_state, rounds
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.tasks.trial import try_central_task, try_task
+from fedpriv.training.devices import check_of_use
 from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
 
@@ -115,11 +115,11 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
 
     def check(experiment: Experiment, components: Components) -> None:
         check_carried(experiment, "ray")
-        # Logical GPUs are the CPU. What a task with a model thinks of a GPU only the worker that
-        # gets one can say: this machine may have none, or should not spend memory of it.
+        # Logical GPUs are the CPU. Whether a GPU is there, and works, only the worker that gets
+        # it can say: this machine may have none, or should not spend memory of it.
         share = cluster.share
-        if share.num_gpus and not share.logical and isinstance(components.task, TagPrediction):
-            make_trainer(experiment, components.task, components.side_information, "cuda:0")
+        if share.num_gpus and not share.logical:
+            check_of_use("cuda:0", components.trainer)
 
     def make(experiment: Experiment, components: Components) -> Backend:
         cluster.start(sum(array.nbytes for array in _template(components).values()))

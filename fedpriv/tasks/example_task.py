@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from fedpriv.data.corpus.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
@@ -75,7 +75,7 @@ class CentralTask:
     @property
     def roster_sha256(self) -> str:
         """Digest of the roster: of how many examples there are, and nothing else of them."""
-        return hashlib.sha256("\n".join(self.roster).encode()).hexdigest()
+        return training_set_sha256(self.roster)
 
     def init_params(self, key: Key) -> Params:
         """Return the params before the first round, float32."""

@@ -17,6 +17,7 @@ from fedpriv.models.linear import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.trainer import LocalTrainer, Schedule, SparseSoftmaxTrainer
@@ -84,17 +85,14 @@ class TagPrediction:
         Raises:
             ValueError: For any device but the CPU: its rows are short and many.
         """
-        if device != "cpu":
-            raise ValueError(
-                f"tag prediction does not train on {device!r}: its work is scattered rows, which "
-                "a processor's caches serve best; leave --gpus-per-worker out"
-            )
         rows = multiplier.get("kernel")
-        return SparseSoftmaxTrainer(
+        trainer = SparseSoftmaxTrainer(
             schedule=schedule,
             inputs=self._inputs,
             multiplier=None if rows is None else rows.reshape(-1),
         )
+        check_of_use(device, trainer)
+        return trainer
 
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word."""

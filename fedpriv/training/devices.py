@@ -32,6 +32,24 @@ def usable_device(name: str) -> torch.device:
     return torch.device("cuda", number)
 
 
+def check_of_use(device: str, trainer: object) -> None:
+    """Refuse a device that a trainer has no use for.
+
+    Args:
+        device: Its name.
+        trainer: What a user does there.
+
+    Raises:
+        ValueError: If it is not the CPU and the trainer is `cpu_only`.
+    """
+    because = getattr(trainer, "cpu_only", "")
+    if because and device != "cpu":
+        raise ValueError(
+            f"{type(trainer).__name__} does not train on {device!r}: {because}; leave "
+            "--gpus-per-worker out"
+        )
+
+
 def device_description(device: torch.device) -> str:
     """Return what a run's record says of a device: "cpu", or "cuda:0 NVIDIA ..."."""
     if device.type == "cpu":

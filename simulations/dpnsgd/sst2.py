@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.data.files.cache import file_sha256
 from fedpriv.data.files.digests import fingerprint
 from fedpriv.data.importers.sst2 import TextSplits
+from fedpriv.hashes import file_sha256
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -47,6 +50,53 @@ def test_every_name_is_there_and_documented(name):
     value = getattr(fp, name)
     assert (value.__doc__ or "").strip() and name in dir(fp)
     assert getattr(fp, name) is value
+
+
+def public_members(value: type) -> dict[str, object]:
+    """Methods and properties of a class and of those of ours that it is made of, by name."""
+    found: dict[str, object] = {}
+    for owner in value.__mro__:
+        if owner.__module__.partition(".")[0] != "fedpriv":
+            continue
+        for name, member in vars(owner).items():
+            if isinstance(member, classmethod | staticmethod):
+                member = member.__func__
+            if not name.startswith("_") and isinstance(member, FunctionType | property):
+                found.setdefault(name, member)
+    return found
+
+
+CLASSES = {
+    name: value
+    for module, names in ((fp, fp.__all__), (fp.flower, fp.flower.__all__))
+    for name in names
+    if inspect.isclass(value := getattr(module, name))
+}
+MEMBERS = {
+    f"{name}.{member}": value
+    for name, made in CLASSES.items()
+    for member, value in public_members(made).items()
+}
+
+
+def test_members_are_found():
+    assert {"Run", "Plan", "Ledger", "GridSettings"} <= set(CLASSES)
+    assert {"Plan.from_json", "Plan.calibrated", "Run.rounds", "Key.fold"} <= set(MEMBERS)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_member_is_documented(name):
+    assert (MEMBERS[name].__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_field_is_described(name):
+    made = CLASSES[name]
+    if dataclasses.is_dataclass(made):
+        text = inspect.getdoc(made) or ""
+        fields = [field.name for field in dataclasses.fields(made)]
+        told = [f for f in fields if not f.startswith("_")]
+        assert [f for f in told if not re.search(rf"^ +{f}: ", text, re.MULTILINE)] == []
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -109,6 +109,40 @@ class TestPlan:
         with pytest.raises(ValueError, match="exactly one of the two"):
             fp.plan(users=10, cohort=2, rounds=1, l2_clip_norm=1.0, **noise)
 
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            ({"rounds": 0}, "^rounds 0 must be"),
+            ({"users": 0}, "^users 0 must be"),
+            ({"cohort": -1}, "^cohort -1"),
+            ({"cohort": 50}, "50 is above the 40 users"),
+            ({"cap": 0}, "^cap 0 must be"),
+            ({"cap": 3}, "^cap 3 is below 8, twice the expected"),
+            ({"cap": 50}, "^cap 50 is above the 40 users"),
+            ({"cap": 9, "sampling": "fixed"}, "^cap 9 has no meaning"),
+            ({"cohort": 4.5, "sampling": "fixed"}, "4.5 users is not whole"),
+            ({"delta": 1.0}, "^delta 1"),
+            ({"relation": "add-remove", "sampling": "fixed"}, "'add-remove'"),
+        ],
+    )
+    @pytest.mark.parametrize("asked", ["plan", "account", "calibrate"])
+    def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, asked, wrong, said):
+        numbers = {"users": 40, "cohort": 4, "rounds": 10, **wrong}
+        noise = {
+            "plan": {"l2_clip_norm": 1.0, "noise_multiplier": 1.0},
+            "account": {"noise_multiplier": 1.0},
+            "calibrate": {"epsilon": 2.0},
+        }[asked]
+        with pytest.raises(ValueError, match=said):
+            getattr(fp, asked)(**numbers, **noise)
+
+    def test_a_target_is_called_as_it_was_typed(self):
+        numbers = {"users": 40, "cohort": 4, "rounds": 10}
+        with pytest.raises(ValueError, match=r"^target_epsilon 0"):
+            fp.plan(**numbers, l2_clip_norm=1.0, target_epsilon=0)
+        with pytest.raises(ValueError, match=r"^epsilon 0"):
+            fp.calibrate(**numbers, epsilon=0)
+
 
 class TestBoundedSum:
     bound = fp.plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,6 +109,18 @@ def test_gpus_for_a_task_with_a_model_are_left_to_the_workers(staff):
     cluster = SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0))
     experiment = staff.dense_experiment()
     on_ray(cluster, "staff:dense_experiment", None).check(experiment, build(experiment, None))
+
+
+def test_gpus_for_an_own_trainer_that_says_it_has_no_use_for_them_are_refused(staff):
+    experiment = staff.dense_experiment()
+    components = build(experiment, None)
+
+    class Scattered:
+        cpu_only = "it only looks things up"
+
+    on_gpus = on_ray(SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0)), "own", None)
+    with pytest.raises(ValueError, match="Scattered does not train on 'cuda:0': it only looks"):
+        on_gpus.check(experiment, replace(components, trainer=Scattered()))
 
 
 def test_there_is_at_least_one_worker(tiny_corpus):

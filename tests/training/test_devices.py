@@ -6,7 +6,7 @@ from torch import nn
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.devices import device_description, usable_device
+from fedpriv.training.devices import check_of_use, device_description, usable_device
 from fedpriv.training.local import users_at_once
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
@@ -49,6 +49,16 @@ def test_no_gpu_at_all(monkeypatch):
     )
     with pytest.raises(ValueError, match="install a build of torch"):
         task.trainer(Schedule(learning_rate=0.1), {}, device="cuda:0")
+
+
+def test_a_trainer_says_itself_that_it_has_no_use_for_a_gpu():
+    class Scattered:
+        cpu_only = "it only looks things up"
+
+    check_of_use("cuda:0", object())
+    check_of_use("cpu", Scattered())
+    with pytest.raises(ValueError, match=r"Scattered does not train on 'cuda:1': it only looks"):
+        check_of_use("cuda:1", Scattered())
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "mps", "meta"])

@@ -19,7 +19,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.parts.options import Option, checked
 from fedpriv.experiments.task_factory import MissingCorpusError, make_task
 from fedpriv.tasks.task import Task
 from fedpriv.training.local.trainer import LocalTrainer
@@ -231,15 +231,13 @@ def _word(config: Config, key: str) -> str:
     return value
 
 
-def _number(config: Config, key: str, default: float | None = None) -> float:
-    value = config.get(key, OWN_KEYS[key] if default is None else default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{key} {value!r} must be a number")
-    return float(value)
+def _number(config: Config, key: str) -> float:
+    found = checked(key, config.get(key, OWN_KEYS[key]), float)
+    assert isinstance(found, float)
+    return found
 
 
 def _whole(config: Config, key: str, default: int | None = None) -> int:
-    value = _number(config, key, default)
-    if value != int(value):
-        raise ValueError(f"{key} {value!r} must be a whole number")
-    return int(value)
+    found = checked(key, config.get(key, OWN_KEYS[key] if default is None else default), int)
+    assert isinstance(found, int)
+    return found

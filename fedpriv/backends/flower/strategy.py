@@ -24,6 +24,7 @@ from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.backends.flower.registry import Registry, register
 from fedpriv.mechanisms.bound import Bound
+from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
@@ -53,12 +54,8 @@ class GridSettings:
 
     def __post_init__(self) -> None:
         for name in ("round_deadline", "register_seconds"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                label = name.replace("_", "-")
-                raise ValueError(f"{label} {value!r} must be a positive number of seconds")
-        if self.max_in_flight < 1:
-            raise ValueError(f"max-in-flight {self.max_in_flight} must be at least 1, such as 16")
+            positive_float(name.replace("_", "-"), getattr(self, name))
+        positive_int("max-in-flight", self.max_in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,12 @@ a directory with a valid manifest is complete.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedpriv.data.files.cache import file_sha256
+from fedpriv.hashes import document_sha256, file_sha256
 
 FORMAT = "fedpriv-corpus"
 VERSION = 1
@@ -120,4 +119,4 @@ def _check(path: Path, entry: Mapping, *, deep: bool) -> None:
 
 def _digest(manifest: Mapping[str, object]) -> str:
     content = {key: value for key, value in manifest.items() if key != _DIGEST}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return document_sha256(content)

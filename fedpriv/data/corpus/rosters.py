@@ -143,6 +143,15 @@ def roster_sha256(ids: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()
 
 
+def training_set_sha256(ids: Sequence[str]) -> str:
+    """Return the hash that names a training set's examples: SHA-256 of their ids, one a line.
+
+    Other bytes than `roster_sha256` has, because both stand in ledgers and results by which runs
+    are recognised: neither can change.
+    """
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
 def _hash64(salt: str, user_id: str) -> int:
     digest = hashlib.sha256(f"{salt}\0{user_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big")

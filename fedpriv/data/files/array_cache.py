@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ import numpy as np
 
 from fedpriv.data.files.arrays import ArrayWriter, open_array
 from fedpriv.data.files.cache import cache_dir, locked
+from fedpriv.hashes import document_sha256
 
 _INDEX = "arrays.json"
 _VERSION = 1
@@ -34,7 +34,7 @@ def cached_arrays(
         make: Makes them; one-dimensional arrays of integers or floats.
     """
     facts = {"version": _VERSION, **facts}
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    digest = document_sha256(facts)[:16]
     cache = cache_dir()
     target = cache / "arrays" / f"{name}-{digest}"
     with locked(target.name, cache):

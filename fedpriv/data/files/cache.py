@@ -12,8 +12,7 @@ from pathlib import Path
 import platformdirs
 
 from fedpriv.data.files.unpack import Progress
-
-_CHUNK = 1 << 20
+from fedpriv.hashes import file_sha256
 
 
 def cache_dir() -> Path:
@@ -38,18 +37,6 @@ def locked(name: str, cache: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def file_sha256(path: Path, progress: Progress | None = None) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    total = path.stat().st_size
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            if progress is not None:
-                progress(file.tell(), total)
-    return digest.hexdigest()
 
 
 def remembered_sha256(path: Path, cache: Path, progress: Progress | None = None) -> str:

@@ -19,9 +19,10 @@ from typing import Any
 import pooch
 import requests
 
-from fedpriv.data.files.cache import cache_dir, file_sha256, locked, write_atomically
+from fedpriv.data.files.cache import cache_dir, locked, write_atomically
 from fedpriv.data.files.sources import DATASETS, Source
 from fedpriv.data.files.unpack import Progress
+from fedpriv.hashes import file_sha256
 
 _CHUNK = 1 << 14  # what is lost of a transfer that breaks
 _ATTEMPTS_WITHOUT_PROGRESS = 3

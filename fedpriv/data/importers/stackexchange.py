@@ -18,9 +18,9 @@ from pathlib import Path
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
-from fedpriv.data.files.cache import file_sha256
 from fedpriv.data.importers.dump_rows import Dump, Progress, open_dump, split_tags
 from fedpriv.data.importers.tokens import sentences, tff_tokens
+from fedpriv.hashes import file_sha256
 
 QUESTION, ANSWER = "1", "2"
 _COMMUNITY = "-1"  # the site's own account, which owns what many people wrote

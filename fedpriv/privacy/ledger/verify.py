@@ -9,7 +9,6 @@ folder all of whose files were forged together.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.accounting import Epsilon, rounded_up
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
@@ -184,7 +184,7 @@ def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage
     except (OSError, ValueError, KeyError) as error:
         return wrong(f"experiment.json cannot be read: {error}")
     sealed = state.extra.get("experiment_sha256")
-    if sealed is not None and sealed != document_digest(stated):
+    if sealed is not None and sealed != document_sha256(stated):
         return wrong("experiment.json is not the one the run was started with")
     if plan != state.plan:
         return wrong("the plan of experiment.json is not the plan of the ledger")
@@ -334,9 +334,8 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
         if not path.is_file():
             continue
         compared += 1
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                problems.append(f"{path.name} is not what was released")
+        if file_sha256(path) != digest:
+            problems.append(f"{path.name} is not what was released")
     if not compared:
         return []
     return [
@@ -346,11 +345,6 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
             text=_told(problems, f"{compared} checkpoints are what was released, byte for byte"),
         )
     ]
-
-
-def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a JSON object in sorted order, as the ledger's first line keeps it."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _object(path: Path) -> dict[str, Any]:

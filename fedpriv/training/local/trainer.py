@@ -27,7 +27,11 @@ _COUNTS = (np.uint8, np.uint16, np.float32)
 
 
 class LocalTrainer(Protocol):
-    """Trains one user."""
+    """Trains one user.
+
+    A class of trainers may also say of itself `thread_safe` (True: threads may share one) and
+    `cpu_only` (why it has no use for a GPU, in words); unsaid, neither is so.
+    """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return the user's raw update; `params` are not changed."""
@@ -108,6 +112,7 @@ class SparseSoftmaxTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
+    cpu_only: ClassVar[str] = "its work is scattered rows, which a processor's caches serve best"
 
     schedule: Schedule
     inputs: str = "tff"

@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.backends import SerialBackend
+from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
@@ -145,6 +146,37 @@ def test_a_the_filter_stops_before_its_total_and_the_ledger_proves_it(tmp_path):
             ledger.charge(99, 1, Event(kind="gaussian", noise_multiplier=0.6), query="gradient")
         finally:
             ledger.close()
+
+
+@pytest.mark.ray
+def test_a_the_held_sum_is_released_again_at_a_price(carry, tmp_path):
+    """In the first iteration no step helps along the coarse gradient: it is asked for once more."""
+    play(toy_methods.Descent, tmp_path, carry)
+    first = [charge for charge in lines(tmp_path, "charges") if charge.round_num == 1]
+    losses = Event(kind="pure", epsilon=0.5)
+    assert [(charge.query, charge.event) for charge in first] == [
+        ("gradient", Event(kind="gaussian", noise_multiplier=3.0)),
+        ("losses 0", losses),
+        ("gradient again 2", Event(kind="gaussian", noise_multiplier=1.5)),
+        ("losses 1", losses),
+    ]
+    # What left the iteration is made of all four, and says so.
+    assert lines(tmp_path, "releases")[0].charges == ((1, 4),)
+
+
+def test_a_both_releases_are_of_one_sum_with_noise_of_their_own(tmp_path, monkeypatch):
+    sums, noise, release = [], [], Gaussian.release
+
+    def seen(self, total, drawn, share):
+        sums.append(np.array(total.real()["w"]))
+        noise.append(np.array(drawn["w"]) / self.noise_multiplier)
+        return release(self, total, drawn, share)
+
+    monkeypatch.setattr(Gaussian, "release", seen)
+    play(toy_methods.Descent, tmp_path, HERE)
+    np.testing.assert_array_equal(sums[0], sums[1])
+    assert sums[0].any() and not np.isclose(noise[0], noise[1]).any()
+    assert not np.array_equal(sums[1], sums[2])  # the next iteration has a sum of its own
 
 
 def test_a_the_held_sum_dies_with_its_block_and_does_not_travel(tmp_path):

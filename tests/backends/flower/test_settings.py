@@ -73,9 +73,11 @@ def test_options_that_make_no_sense_are_refused(changes, message):
     ("changes", "message"),
     [
         ({"max-in-flight": 0}, "max-in-flight 0 must be at least 1"),
-        ({"max-in-flight": "many"}, "max-in-flight 'many' must be a number"),
-        ({"round-deadline": True}, "round-deadline True must be a number"),
-        ({"register-seconds": 0}, "register-seconds 0.0 must be a positive"),
+        ({"max-in-flight": "many"}, "max-in-flight 'many' is not a finite number"),
+        ({"round-deadline": True}, "round-deadline True is not a finite number"),
+        ({"register-seconds": 0}, "register-seconds 0.0 must be above 0"),
+        ({"round-deadline": float("inf")}, "round-deadline inf is not a finite number"),
+        ({"max-in-flight": 1.5}, "max-in-flight 1.5 is not a whole number"),
         ({"allow-missing-users": 1}, "allow-missing-users 1 must be true or false"),
     ],
 )
@@ -118,7 +120,7 @@ def test_a_node_without_a_partition_hosts_its_whole_roster(stub):
     assert part.user_ids == {"user-02", "user-07"}
     with pytest.raises(ValueError, match="partition-id 5 of num-partitions 5 does not exist"):
         read_host(node_of(task), {}, {"partition-id": 5, "num-partitions": 5})
-    with pytest.raises(ValueError, match="partition-id 'x' must be a number"):
+    with pytest.raises(ValueError, match="partition-id 'x' is not a finite number"):
         read_host(node_of(task), {}, {"partition-id": "x"})
 
 
@@ -143,9 +145,9 @@ def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num
         (5, {"partition-id": 0, "num-partitions": 4}, "shards 5 do not fit on 4 nodes; give num-s"),
         (2, {}, "shards 2 do not fit on 1 nodes"),
         (-1, {"partition-id": 0, "num-partitions": 4}, "shards -1 do not fit"),
-        (1.5, {}, "shards 1.5 must be a whole number"),
-        ("two", {}, "shards 'two' must be a number"),
-        (True, {}, "shards True must be a number"),
+        (1.5, {}, "shards 1.5 is not a whole number"),
+        ("two", {}, "shards 'two' is not a finite number"),
+        (True, {}, "shards True is not a finite number"),
         (2, {"partition-id": 4, "num-partitions": 4}, "partition-id 4 of num-partitions 4 does no"),
     ],
 )

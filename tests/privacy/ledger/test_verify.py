@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from fedpriv.hashes import document_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.verify import document_digest, verify_run
+from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 
 PLAN = cohort_plan(
@@ -29,7 +30,7 @@ def write_run(folder, plan=PLAN, lose=(3,), rounds=6):
     """A small run: round 3 loses an attempt, every round leaves a checkpoint."""
     (folder / "checkpoints").mkdir(parents=True)
     document = {"plan": plan.to_json(), "mode": "simulation", "corpus": {}}
-    extra = {"experiment_sha256": document_digest(document)}
+    extra = {"experiment_sha256": document_sha256(document)}
     (folder / "experiment.json").write_text(json.dumps(document))
     stated = []
     with Ledger.create(folder / "ledger.jsonl", plan, mode="simulation", extra=extra) as ledger:

@@ -1,0 +1,43 @@
+"""SHA-256 in hexadecimal, of a file's bytes and of a JSON document.
+
+Ledgers, manifests, caches and recorded results are recognised by these digests later, so the bytes
+that they are of never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 20
+
+
+def file_sha256(path: Path, progress: Callable[[int, int], None] | None = None) -> str:
+    """Return the SHA-256 of a file's bytes, read as a stream.
+
+    Args:
+        path: The file.
+        progress: Called with the bytes read so far, and with all.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    digest, total = hashlib.sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            if progress is not None:
+                progress(file.tell(), total)
+    return digest.hexdigest()
+
+
+def document_sha256(document: Any) -> str:
+    """Return the SHA-256 of a JSON value, whatever the order of its keys.
+
+    >>> document_sha256({"a": 1, "b": [2]}) == document_sha256({"b": [2], "a": 1})
+    True
+    """
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,107 @@
+"""Names that the documentation and the changelog give exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
+DOTTED = re.compile(r"(?<![\w/.-])(?:fedpriv|fp)(?:\.[A-Za-z_]\w*)+")
+#: Stands for any module, where it is told why no name of the API is that of a room.
+ANY = "fedpriv.x"
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute (a field too) of something in one."""
+    parts = re.sub(r"^fp\b", "fedpriv", name).split(".")
+    if name.startswith("fp."):
+        number = 1
+    else:
+        number = max(n for n in range(1, len(parts) + 1) if is_module(".".join(parts[:n])))
+    found = importlib.import_module(".".join(parts[:number]))
+    for part in parts[number:]:
+        if dataclasses.is_dataclass(found) and part in {f.name for f in dataclasses.fields(found)}:
+            return part == parts[-1]
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def rows(header: str) -> list[list[str]]:
+    """The cells of a table of the changelog, row by row."""
+    table = CHANGELOG[CHANGELOG.index(header) :].partition("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in row.strip("| ").split("|")] for row in table[2:]]
+
+
+MODULES = rows("| was in | is in | modules |")
+NAMES = rows("| was | is |")
+
+
+def new_modules() -> set[str]:
+    found = set()
+    for _, room, modules in MODULES:
+        for item in modules.split(","):
+            new = item.partition("→")[2] or item
+            found |= {f"{room.strip('`')}.{name}" for name in re.findall(r"`(\w+)`", new)}
+    return found
+
+
+def named(text: str) -> set[str]:
+    # The names of files end like attributes: fedpriv.egg, run.sh.
+    return {name for name in DOTTED.findall(text) if not name.endswith((".py", ".md"))} - {ANY}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page):
+    assert [name for name in sorted(named(page.read_text("utf-8"))) if not exists(name)] == []
+
+
+def test_what_the_changelog_names_exists():
+    text = CHANGELOG
+    for row in (*MODULES, *NAMES):
+        text = text.replace(f"| {row[0]} |", "|")  # what was
+    assert [name for name in sorted(named(text)) if not exists(name)] == []
+
+
+def test_modules_are_where_they_went():
+    assert len(new_modules()) > 80
+    assert [name for name in sorted(new_modules()) if not is_module(name)] == []
+
+
+def test_new_names_are_whole_addresses():
+    for was, *now in NAMES:
+        found = [name for name in re.findall(r"`([^`]*)`", now[0]) if "." in name]
+        assert found and all(map(DOTTED.fullmatch, found)), was
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedpriv.privacy.numbers",
+        "fedpriv.rng.Keys",
+        "fedpriv.rng.Key.folds",
+        "fp.runs",
+        "fp.Run.no",
+    ],
+)
+def test_a_name_that_is_gone_is_seen(name):
+    assert not exists(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedpriv.rng", "fedpriv.rng.Key.fold", "fedpriv.sums.PartialSum.granularity", "fp.run"]
+)
+def test_a_name_that_is_there_is_found(name):
+    assert exists(name)
