@@ -1,4 +1,4 @@
-"""Experiments: one frozen value says everything about a run, and is made into its components here.
+"""Experiments: one frozen value says everything about a run; `build` makes its components of it.
 
 An experiment is a Python function that returns an `Experiment`; most derive theirs from another by
 `with_options` or `dataclasses.replace`. It is composed of parts (`fedpriv.experiments.parts`), and
@@ -27,8 +27,6 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments import of_examples, of_users
-from fedpriv.experiments.components import Components, refined
 from fedpriv.experiments.parts import examples as example_parts
 from fedpriv.experiments.parts import users as user_parts
 from fedpriv.experiments.parts.composition import (
@@ -41,11 +39,9 @@ from fedpriv.experiments.parts.composition import (
     compose,
     option_lines,
 )
-from fedpriv.experiments.parts.options import Option, declared, kebab, said_as_options
+from fedpriv.experiments.parts.options import Option, declared, kebab
 from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
-from fedpriv.experiments.task_factory import check_heeded, make_task
 from fedpriv.mechanisms import moments
-from fedpriv.tasks.check import check_central_task, check_task
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -157,9 +153,9 @@ class Experiment:
             "parts": parts,
         }.items():
             object.__setattr__(self, item, value)
-        if self.noise == "gaussian" and self.bound == "none":
+        if self.noise != "none" and self.bound == "none":
             raise ValueError(
-                "noise 'gaussian' without a bound protects no one; use bound 'clip' or "
+                f"noise {self.noise!r} without a bound protects no one; use bound 'clip' or "
                 "'normalise', or noise 'none'"
             )
 
@@ -174,6 +170,10 @@ class Experiment:
     def part(self, slot: str) -> Any:
         """Return what is chosen of a slot, with its options as attributes."""
         return next(part.options for part in self.parts if part.name == slot)
+
+    def has_part(self, slot: str) -> bool:
+        """Return whether a slot is there: some are within choices of another only."""
+        return any(part.name == slot for part in self.parts)
 
     def lines(self) -> tuple[OptionLine, ...]:
         """Return every option that exists, as it is listed."""
@@ -274,30 +274,3 @@ def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Opt
     # What no part of ours declares is of a task of somebody's own.
     own = {name: options[name] for name in set(options) - set(all_names(slots))}
     return {**own, **{line.name: line.value for line in option_lines(parts)}}
-
-
-def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:
-    """Return the components of an experiment.
-
-    Args:
-        experiment: Says what is done.
-        corpus: What its task is made on; None for a task that brings its own data.
-        task: What is learnt, instead of the experiment's own.
-
-    Raises:
-        ValueError: If its options do not fit together or do not fit the data.
-    """
-    if experiment.unit == "example":
-        if corpus is not None:
-            raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-        given = make_task(experiment, None) if task is None else task
-        check_central_task(given, experiment.name)
-        made = of_examples.warmed(experiment, given)
-        with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
-            return refined(experiment, of_examples.make_components(experiment, made))
-    made = make_task(experiment, corpus) if task is None else task
-    check_task(made, experiment.name)
-    if task is None:
-        check_heeded(experiment, made)
-    with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
-        return refined(experiment, of_users.make_components(experiment, made))

@@ -16,8 +16,8 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.cli import main
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import build
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run

@@ -20,7 +20,8 @@ from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_exper
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.parts.options import Option
-from fedpriv.experiments.task_factory import MissingCorpusError, make_task
+from fedpriv.experiments.parts.users import MissingCorpusError
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.tasks.task import Task
 from fedpriv.training.local.trainer import LocalTrainer
 
