@@ -41,7 +41,7 @@ from fedpriv.experiments.parts.composition import (
 )
 from fedpriv.experiments.parts.options import Option, declared, kebab
 from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
-from fedpriv.mechanisms import moments
+from fedpriv.mechanisms import Bound, moments
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -75,6 +75,8 @@ class Experiment:
         refine: Makes the components that run of those that the options describe, for a privatizer,
             sampler, bound or preconditioner of one's own; None leaves them. It cannot replace the
             task and its trainer: workers and nodes make those for themselves.
+        bounds: Bounds of one's own that `refine` puts in, by their names: what makes them of their
+            fields. A node makes no bound but these and those of the options.
         values: Values of options by name, of parts that are not chosen too: they hold if such a
             part is chosen.
         parts: What is chosen.
@@ -87,6 +89,7 @@ class Experiment:
     backends: tuple[str, ...]
     statistics: moments.Statistics | None = field(repr=False)
     refine: Callable[[Any], Any] | None = field(repr=False)
+    bounds: Mapping[str, Callable[..., Bound]] = field(repr=False, hash=False)
     values: Mapping[str, Option] = field(repr=False, compare=False)
     parts: tuple[Part, ...] = field(init=False)
 
@@ -100,6 +103,7 @@ class Experiment:
         backends: tuple[str, ...] | None = None,
         statistics: moments.Statistics | None = None,
         refine: Callable[[Any], Any] | None = None,
+        bounds: Mapping[str, Callable[..., Bound]] | None = None,
         values: Mapping[str, Option] | None = None,
         presets: Mapping[str, Option] | None = None,
         **options: Any,
@@ -114,6 +118,7 @@ class Experiment:
             backends: As the attribute; None for all that there are of its unit.
             statistics: As the attribute.
             refine: As the attribute.
+            bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
             **options: Options by name, with underscores; their parts must be chosen.
@@ -149,6 +154,7 @@ class Experiment:
             "backends": _BACKENDS[unit] if backends is None else backends,
             "statistics": statistics,
             "refine": refine,
+            "bounds": dict(bounds or {}),
             "values": merged,
             "parts": parts,
         }.items():
@@ -174,6 +180,11 @@ class Experiment:
     def has_part(self, slot: str) -> bool:
         """Return whether a slot is there: some are within choices of another only."""
         return any(part.name == slot for part in self.parts)
+
+    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
+        """Return what makes the bounds that its requests may name: its option's, and its own."""
+        chosen = self.part("bound").make()
+        return {chosen.name: type(chosen), **self.bounds}
 
     def lines(self) -> tuple[OptionLine, ...]:
         """Return every option that exists, as it is listed."""
