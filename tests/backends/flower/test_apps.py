@@ -160,7 +160,7 @@ class TestABoundOfOnesOwn:
         return f"{tmp_path}/own.py"
 
     def rounds_of(self, run):
-        lines = (run / "rounds.jsonl").read_text("utf-8").splitlines()
+        lines = (run / "diagnostics.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     def test_it_reaches_the_nodes_by_its_experiment(self, made, deploy, own, tmp_path, tiny_corpus):
