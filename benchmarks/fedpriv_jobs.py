@@ -25,7 +25,9 @@ from protocol import Gate, Job
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
-from fedpriv.experiments.experiment import Components, Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds

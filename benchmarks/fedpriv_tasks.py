@@ -20,8 +20,9 @@ from torch import nn
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription

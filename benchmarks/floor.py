@@ -23,7 +23,8 @@ from ledger_only import LedgerOnly
 from main_job import about, open_job, parser
 from numba import njit
 
-from fedpriv.experiments.experiment import Components, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.components import Components
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import serial

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.running.folder import RunFolder
 
 

@@ -17,8 +17,9 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

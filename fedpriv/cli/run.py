@@ -11,10 +11,11 @@ import typer
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
+from fedpriv.cli.flags import with_flags
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.cli.run_output import print_summary
-from fedpriv.experiments.reference import option_help
+from fedpriv.experiments.parts.options import Option
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.engines import engines
@@ -23,7 +24,13 @@ from fedpriv.running.progress import follow
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.experiments.parts.options import Option
+
+
+#: Options with a flag of their own; any other is given by -s.
+FLAGS = (
+    *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
+    *("precondition", "bound", "noise", "server-optimizer", "aggregate", "inputs"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +77,7 @@ def list_experiments(
     console.print(table)
 
 
+@with_flags(FLAGS)
 def run_command(
     experiment: Annotated[
         str | None,
@@ -81,18 +89,8 @@ def run_command(
     corpus: Annotated[
         str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
     ] = None,
-    roster: Annotated[str | None, typer.Option(help=option_help("roster"))] = None,
-    users: Annotated[int | None, typer.Option(help=option_help("users"))] = None,
-    cohort: Annotated[float | None, typer.Option(help=option_help("cohort"))] = None,
-    rounds: Annotated[int | None, typer.Option(help=option_help("rounds"))] = None,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help=option_help("noise-multiplier"))
-    ] = None,
-    target_epsilon: Annotated[
-        float | None, typer.Option(help=option_help("target-epsilon"))
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help=option_help("delta"))] = None,
-    seed: Annotated[int | None, typer.Option(help=option_help("seed"))] = None,
+    *,
+    flags: dict[str, Option],
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,15 +102,6 @@ def run_command(
             autocompletion=complete_settings,
         ),
     ] = None,
-    precondition: Annotated[str | None, typer.Option(help=option_help("precondition"))] = None,
-    bound: Annotated[str | None, typer.Option(help=option_help("bound"))] = None,
-    noise: Annotated[str | None, typer.Option(help=option_help("noise"))] = None,
-    server_optimizer: Annotated[
-        str | None,
-        typer.Option(help=option_help("server-optimizer")),
-    ] = None,
-    aggregate: Annotated[str | None, typer.Option(help=option_help("aggregate"))] = None,
-    inputs: Annotated[str | None, typer.Option(help=option_help("inputs"))] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -157,26 +146,7 @@ def run_command(
         tell=lambda line: errors.print(line, highlight=False),
     )
     keep_last = keep_last_from(keep_checkpoints)
-    options: dict[str, Option] = {
-        name: value
-        for name, value in {
-            "roster": roster,
-            "users": users,
-            "cohort": cohort,
-            "rounds": rounds,
-            "noise-multiplier": noise_multiplier,
-            "target-epsilon": target_epsilon,
-            "delta": delta,
-            "seed": seed,
-            "precondition": precondition,
-            "bound": bound,
-            "noise": noise,
-            "server-optimizer": server_optimizer,
-            "aggregate": aggregate,
-            "inputs": inputs,
-        }.items()
-        if value is not None
-    } | _settings(option or ())
+    options = flags | _settings(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
     with hired as backends:
@@ -222,10 +192,11 @@ def _asked_for(experiment: Experiment) -> str:
     """Return how much privacy an experiment asks for as it is; what it gets, its plan says."""
     if experiment.noise == "none":
         return "none"
-    if experiment.noise_multiplier is None:
-        target = experiment.target_epsilon
-        return "to be chosen" if target is None else f"target ε {target:g}"
-    return f"noise multiplier {experiment.noise_multiplier:g}"
+    options = experiment.options()
+    sigma, target = options.get("noise-multiplier"), options.get("target-epsilon")
+    if sigma is not None:
+        return f"noise multiplier {sigma:g}"
+    return "to be chosen" if target is None else f"target ε {target:g}"
 
 
 def _settings(pairs: Iterable[str]) -> dict[str, Option]:

@@ -1,27 +1,17 @@
-"""What experiments of either unit are made into: components, the promise, bounds and aggregates."""
+"""What experiments of either unit are made into: components, and the promise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from fedpriv.checkpoints import aggregates
-from fedpriv.experiments.parts import shared
-from fedpriv.mechanisms import Bound, Clip, Normalise, SideInformation, Unbounded
-from fedpriv.mechanisms.preconditioner import Preconditioner
-from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
-from fedpriv.noise.gaussian import Unprotected
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.named import privatizer_of
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.transform import Transform, identity
-
-if TYPE_CHECKING:
-    from fedpriv.experiments.experiment import Experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,26 +59,13 @@ def refined(experiment: Experiment, made: Components) -> Components:
     return own
 
 
-def plain_bound(experiment: Experiment) -> Bound:
-    """Return the public bound, before anything is preconditioned or rounded."""
-    match experiment.part("bound"):
-        case shared.Clipped(l2_clip_norm=norm):
-            return Clip(l2_clip_norm=norm)
-        case shared.Normalised(l2_clip_norm=norm, normalise_regulariser=regulariser):
-            return Normalise(l2_clip_norm=norm, regulariser=regulariser)
-        case shared.Nothing():
-            return Unbounded()
-        case other:
-            raise TypeError(f"{other!r} is not a bound of any kind")
-
-
 def make_plan(
     experiment: Experiment,
     *,
     sampler: Sampler,
     bound: Bound,
     micro_batch: int = 1,
-    calibrate: bool = True,
+    promises: bool = True,
     **rest: Any,
 ) -> Plan:
     """Return the promise, with its noise calibrated where the experiment asks for that.
@@ -98,24 +75,18 @@ def make_plan(
         sampler: Who is drawn.
         bound: What bounds each; the mechanism holds this very object.
         micro_batch: As `Mechanism.micro_batch`.
-        calibrate: Whether to mind a target ε.
+        promises: Whether anything is, and so there is a target ε to mind.
         **rest: Every other field of a plan but the mechanism, the relation and δ.
 
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
-    sigma = target = None
-    match experiment.part("noise"):
-        case shared.Nothing():
-            privatizer: Privatizer = Unprotected()
-        case noise:
-            sigma, target = noise.noise_multiplier, noise.target_epsilon
-            if sigma is None and target is None:
-                raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-            target = target if calibrate else None
-            privatizer = privatizer_of("gaussian", 1.0 if sigma is None else sigma)
+    noise = experiment.part("noise")
     mechanism = Mechanism(
-        sampler=sampler, bound=bound, privatizer=privatizer, micro_batch=micro_batch
+        sampler=sampler,
+        bound=bound,
+        privatizer=noise.privatizer(calibrates=promises),
+        micro_batch=micro_batch,
     )
     plan = Plan(
         mechanism=mechanism,
@@ -123,35 +94,4 @@ def make_plan(
         delta=experiment.delta,
         **rest,
     )
-    if target is None:
-        return plan
-    return plan.calibrated(target) if sigma is None else replace(plan, target_epsilon=target)
-
-
-def release_preconditioner(guide: Any) -> Preconditioner | None:
-    """Return the preconditioner of a guide that learns from past releases, None for others."""
-    match guide:
-        case shared.DelayedGuide():
-            return Delayed(
-                plain=guide.delay_plain,
-                preconditioned=guide.delay_preconditioned,
-                decay=guide.decay,
-                regulariser=guide.regulariser,
-                clip_ratio=guide.clip_ratio,
-                rate_ratio=guide.rate_ratio,
-            )
-        case shared.PastReleasesGuide(decay=decay, regulariser=regulariser):
-            return PastReleases(decay=decay, regulariser=regulariser)
-        case _:
-            return None
-
-
-def make_aggregate(experiment: Experiment) -> Transform:
-    """Return the checkpoint aggregate."""
-    match experiment.part("aggregate"):
-        case shared.Average(ema_decay=decay):
-            return aggregates.ema(decay)
-        case shared.Nothing():
-            return identity()
-        case other:
-            raise TypeError(f"{other!r} is not an aggregate of any kind")
+    return noise.promised(plan) if promises else plan

@@ -1,4 +1,4 @@
-"""Experiments: one frozen value says everything about a run, and is made into its components here.
+"""Experiments: one frozen value says everything about a run; `build` makes its components of it.
 
 An experiment is a Python function that returns an `Experiment`; most derive theirs from another by
 `with_options` or `dataclasses.replace`. It is composed of parts (`fedpriv.experiments.parts`), and
@@ -27,8 +27,6 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments import of_examples, of_users
-from fedpriv.experiments.components import Components, refined
 from fedpriv.experiments.parts import examples as example_parts
 from fedpriv.experiments.parts import users as user_parts
 from fedpriv.experiments.parts.composition import (
@@ -41,11 +39,9 @@ from fedpriv.experiments.parts.composition import (
     compose,
     option_lines,
 )
-from fedpriv.experiments.parts.options import Option, declared, kebab, said_as_options
+from fedpriv.experiments.parts.options import Option, declared, kebab
 from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
-from fedpriv.experiments.task_factory import check_heeded, make_task
-from fedpriv.mechanisms import moments
-from fedpriv.tasks.check import check_central_task, check_task
+from fedpriv.mechanisms import Bound, moments
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -79,6 +75,8 @@ class Experiment:
         refine: Makes the components that run of those that the options describe, for a privatizer,
             sampler, bound or preconditioner of one's own; None leaves them. It cannot replace the
             task and its trainer: workers and nodes make those for themselves.
+        bounds: Bounds of one's own that `refine` puts in, by their names: what makes them of their
+            fields. A node makes no bound but these and those of the options.
         values: Values of options by name, of parts that are not chosen too: they hold if such a
             part is chosen.
         parts: What is chosen.
@@ -91,6 +89,7 @@ class Experiment:
     backends: tuple[str, ...]
     statistics: moments.Statistics | None = field(repr=False)
     refine: Callable[[Any], Any] | None = field(repr=False)
+    bounds: Mapping[str, Callable[..., Bound]] = field(repr=False, hash=False)
     values: Mapping[str, Option] = field(repr=False, compare=False)
     parts: tuple[Part, ...] = field(init=False)
 
@@ -104,6 +103,7 @@ class Experiment:
         backends: tuple[str, ...] | None = None,
         statistics: moments.Statistics | None = None,
         refine: Callable[[Any], Any] | None = None,
+        bounds: Mapping[str, Callable[..., Bound]] | None = None,
         values: Mapping[str, Option] | None = None,
         presets: Mapping[str, Option] | None = None,
         **options: Any,
@@ -118,6 +118,7 @@ class Experiment:
             backends: As the attribute; None for all that there are of its unit.
             statistics: As the attribute.
             refine: As the attribute.
+            bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
             **options: Options by name, with underscores; their parts must be chosen.
@@ -153,13 +154,14 @@ class Experiment:
             "backends": _BACKENDS[unit] if backends is None else backends,
             "statistics": statistics,
             "refine": refine,
+            "bounds": dict(bounds or {}),
             "values": merged,
             "parts": parts,
         }.items():
             object.__setattr__(self, item, value)
-        if self.noise == "gaussian" and self.bound == "none":
+        if self.noise != "none" and self.bound == "none":
             raise ValueError(
-                "noise 'gaussian' without a bound protects no one; use bound 'clip' or "
+                f"noise {self.noise!r} without a bound protects no one; use bound 'clip' or "
                 "'normalise', or noise 'none'"
             )
 
@@ -174,6 +176,15 @@ class Experiment:
     def part(self, slot: str) -> Any:
         """Return what is chosen of a slot, with its options as attributes."""
         return next(part.options for part in self.parts if part.name == slot)
+
+    def has_part(self, slot: str) -> bool:
+        """Return whether a slot is there: some are within choices of another only."""
+        return any(part.name == slot for part in self.parts)
+
+    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
+        """Return what makes the bounds that its requests may name: its option's, and its own."""
+        chosen = self.part("bound").make()
+        return {chosen.name: type(chosen), **self.bounds}
 
     def lines(self) -> tuple[OptionLine, ...]:
         """Return every option that exists, as it is listed."""
@@ -274,30 +285,3 @@ def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Opt
     # What no part of ours declares is of a task of somebody's own.
     own = {name: options[name] for name in set(options) - set(all_names(slots))}
     return {**own, **{line.name: line.value for line in option_lines(parts)}}
-
-
-def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:
-    """Return the components of an experiment.
-
-    Args:
-        experiment: Says what is done.
-        corpus: What its task is made on; None for a task that brings its own data.
-        task: What is learnt, instead of the experiment's own.
-
-    Raises:
-        ValueError: If its options do not fit together or do not fit the data.
-    """
-    if experiment.unit == "example":
-        if corpus is not None:
-            raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-        given = make_task(experiment, None) if task is None else task
-        check_central_task(given, experiment.name)
-        made = of_examples.warmed(experiment, given)
-        with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
-            return refined(experiment, of_examples.make_components(experiment, made))
-    made = make_task(experiment, corpus) if task is None else task
-    check_task(made, experiment.name)
-    if task is None:
-        check_heeded(experiment, made)
-    with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
-        return refined(experiment, of_users.make_components(experiment, made))

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 
-import fedpriv
-
-_OURS = str(Path(fedpriv.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 
 

@@ -8,6 +8,7 @@ A test compares both files with the parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.experiments.parts import examples as example_parts
@@ -36,8 +37,23 @@ def run_config_names() -> list[str]:
     return all_names((user_parts.TAG_PREDICTION, *user_parts.SLOTS))
 
 
-def option_help(name: str) -> str:
-    """Return one line on an option of federated experiments, with what it takes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """An option as a command line takes it.
+
+    Attributes:
+        name: As it is typed.
+        kind: What its text is read as; a choice among words is a word.
+        help: One line, with what it takes.
+    """
+
+    name: str
+    kind: type[str] | type[int] | type[float] | type[bool]
+    help: str
+
+
+def described(name: str) -> Described:
+    """Return what the parts of federated experiments say of an option.
 
     Raises:
         KeyError: If there is none of that name.
@@ -45,11 +61,15 @@ def option_help(name: str) -> str:
     for slot in (user_parts.TAG_PREDICTION, *user_parts.SLOTS):
         if slot.is_option and slot.name == name:
             *others, last = slot.choices
-            return f"{slot.help} {', '.join(others)} or {last}."
+            return Described(
+                name=name, kind=str, help=f"{slot.help} {', '.join(others)} or {last}."
+            )
         for choice in slot.choices:
             for known, item in slot.options(choice):
                 if known == name:
-                    return f"{item.help} Takes {item.takes}."
+                    return Described(
+                        name=name, kind=item.kind, help=f"{item.help} Takes {item.takes}."
+                    )
     raise KeyError(name)
 
 

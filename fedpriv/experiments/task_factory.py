@@ -7,17 +7,11 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
-
-if TYPE_CHECKING:
-    from fedpriv.experiments.experiment import Experiment
-    from fedpriv.tasks.task import Task
-
-
-class MissingCorpusError(ValueError):
-    """A task needs a corpus and none was named."""
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.task import Task
 
 
 def takes_corpus(factory: Callable[..., Any]) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.experiments.experiment import Experiment, build, existing_options
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment, existing_options
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import make_task

@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 
 from fedpriv.data.importers.sst2 import load_sst2
-from fedpriv.experiments.components import plain_bound
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.accounting import rounded_up_to
@@ -194,7 +193,7 @@ def seconds_a_step(setup: Setup, number: int = 32) -> float:
     """Return about how long a step takes, by the gradients of some training examples."""
     made = task(setup, "test")
     params, key = made.init_params(Key.simulation(0)), Key.simulation(0)
-    bound = plain_bound(experiment(setup, "dp-nsgd", 0.1, 0.1, "test"))
+    bound = experiment(setup, "dp-nsgd", 0.1, 0.1, "test").part("bound").make()
     index = np.linspace(0, made.num_train - 1, number).astype(np.int64)
     made.train.bounded_sum(params, index, bound, key)  # finds out how
     started = time.perf_counter()

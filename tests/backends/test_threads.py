@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 
 from fedpriv.backends.resources import Share
 from fedpriv.backends.threads import ThreadBackend
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import build
 from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
 
 NAME = "adadps-tags"

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedpriv
 from fedpriv.backends import SerialBackend
 from fedpriv.cli import main
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import build
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
@@ -84,6 +85,20 @@ def test_there_are_six_each_of_one_short_file():
     for name, code in FILES.items():
         assert len(code.splitlines()) <= 100, name
         assert max(map(len, code.splitlines())) <= 100, name
+
+
+def test_what_the_page_says_of_our_own_files_is_there():
+    root = Path(fedpriv.__file__).parent
+    rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| a")]
+    assert len(rows) == 6
+    for what, here, *ours in rows:
+        assert here.strip(" `").removesuffix(".py") in FILES, what
+        for file in ours:
+            named = re.findall(r"`([^`]+)`", file)
+            assert len(named) == 1 and any((r / named[0]).exists() for r in (root, root.parent))
+    for named in re.findall(r"`((?:experiments|mechanisms|running)/\S+\.py)`", PAGE):
+        assert (root / named).is_file()
+    assert '"serial"' in (root / "running" / "engines.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.preconditioners import Fixed

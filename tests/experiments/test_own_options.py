@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, build, existing_options
+from fedpriv.experiments.experiment import Experiment, existing_options
 from fedpriv.experiments.parts.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask

@@ -62,7 +62,7 @@ def test_the_flags_of_run_say_what_the_parts_say():
         if name.replace("_", "-") in known:
             flags[name.replace("_", "-")] = info.help
     assert len(flags) == 14
-    assert flags == {name: reference.option_help(name) for name in flags}
+    assert flags == {name: reference.described(name).help for name in flags}
     assert "clip, normalise or none" in flags["bound"]
 
 

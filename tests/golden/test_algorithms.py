@@ -7,7 +7,8 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, SideInformation
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd

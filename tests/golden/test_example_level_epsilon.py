@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

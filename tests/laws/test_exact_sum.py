@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import build
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bound import scaled
 from fedpriv.mechanisms.preconditioner import RoundContext

@@ -10,7 +10,8 @@ from scipy import sparse
 
 from fedpriv.cli.privacy import _OPTIONS
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import renamed
 from fedpriv.privacy.event import cohort_event
 from fedpriv.tasks.example_task import CentralTask, zeros

@@ -9,7 +9,8 @@ import pytest
 from tiny_tables import figure, table
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.reproduction import (

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger

@@ -18,8 +18,9 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.store import CheckpointStore, load_state
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy import accounting
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.reading import read_ledger

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
-from fedpriv.experiments.experiment import build
+from fedpriv.experiments.build import build
 from fedpriv.tasks.example_task import CentralTask, zeros
 from simulations.adadps.figures import figure2
 from simulations.adadps.setups import imdb

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedpriv.data.features.word_rows import Texts
 from fedpriv.data.importers.sst2 import TextSplits
-from fedpriv.experiments.experiment import build
+from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens
 from fedpriv.privacy.sampling import PoissonSampler

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedpriv import cli
-from fedpriv.experiments.experiment import build
+from fedpriv.experiments.build import build
 from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
 from fedpriv.tasks.check import check_task
 from fedpriv.tasks.description import TaskDescription

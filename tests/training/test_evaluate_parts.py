@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import build
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import Metrics, Total, chunks, combined
 from fedpriv.training.local.module import ArrayExamples

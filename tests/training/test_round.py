@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 

@@ -17,7 +17,8 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key

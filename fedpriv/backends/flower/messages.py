@@ -39,7 +39,7 @@ class OtherGridError(MalformedRecordError):
     """A sum on another grid than the round's; its whole numbers mean something else."""
 
 
-BOUNDS: Mapping[str, Callable[..., Bound]] = {
+BOUNDS: dict[str, Callable[..., Bound]] = {
     "clip": Clip,
     "normalise": Normalise,
     "none": Unbounded,
@@ -177,7 +177,10 @@ def _bound_config(bound: Bound) -> dict[str, str | float]:
 def _read_bound(work: Mapping[str, Any], bounds: Mapping[str, Callable[..., Bound]]) -> Bound:
     kind = work.get("bound")
     if not isinstance(kind, str) or kind not in bounds:
-        raise MalformedRecordError(f"bound {kind!r:.40} is unknown here; update this node")
+        raise MalformedRecordError(
+            f"bound {kind!r:.40} is unknown here; update this node, or name it in the bounds of "
+            "the experiment"
+        )
     numbers = {
         name.removeprefix(_NUMBER): value
         for name, value in work.items()

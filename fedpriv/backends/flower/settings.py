@@ -8,19 +8,23 @@ experiment has it". Server and nodes read the same run-config, so both know the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.parts.options import Option, checked
-from fedpriv.experiments.task_factory import MissingCorpusError, make_task
+from fedpriv.experiments.parts.users import MissingCorpusError
+from fedpriv.experiments.task_factory import make_task
+from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.local.trainer import LocalTrainer
 
@@ -145,10 +149,12 @@ class Node:
     Attributes:
         task: Roster and examples, on this machine's corpus.
         trainer: What a user does, as the node's own experiment has it.
+        bounds: What is known here of bounds, by name: the node's own experiment's among them.
     """
 
     task: Task
     trainer: LocalTrainer
+    bounds: Mapping[str, Callable[..., Bound]] = field(repr=False)
 
 
 def open_node(run_config: Config, node_config: Config) -> Node:
@@ -162,7 +168,11 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     with missing_corpus_named():
         task = make_task(experiment, corpus)
     side = make_side_information(experiment, task)
-    return Node(task=task, trainer=make_trainer(experiment, task, side))
+    return Node(
+        task=task,
+        trainer=make_trainer(experiment, task, side),
+        bounds=BOUNDS | experiment.known_bounds(),
+    )
 
 
 def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
@@ -183,12 +193,12 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
             f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
             "many, or shards=0, where every node hosts its own partition"
         )
-    host = Host.of(node.task, node.trainer, partition=partition, num_partitions=num_nodes)
+    of = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
     if shards == 0:
-        return host
+        return of(num_partitions=num_nodes)
     if partition >= shards:
-        return replace(host, user_ids=frozenset())
-    return Host.of(node.task, node.trainer, partition=partition, num_partitions=shards)
+        return replace(of(num_partitions=num_nodes), user_ids=frozenset())
+    return of(num_partitions=shards)
 
 
 def _load(name: str) -> Experiment:

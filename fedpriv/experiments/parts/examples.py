@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from fedpriv.experiments.parts import shared
+from fedpriv import optimizers
+from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
+from fedpriv.privacy.plans.named import sampler_of
+from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
+from fedpriv.rng import Key
+from fedpriv.transform import Transform, chain
+from fedpriv.tree import Params
+
+if TYPE_CHECKING:
+    from fedpriv.tasks.example_task import CentralTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,34 @@ class Batches:
         Range.AT_LEAST_ONE,
     )  # fmt: skip
 
+    def num_steps(self, num_examples: int) -> int:
+        """Return how many steps are planned.
+
+        Raises:
+            ValueError: If neither steps nor epochs are given, or both.
+        """
+        if self.steps is not None and self.epochs is None:
+            return self.steps
+        if self.epochs is not None and self.steps is None:
+            return max(1, math.ceil(self.epochs * num_examples / self.batch_size - 1e-9))
+        raise ValueError(
+            f"steps {self.steps!r} and epochs {self.epochs!r}: give exactly one of them"
+        )
+
+    def num_groups(self) -> int | None:
+        """Return how many micro-batches share the expected batch; None without."""
+        if self.micro_batch == 1:
+            return None
+        return max(1, round(self.batch_size / self.micro_batch))
+
+
+#: From the number of steps to what the learning rate of each is multiplied by.
+_FACTORS: Mapping[str, Callable[[int], optimizers.Factor]] = {
+    "step": optimizers.stepwise,
+    "cyclic": optimizers.cyclic,
+    "inverse-root": lambda num_steps: optimizers.inverse_root(),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -35,6 +74,12 @@ class Schedule:
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = option(
         "constant", "Of the learning rate: a tenth at half, one triangle, or α/√t."
     )
+
+    def scheduled(self, optimizer: Transform, num_steps: int) -> Transform:
+        """Return an optimiser whose learning rate changes so."""
+        if self.schedule not in _FACTORS:
+            return optimizer
+        return chain(optimizer, optimizers.scheduled(_FACTORS[self.schedule](num_steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,71 +91,52 @@ class WarmStart:
     )
     warm_start_rate: float = option(0.1, "Their learning rate.", Range.ABOVE_ZERO)
 
+    def warmed(self, task: CentralTask) -> CentralTask:
+        """Return the task with params that were trained on its public examples first.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownBeforehand:
-    """A of what the task knows."""
+        Raises:
+            ValueError: If it has none.
+        """
+        if self.warm_start_epochs == 0:
+            return task
+        # torch takes seconds to import, and declarations are read for `fedpriv --help`
+        from fedpriv.training.per_example.example_sum import warm_start
 
-    side_information: str = option("frequency", "Which of the task's.")
+        public = task.public_examples()
 
+        def init(key: Key) -> Params:
+            return warm_start(
+                public,
+                task.num_public,
+                task.init_params(key),
+                key.fold("warm start"),
+                epochs=self.warm_start_epochs,
+                learning_rate=self.warm_start_rate,
+            )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicBatches:
-    """One look at public examples a step."""
-
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnStatistics:
-    """Statistics of one's own, of public gradients."""
-
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-    refresh: Literal["step", "epoch"] = option(
-        "step", "When statistics of public data are renewed."
-    )
+        return replace(task, init=init)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SumOfSquares:
-    """AdaGrad's statistics of public gradients."""
+class PoissonBatches:
+    """Every example's own independent Bernoulli draw."""
 
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-    refresh: Literal["step", "epoch"] = option(
-        "step", "When statistics of public data are renewed."
-    )
+    def sampler(self, num_examples: int, batch_size: float) -> Sampler:
+        """Return who draws."""
+        return sampler_of("poisson", num_examples, batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AverageOfSquares:
-    """RMSProp's and Adam's statistics of public gradients."""
+class FixedBatches:
+    """So many examples each step."""
 
-    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-    refresh: Literal["step", "epoch"] = option(
-        "step", "When statistics of public data are renewed."
-    )
+    def sampler(self, num_examples: int, batch_size: float) -> Sampler:
+        """Return who draws.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanStatistics:
-    """RMSProp's statistics of private gradients: an oracle."""
-
-    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
+        Raises:
+            ValueError: If the batch size is not whole.
+        """
+        return sampler_of("fixed", num_examples, batch_size)
 
 
 SLOTS = (
@@ -118,7 +144,7 @@ SLOTS = (
     Slot(
         name="sampling",
         help="How batches are drawn.",
-        choices={"poisson": shared.Nothing, "fixed": shared.Nothing},
+        choices={"poisson": PoissonBatches, "fixed": FixedBatches},
     ),
     shared.BOUND,
     shared.NOISE,
@@ -126,33 +152,13 @@ SLOTS = (
     Slot(
         name="optimizer",
         help="What is made of the released mean gradient.",
-        choices={
-            "sgd": shared.Sgd,
-            "momentum": shared.Momentum,
-            "ema-momentum": shared.Momentum,
-            "adam": shared.AdaptiveMomentum,
-            "rmsprop": shared.Adaptive,
-            "adagrad": shared.Adaptive,
-        },
+        choices=steps.OF_EXAMPLES,
     ),
     Slot(name="schedule", help="Of the learning rate.", choices={"": Schedule}),
     Slot(
         name="guide",
         help="What public data or past releases add.",
-        choices={
-            "none": shared.Nothing,
-            "side-information": KnownBeforehand,
-            "public-rmsprop": AverageOfSquares,
-            "public-adam": AverageOfSquares,
-            "public-adagrad": SumOfSquares,
-            "public-own": OwnStatistics,
-            "ideal": CleanStatistics,
-            "r-pub": AverageOfSquares,
-            "adam-pub": AverageOfSquares,
-            "mirror-descent": PublicBatches,
-            "delayed": shared.DelayedGuide,
-            "past-releases": shared.PastReleasesGuide,
-        },
+        choices=guides.OF_EXAMPLES,
     ),
     Slot(name="warm start", help="Training on public examples before.", choices={"": WarmStart}),
     shared.AGGREGATE,

@@ -149,18 +149,28 @@ class Declared:
         return found
 
     @property
+    def kind(self) -> type[str] | type[int] | type[float] | type[bool]:
+        """What a value is, other than none; a choice among words is a word."""
+        [kind] = (kind for kind in self._kinds if kind is not type(None))
+        return str if typing.get_origin(kind) is typing.Literal else kind
+
+    @property
     def takes(self) -> str:
         """What the option takes, in words."""
-        allowed = typing.get_args(self.hint) if isinstance(self.hint, types.UnionType) else ()
-        kinds = [kind for kind in allowed or (self.hint,) if kind is not type(None)]
-        [kind] = kinds
+        [kind] = (kind for kind in self._kinds if kind is not type(None))
         if typing.get_origin(kind) is typing.Literal:
             return ", ".join(typing.get_args(kind))
         names = {bool: "true or false", str: "a word", int: "a whole number", float: "a number"}
         words = names[kind]
         if self.allowed is not None:
             words += f", {self.allowed.value.removeprefix('must be ')}"
-        return f"{words}, or none" if type(None) in allowed else words
+        return f"{words}, or none" if type(None) in self._kinds else words
+
+    @property
+    def _kinds(self) -> tuple[Any, ...]:
+        return (
+            typing.get_args(self.hint) if isinstance(self.hint, types.UnionType) else (self.hint,)
+        )
 
 
 @cache

@@ -1,23 +1,25 @@
 """The parts that experiments of either unit are composed of, each with its own options.
 
 A part is a frozen dataclass; its fields are its options, with default, range and one line of help.
-An option exists only where its part is chosen. `users` and `examples` say which parts there are
-to choose from, and what is made of them.
+An option exists only where its part is chosen. A part makes its own object, so that a new one is
+said here, beside the object, and nowhere else. `users` and `examples` say which parts there are to
+choose from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
-from fedpriv.ranges import Range
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nothing:
-    """A part without options."""
+from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
+from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.ranges import Range, positive_float
+from fedpriv.transform import Transform, identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,10 @@ class Clipped:
 
     l2_clip_norm: float = option(1.0, "C, the longest a bounded update may be.", Range.ABOVE_ZERO)
 
+    def make(self) -> Bound:
+        """Return the bound."""
+        return Clip(l2_clip_norm=self.l2_clip_norm)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalised:
@@ -44,10 +50,23 @@ class Normalised:
     l2_clip_norm: float = option(1.0, "C, the length of a bounded update.", Range.ABOVE_ZERO)
     normalise_regulariser: float = option(0.0, "r of C Δ/(r + ‖Δ‖).", Range.AT_LEAST_ZERO)
 
+    def make(self) -> Bound:
+        """Return the bound."""
+        return Normalise(l2_clip_norm=self.l2_clip_norm, regulariser=self.normalise_regulariser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoBound:
+    """Updates are left as they are."""
+
+    def make(self) -> Bound:
+        """Return what bounds nothing."""
+        return Unbounded()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise:
-    """Noise on the sum of bounded updates."""
+    """Gaussian noise on the sum of bounded updates."""
 
     noise_multiplier: float | None = option(
         None, "Stddev of the noise over the sum's sensitivity; none to calibrate.",
@@ -58,12 +77,66 @@ class GaussianNoise:
         Range.ABOVE_ZERO,
     )  # fmt: skip
 
+    def privatizer(self, *, calibrates: bool = True) -> Privatizer:
+        """Return the noise; that of multiplier 1 where `promised` finds another.
+
+        Args:
+            calibrates: Whether there will be an ε to calibrate to.
+
+        Raises:
+            ValueError: If neither says how much noise.
+        """
+        if self.noise_multiplier is not None:
+            sigma = positive_float("noise_multiplier", self.noise_multiplier)
+            return Gaussian(noise_multiplier=sigma)
+        if not calibrates:
+            raise ValueError(
+                "nothing is promised, so there is no ε to calibrate to; give noise-multiplier"
+            )
+        if self.target_epsilon is None:
+            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+        return Gaussian(noise_multiplier=1.0)
+
+    def promised(self, plan: Plan) -> Plan:
+        """Return a plan of this noise, calibrated to its target or ended by it."""
+        if self.target_epsilon is None:
+            return plan
+        if self.noise_multiplier is None:
+            return plan.calibrated(self.target_epsilon)
+        return replace(plan, target_epsilon=self.target_epsilon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoNoise:
+    """Sums are released as they are."""
+
+    def privatizer(self, *, calibrates: bool = True) -> Privatizer:
+        """Return what adds nothing."""
+        return Unprotected()
+
+    def promised(self, plan: Plan) -> Plan:
+        """Return the plan."""
+        return plan
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
     """An exponential moving average of the released models."""
 
     ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
+
+    def make(self) -> Transform:
+        """Return the aggregate."""
+        return aggregates.ema(self.ema_decay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last:
+    """The last released model."""
+
+    def make(self) -> Transform:
+        """Return the aggregate."""
+        return identity()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,76 +149,20 @@ class Keeping:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sgd:
-    """Plain steps."""
-
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Momentum:
-    """Steps along an average of the past."""
-
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    momentum: float = option(0.9, "Weight of the past.", Range.FRACTION)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptive:
-    """Steps divided by √v, v an average of squares."""
-
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveMomentum:
-    """Steps along an average of the past, divided by √v."""
-
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    momentum: float = option(0.9, "Weight of the past, β₁.", Range.FRACTION)
-    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayedGuide:
-    """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
-
-    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    delay_plain: int = option(10, "Plain rounds in a turn.", Range.AT_LEAST_ONE)
-    delay_preconditioned: int = option(10, "Preconditioned rounds in a turn.", Range.AT_LEAST_ONE)
-    clip_ratio: float = option(
-        1.0, "C of preconditioned rounds over C of plain ones.", Range.ABOVE_ZERO
-    )
-    rate_ratio: float = option(
-        1.0, "Learning rate of preconditioned rounds over that of plain ones.", Range.ABOVE_ZERO
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastReleasesGuide:
-    """Scaled by past releases, privatised, scaled back."""
-
-    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-
-
 PROMISE = Slot(name="promise", help="What the ε is of.", choices={"": Promise})
 BOUND = Slot(
     name="bound",
     help="How each update is bounded.",
-    choices={"clip": Clipped, "normalise": Normalised, "none": Nothing},
+    choices={"clip": Clipped, "normalise": Normalised, "none": NoBound},
 )
 NOISE = Slot(
     name="noise",
     help="What is added to the sum.",
-    choices={"gaussian": GaussianNoise, "none": Nothing},
+    choices={"gaussian": GaussianNoise, "none": NoNoise},
 )
 AGGREGATE = Slot(
     name="aggregate",
     help="What is made of the released models.",
-    choices={"none": Nothing, "ema": Average},
+    choices={"none": Last, "ema": Average},
 )
 RUN = Slot(name="run", help="How it is run.", choices={"": Keeping})

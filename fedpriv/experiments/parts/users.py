@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from fedpriv.experiments.parts import shared
+from fedpriv.experiments.parts import guides, precondition, shared, steps
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
-from fedpriv.experiments.task_factory import MissingCorpusError
-from fedpriv.mechanisms import side_information
-from fedpriv.mechanisms.side_information import PublicWords
+from fedpriv.mechanisms import Bound, Rounded
+from fedpriv.privacy.plans.named import sampler_of
+from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
 
+# torch takes seconds to import, and declarations are read for `fedpriv --help`: tasks and trainers
+# are imported where one is made.
 if TYPE_CHECKING:
     from fedpriv.data.corpus.corpus import Corpus
     from fedpriv.tasks.tag_prediction import TagPrediction
+    from fedpriv.training.local.trainer import Schedule
+
+
+class MissingCorpusError(ValueError):
+    """A task needs a corpus and none was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,7 @@ class TagPredictionTask:
             MissingCorpusError: If there is no corpus.
             ValueError: If it has no such roster or so few users.
         """
-        from fedpriv.tasks.tag_prediction import TagPrediction  # its torch takes seconds to load
+        from fedpriv.tasks.tag_prediction import TagPrediction
 
         if corpus is None:
             raise MissingCorpusError(
@@ -64,6 +69,14 @@ class PoissonCohorts:
     )
     cohort_cap: int | None = option(None, "Largest cohort; none for no cap.", Range.AT_LEAST_ONE)
 
+    def sampler(self, num_users: int) -> Sampler:
+        """Return who draws.
+
+        Raises:
+            ValueError: If there are not so many users.
+        """
+        return sampler_of("poisson", num_users, _size(self.cohort, num_users), self.cohort_cap)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCohorts:
@@ -73,21 +86,30 @@ class FixedCohorts:
         None, "Cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
     )
 
+    def sampler(self, num_users: int) -> Sampler:
+        """Return who draws.
+
+        Raises:
+            ValueError: If there are not so many users, or the size is not whole.
+        """
+        return sampler_of("fixed", num_users, _size(self.cohort, num_users))
+
+
+def _size(cohort: float | None, num_users: int) -> float:
+    return max(1.0, num_users / 20) if cohort is None else cohort
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundedNoise:
-    """Noise on the sum of bounded updates, which may be exact."""
+class ExactSum:
+    """Sums of integers."""
 
-    noise_multiplier: float | None = option(
-        None, "Stddev of the noise over the clip norm; none to calibrate.", Range.AT_LEAST_ZERO
-    )
-    target_epsilon: float | None = option(
-        None, "Calibrates the noise, and ends a run before it would be exceeded.",
-        Range.ABOVE_ZERO,
-    )  # fmt: skip
     exact_sum: bool = option(
         True, "Round updates to a grid: the same bits for any order, backend and workers."
     )
+
+    def rounded(self, bound: Bound) -> Bound:
+        """Return a bound, on a grid where sums are exact."""
+        return Rounded(bound=bound) if self.exact_sum else bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,65 +121,19 @@ class LocalSgd:
     local_epochs: int = option(1, "Local passes.", Range.AT_LEAST_ONE)
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
+    def schedule(self) -> Schedule:
+        """Return how much each user works."""
+        from fedpriv.training.local.trainer import Schedule
 
-class OfWords(Protocol):
-    """A kind of side information that is made of what is known of words."""
-
-    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
-        """Return 1/A of each word, float32 `(num_words,)`, and the rule in words."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """A by rank among public words."""
-
-    preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
-    preconditioner_top: int = option(
-        100, "How many of the commonest words are left alone.", Range.AT_LEAST_ZERO
-    )
-
-    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
-        """Return 1/A: 1 for the commonest words, the gain for the others."""
-        gain, top, number = self.preconditioner_gain, self.preconditioner_top, len(words.counts)
-        made = side_information.rank_multiplier(number, top=min(top, number), gain=gain)
-        return made, f"rank (words beyond the {top} commonest are multiplied by {gain:g})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frequency:
-    """A by frequency among public words."""
-
-    preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
-    preconditioner_power: float = option(1.0, "Exponent of the frequency.")
-
-    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
-        """Return 1/A: the inverse of a power of each word's frequency, at most the gain."""
-        gain, power = self.preconditioner_gain, self.preconditioner_power
-        made = side_information.frequency_multiplier(
-            words.counts, words.num_sentences, cap=gain, power=power
+        return Schedule(
+            learning_rate=self.local_learning_rate,
+            batch_size=self.local_batch_size,
+            epochs=self.local_epochs,
+            max_examples=self.max_examples_per_user,
         )
-        said = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
-        return made, f"frequency ({said})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TfIdf:
-    """A by TF-IDF among public words."""
-
-    preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
-
-    def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
-        """Return 1/A: each word's total TF-IDF over the largest, times the gain."""
-        gain = self.preconditioner_gain
-        made = gain * side_information.tf_idf_multiplier(
-            words.counts, words.sentences, words.num_sentences
-        )
-        return made, f"tf-idf (total TF-IDF relative to the largest, times {gain:g})"
 
 
 _SERVER: Mapping[str, float] = {"learning_rate": 1.0, "adaptivity": 1e-3}
-_PLACES = ("none", "local", "update", "both", "scale-then-privatise")
 
 TAG_PREDICTION = Slot(
     name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
@@ -170,44 +146,36 @@ SLOTS = (
         choices={"poisson": PoissonCohorts, "fixed": FixedCohorts},
     ),
     shared.BOUND,
+    shared.NOISE,
     Slot(
-        name="noise",
-        help="What is added to the sum.",
-        choices={"gaussian": RoundedNoise, "none": shared.Nothing},
+        name="sum",
+        help="Of bounded updates.",
+        choices={"": ExactSum},
+        # Without noise a bound may be so high that it never binds, and its grid would be coarse.
+        within=("noise", frozenset(shared.NOISE.choices) - {"none"}),
     ),
     shared.PROMISE,
     Slot(name="local work", help="What a user does.", choices={"": LocalSgd}),
     Slot(
         name="precondition",
         help="Where A of side information acts: in local steps, on the update, or both.",
-        choices=dict.fromkeys(_PLACES, shared.Nothing),
+        choices=precondition.PLACES,
     ),
     Slot(
         name="side-information",
         help="What A is made of: what is known of public words, or the task's own multipliers.",
-        choices={"rank": Rank, "frequency": Frequency, "tf-idf": TfIdf, "own": shared.Nothing},
-        within=("precondition", frozenset(_PLACES[1:])),
+        choices=precondition.KINDS,
+        within=("precondition", frozenset(precondition.PLACES) - {"none"}),
     ),
     Slot(
         name="guide",
         help="A preconditioner made of past releases.",
-        choices={
-            "none": shared.Nothing,
-            "delayed": shared.DelayedGuide,
-            "past-releases": shared.PastReleasesGuide,
-        },
+        choices=guides.OF_USERS,
     ),
     Slot(
         name="server-optimizer",
         help="What the server makes of the released mean.",
-        choices={
-            "sgd": shared.Sgd,
-            "momentum": shared.Momentum,
-            "ema-momentum": shared.Momentum,
-            "adam": shared.AdaptiveMomentum,
-            "yogi": shared.AdaptiveMomentum,
-            "adagrad": shared.Adaptive,
-        },
+        choices=steps.OF_USERS,
         prefix="server-",
         defaults=_SERVER,
     ),

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import build
+from fedpriv.experiments.build import build
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

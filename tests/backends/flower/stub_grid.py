@@ -22,6 +22,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.examples import TagExamples
@@ -239,7 +240,7 @@ def nodes(
     """Return the nodes of a simulation whose run-config asks for shards."""
     from fedpriv.backends.flower.settings import Node, read_host
 
-    node = Node(task=task, trainer=trainer)
+    node = Node(task=task, trainer=trainer, bounds=BOUNDS)
 
     return {
         first + number: read_host(

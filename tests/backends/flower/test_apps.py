@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fedpriv as fp
 from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import serial
 from server import app as server_app
 
 NUM_NODES, NUM_ROUNDS = 3, 4
@@ -113,6 +120,69 @@ def test_a_node_works_as_its_run_config_says(tiny_corpus):
     ]
     assert trainers[0].schedule != trainers[1].schedule
     assert (trainers[1].schedule.learning_rate, trainers[1].schedule.epochs) == (0.125, 3)
+
+
+OWN_BOUND = """
+from dataclasses import dataclass, replace
+
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.mechanisms import Clip, Rounded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halving(Clip):
+    name = "halving"
+
+    def length(self, norm, num_elements):
+        return 0.5 * Clip.length(self, norm, num_elements)
+
+
+def halved(made):
+    bound = Rounded(bound=Halving(l2_clip_norm=0.25))
+    mechanism = replace(made.plan.live_mechanism, bound=bound)
+    return replace(made, plan=replace(made.plan, mechanism=mechanism))
+
+
+def unnamed():
+    plain = load_experiment("adadps-tags").with_options({"local-epochs": 1})
+    return replace(plain, name="own", refine=halved)
+
+
+def experiment():
+    return replace(unnamed(), bounds={"halving": Halving})
+"""
+
+
+class TestABoundOfOnesOwn:
+    @pytest.fixture
+    def own(self, tmp_path):
+        (tmp_path / "own.py").write_text(OWN_BOUND, "utf-8")
+        return f"{tmp_path}/own.py"
+
+    def rounds_of(self, run):
+        lines = (run / "diagnostics.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def test_it_reaches_the_nodes_by_its_experiment(self, made, deploy, own, tmp_path, tiny_corpus):
+        deploy(experiment=f"{own}:experiment", out=tmp_path / "run")
+        assert verify_run(tmp_path / "run").ok
+        lines = self.rounds_of(tmp_path / "run")
+        assert sum(line["cohort_size"] for line in lines) > 0
+        assert {line["num_failed"] for line in lines} == {0}
+        options = {"noise-multiplier": 1.0, "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": 4}
+        experiment = load_experiment(f"{own}:experiment").with_options(options)
+        components = build(experiment, Corpus.open(tiny_corpus))
+        *_, (_, state) = rounds(components, serial(experiment, components), Key.simulation(0))
+        released = fp.load(tmp_path / "run").params
+        for name, array in components.algorithm.result(state).items():
+            assert np.array_equal(array, released[name])
+
+    def test_one_that_the_experiment_does_not_name_is_made_nowhere(
+        self, made, deploy, own, tmp_path
+    ):
+        deploy(experiment=f"{own}:unnamed", out=tmp_path / "run")
+        lines = self.rounds_of(tmp_path / "run")
+        assert all(line["num_failed"] == line["cohort_size"] for line in lines)
 
 
 def test_a_missing_corpus_is_said_before_a_folder_is_made(made, deploy, tmp_path):

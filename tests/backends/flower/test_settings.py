@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.settings import (
     OWN_KEYS,
     Node,
@@ -23,7 +24,7 @@ from fedpriv.experiments.reference import run_config_names
 
 
 def node_of(task):
-    return Node(task=task, trainer=None)
+    return Node(task=task, trainer=None, bounds=BOUNDS)
 
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))

@@ -16,8 +16,8 @@ from fedpriv import json_lines
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
+from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import build
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from fedpriv import cli
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask

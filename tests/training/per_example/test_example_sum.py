@@ -16,7 +16,8 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import Experiment, build
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip, Rounded, SideInformation
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

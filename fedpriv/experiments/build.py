@@ -1,0 +1,39 @@
+"""From an experiment and data to the components that run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments import of_examples, of_users
+from fedpriv.experiments.components import Components, refined
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.options import said_as_options
+from fedpriv.experiments.task_factory import check_heeded, make_task
+from fedpriv.tasks.check import check_central_task, check_task
+
+
+def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:
+    """Return the components of an experiment.
+
+    Args:
+        experiment: Says what is done.
+        corpus: What its task is made on; None for a task that brings its own data.
+        task: What is learnt, instead of the experiment's own.
+
+    Raises:
+        ValueError: If its options do not fit together or do not fit the data.
+    """
+    if experiment.unit == "example":
+        if corpus is not None:
+            raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
+        given = make_task(experiment, None) if task is None else task
+        check_central_task(given, experiment.name)
+        with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
+            return refined(experiment, of_examples.make_components(experiment, given))
+    made = make_task(experiment, corpus) if task is None else task
+    check_task(made, experiment.name)
+    if task is None:
+        check_heeded(experiment, made)
+    with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
+        return refined(experiment, of_users.make_components(experiment, made))

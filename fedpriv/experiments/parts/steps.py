@@ -1,0 +1,109 @@
+"""What is made of the released mean: the server optimisers that experiments choose from.
+
+A new one is a transform in `fedpriv.optimizers` and a part here that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedpriv import optimizers
+from fedpriv.experiments.parts.options import option
+from fedpriv.ranges import Range
+from fedpriv.transform import Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sgd:
+    """Plain steps."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.sgd(self.learning_rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Momentum:
+    """Steps along a decayed sum of the past."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    momentum: float = option(0.9, "Weight of the past.", Range.FRACTION)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.momentum(self.learning_rate, self.momentum, ema=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmaMomentum:
+    """Steps along an average of the past."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    momentum: float = option(0.9, "Weight of the past.", Range.FRACTION)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.momentum(self.learning_rate, self.momentum, ema=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam:
+    """Steps along an average of the past, divided by √v, both corrected for their start."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    momentum: float = option(0.9, "Weight of the past, β₁.", Range.FRACTION)
+    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.adam(self.learning_rate, self.adaptivity, beta1=self.momentum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yogi:
+    """Steps along an average of the past, divided by √v that falls slowly."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    momentum: float = option(0.9, "Weight of the past, β₁.", Range.FRACTION)
+    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.yogi(self.learning_rate, self.adaptivity, beta1=self.momentum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adagrad:
+    """Steps divided by √v, v a sum of squares."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.adagrad(self.learning_rate, self.adaptivity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rmsprop:
+    """Steps divided by √v, v an average of squares."""
+
+    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.rmsprop(self.learning_rate, self.adaptivity)
+
+
+_BOTH: Mapping[str, type] = {
+    "sgd": Sgd,
+    "momentum": Momentum,
+    "ema-momentum": EmaMomentum,
+    "adam": Adam,
+}
+OF_USERS: Mapping[str, type] = {**_BOTH, "yogi": Yogi, "adagrad": Adagrad}
+OF_EXAMPLES: Mapping[str, type] = {**_BOTH, "rmsprop": Rmsprop, "adagrad": Adagrad}

@@ -1,0 +1,61 @@
+"""Flags that the parts declare: typed, explained and passed on, and never written a second time."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpriv.cli.flags import with_flags
+from fedpriv.cli.run import FLAGS, run_command
+from fedpriv.experiments.reference import described
+
+
+def called(names, *arguments):
+    """Return what a command with the flags was given, or the error that was shown."""
+    seen = []
+    app = typer.Typer()
+
+    @app.command()
+    @with_flags(names)
+    def command(*, flags: dict, out: str = "here") -> None:
+        seen.append((flags, out))
+
+    found = CliRunner().invoke(app, list(arguments), terminal_width=200)
+    return seen[0] if seen else found.output
+
+
+def test_a_command_is_given_what_was_typed_in_the_options_type():
+    names = ("ema-decay", "rounds", "bound", "exact-sum")
+    given = called(names, "--ema-decay", "0.5", "--rounds", "3", "--bound", "none", "--exact-sum")
+    assert given == (
+        {"ema-decay": 0.5, "rounds": 3, "bound": "none", "exact-sum": True}, "here",
+    )  # fmt: skip
+    assert called(names) == ({}, "here")
+    assert called(names, "--rounds", "0", "--out", "x") == ({"rounds": 0}, "x")
+
+
+def test_a_value_of_another_type_is_refused_and_an_unknown_option_at_once():
+    assert "'many' is not a valid integer" in called(("rounds",), "--rounds", "many")
+    with pytest.raises(KeyError, match="roundz"):
+        with_flags(("roundz",))
+
+
+def test_the_help_is_the_parts():
+    shown = " ".join(called(("ema-decay", "server-momentum"), "--help").split())
+    assert "--ema-decay FLOAT Weight of the past in the average." in shown
+    assert described("server-momentum").help in shown
+
+
+def test_run_types_none_of_its_flags():
+    """Neither in its signature nor in what it passes on."""
+    command = inspect.unwrap(run_command)
+    typed = inspect.getsource(command)
+    assert len(FLAGS) == 14
+    assert [name for name in FLAGS if f"{name.replace('-', '_')}:" in typed] == []
+    assert set(inspect.signature(run_command).parameters) == {
+        *(name.replace("-", "_") for name in FLAGS),
+        *(name for name in inspect.signature(command).parameters if name != "flags"),
+    }

@@ -1,0 +1,247 @@
+"""A named part is made of one new object and one line in the parts: nothing else names it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import SLOTS, Experiment
+from fedpriv.experiments.parts import guides, shared, steps
+from fedpriv.experiments.parts.guides import Guidance
+from fedpriv.experiments.parts.options import option
+from fedpriv.mechanisms.bound import Clip
+from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
+from fedpriv.noise.gaussian import gaussian, noised_mean
+from fedpriv.noise.privatizer import Cost
+from fedpriv.ranges import Range
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import serial
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.transform import Transform
+
+ROOM = Path(__file__).parents[3] / "fedpriv" / "experiments"
+
+
+def dispatches(source: str) -> list[str]:
+    """Where code asks which part was chosen: by its class, or by its name."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        asks = isinstance(node, ast.Match)
+        if isinstance(node, ast.Compare):
+            values = [node.left, *node.comparators]
+            words = [each for value in values for each in ast.walk(value)]
+            asks = any(isinstance(w, ast.Constant) and isinstance(w.value, str) for w in words)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            asks = node.func.id == "isinstance"
+        if asks:
+            found.append(ast.unparse(node).partition("\n")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "asked"),
+    [
+        ("components", []),
+        ("of_users", ["device == 'cpu'"]),  # a task of somebody's own need not know of devices
+        ("of_examples", []),
+        ("build", ["experiment.unit == 'example'"]),
+    ],
+)
+def test_what_puts_parts_together_knows_none_of_them_by_name(module, asked):
+    assert dispatches((ROOM / f"{module}.py").read_text("utf-8")) == asked
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "match x:\n    case 1: pass",
+        "x == 'clip'",
+        "x in ('clip', 'none')",
+        "isinstance(x, Clipped)",
+    ],
+)
+def test_a_choice_by_name_or_class_is_seen(code):
+    assert dispatches(code)
+
+
+def test_slots_of_both_units_are_the_same_objects():
+    """Or have the same common choices, where one unit has more of them."""
+    users, examples = ({slot.name: slot for slot in slots} for slots in SLOTS.values())
+    for name in ("bound", "noise", "promise", "aggregate", "run"):
+        assert users[name] is examples[name]
+    shares = {"guide": 3, "server-optimizer": 5}
+    for name, number in shares.items():
+        here, there = users[name].choices, examples[name.removeprefix("server-")].choices
+        common = set(here) & set(there)
+        assert len(common) == number and all(here[each] is there[each] for each in common)
+
+
+# One new object of each kind, and the part that makes it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halving(Clip):
+    """Clips, and then halves."""
+
+    @property
+    def name(self):
+        return "halving"
+
+    def length(self, norm, num_elements):
+        return 0.5 * Clip.length(self, norm, num_elements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halved:
+    cap: float = option(1.0, "C, twice the longest.", Range.ABOVE_ZERO)
+
+    def make(self):
+        return Halving(l2_clip_norm=self.cap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoDraws:
+    """Gaussian noise as the sum of two draws of half the variance."""
+
+    noise_multiplier: float
+    name = "two-draws"
+    after_crash = "retry"
+
+    @property
+    def cost(self):
+        return Cost(kind="gaussian", value=self.noise_multiplier)
+
+    def init(self, template, key):
+        return {}
+
+    def draw(self, memory, *, template, sensitivity, key):
+        stddev = self.noise_multiplier * sensitivity / 2**0.5
+        halves = [gaussian(key.fold(number), template, stddev) for number in (1, 2)]
+        return {name: halves[0][name] + halves[1][name] for name in template}, memory
+
+    def release(self, total, drawn, share):
+        return noised_mean(total, drawn, share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwiceDrawn:
+    strength: float = option(1.0, "σ.", Range.ABOVE_ZERO)
+
+    def privatizer(self, *, calibrates=True):
+        return TwoDraws(noise_multiplier=self.strength)
+
+    def promised(self, plan):
+        return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubling(NoPreconditioner):
+    by: float
+
+    def begin(self, params, state, round_num, key):
+        return RoundContext(multiplier={n: np.full_like(a, self.by) for n, a in params.items()}), {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoublingGuide:
+    by: float = option(2.0, "How much longer.", Range.ABOVE_ZERO)
+
+    def guidance(self, surroundings):
+        return Guidance(preconditioner=Doubling(by=self.by))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backwards:
+    learning_rate: float = option(0.1, "Step size.", Range.ABOVE_ZERO)
+
+    def make(self):
+        return Transform(
+            init=lambda params: {},
+            next=lambda update, state: (
+                {n: np.float32(-self.learning_rate) * a for n, a in update.items()},
+                state,
+            ),
+        )
+
+
+def sixty(experiment):
+    rng = np.random.default_rng(0)
+    x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
+    return CentralTask(
+        name="sixty",
+        train=LogisticGradients(x, (x.toarray()[:, 0] > 0).astype(np.int64)),
+        num_train=60,
+        init=zeros({"weight": (5,), "bias": (1,)}),
+        measure=lambda params: None,
+        synthetic=True,
+    )
+
+
+@pytest.fixture(params=["user", "example"])
+def last(request):
+    """Run an experiment of the unit with options; return its components and last params."""
+
+    def call(**options):
+        if request.param == "user":
+            rule = {"server_optimizer": options.pop("rule")} if "rule" in options else {}
+            experiment = Experiment(
+                name="ours", description="", cohort=6.0, rounds=2, delta=1e-3, **rule, **options
+            )
+            components = build(experiment, request.getfixturevalue("tiny_corpus"))
+        else:
+            rule = {"optimizer": options.pop("rule")} if "rule" in options else {}
+            experiment = Experiment(
+                name="ours", description="", unit="example", task=sixty, batch_size=6, steps=2,
+                delta=1e-3, **rule, **options,
+            )  # fmt: skip
+            components = build(experiment)
+        backend = serial(experiment, components)
+        *_, (_, state) = rounds(components, backend, Key.simulation(0))
+        return components, state.params
+
+    return call
+
+
+def test_a_bound(last, monkeypatch):
+    monkeypatch.setitem(shared.BOUND.choices, "halving", Halved)
+    made, halved = last(bound="halving", cap=0.2, noise="none")
+    assert made.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
+    _, plain = last(l2_clip_norm=0.1, noise="none")
+    for name, array in plain.items():
+        np.testing.assert_allclose(halved[name], array, rtol=1e-4, atol=1e-7)
+
+
+def test_a_noise(last, monkeypatch):
+    monkeypatch.setitem(shared.NOISE.choices, "two-draws", TwiceDrawn)
+    made, params = last(noise="two-draws", strength=2.0)
+    assert made.plan.live_mechanism.privatizer == TwoDraws(noise_multiplier=2.0)
+    plain, other = last(noise_multiplier=2.0)
+    assert made.plan.total() == plain.plan.total()
+    assert any(not np.array_equal(params[name], other[name]) for name in params)
+    with pytest.raises(ValueError, match="noise 'two-draws' without a bound protects no one"):
+        last(noise="two-draws", bound="none")
+
+
+def test_a_preconditioner(last, monkeypatch):
+    for choices in (guides.OF_USERS, guides.OF_EXAMPLES):
+        monkeypatch.setitem(choices, "doubling", DoublingGuide)
+    made, doubled = last(guide="doubling", by=2.0, noise="none", bound="none")
+    assert made.algorithm.preconditioner == Doubling(by=2.0)
+    _, plain = last(noise="none", bound="none")
+    assert any(not np.array_equal(doubled[name], plain[name]) for name in plain)
+
+
+def test_an_optimiser(last, monkeypatch):
+    for choices in (steps.OF_USERS, steps.OF_EXAMPLES):
+        monkeypatch.setitem(choices, "backwards", Backwards)
+    _, away = last(rule="backwards", noise="none")
+    _, towards = last(noise="none")
+    assert any((away[name] * towards[name] < 0).any() for name in away)
