@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import pickle
 import shutil
 import sys
@@ -145,6 +146,16 @@ def test_a_the_filter_stops_before_its_total_and_the_ledger_proves_it(tmp_path):
             ledger.charge(99, 1, Event(kind="gaussian", noise_multiplier=0.6), query="gradient")
         finally:
             ledger.close()
+
+
+def test_a_an_ended_run_that_is_resumed_is_charged_no_further(tmp_path):
+    """Red before: a first, cheaper query of the refused iteration was charged at every resume."""
+    found = play(toy_methods.Descent, tmp_path, HERE)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    np.testing.assert_array_equal(play(toy_methods.Descent, tmp_path, HERE), found)
+    added = (tmp_path / "ledger.jsonl").read_bytes().removeprefix(before).splitlines()
+    assert [json.loads(line)["kind"] for line in added] == ["resume"]
+    assert verify_run(tmp_path).ok
 
 
 def test_a_the_held_sum_dies_with_its_block_and_does_not_travel(tmp_path):
