@@ -111,11 +111,11 @@ def _bar(
         line = bar.add_task(
             escape(_label(prepared)),
             total=_used(prepared).total,
-            completed=_used(prepared).amount,
-            done=_done(prepared, 0),
+            done=_done(prepared, prepared.ledger.state.rounds_done),
             figure="" if headline is None else f"{escape(headline.label)} –  ",
             epsilon="–" if plan.is_private else "∞",
         )
+        bar.update(line, completed=_used(prepared).amount)
 
         def show(record: RoundRecord) -> None:
             figure, spent = _figure(headline, record), record.released.epsilon
