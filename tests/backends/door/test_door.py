@@ -148,11 +148,19 @@ def test_a_the_filter_stops_before_its_total_and_the_ledger_proves_it(tmp_path):
             ledger.close()
 
 
-def test_a_an_ended_run_that_is_resumed_is_charged_no_further(tmp_path):
-    """Red before: a first, cheaper query of the refused iteration was charged at every resume."""
-    found = play(toy_methods.Descent, tmp_path, HERE)
+@pytest.mark.parametrize("rho", [2.0, 0.4, 0.17])
+def test_a_an_ended_run_that_is_resumed_is_charged_no_further(rho, tmp_path):
+    """Red before where a first, cheaper query of the refused iteration still fitted: charged again.
+
+    At ρ = 0.17 the first gradient fits, and no losses beside it.
+    """
+
+    class Poor(toy_methods.Descent):
+        plan = replace(toy_methods.Descent.plan, rho=rho)
+
+    found = play(Poor, tmp_path, HERE)
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    np.testing.assert_array_equal(play(toy_methods.Descent, tmp_path, HERE), found)
+    np.testing.assert_array_equal(play(Poor, tmp_path, HERE), found)
     added = (tmp_path / "ledger.jsonl").read_bytes().removeprefix(before).splitlines()
     assert [json.loads(line)["kind"] for line in added] == ["resume"]
     assert verify_run(tmp_path).ok
