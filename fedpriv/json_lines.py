@@ -48,6 +48,22 @@ def append(path: Path, row: Mapping[str, Any]) -> None:
         out.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
+def replace_last(path: Path, row: Mapping[str, Any]) -> None:
+    """Write an object in the place of the last one, in one step: a reader sees either of the two.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    rows = read(path)
+    if not rows:
+        raise ValueError(f"{path} holds no line to replace")
+    content = _whole(path.read_bytes())
+    before = content[: content.rfind(b"\n", 0, len(content) - 1) + 1]
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(before + (json.dumps(row, ensure_ascii=False) + "\n").encode())
+    os.replace(part, path)
+
+
 def cut_torn_line(path: Path) -> None:
     """Remove the last line where `read` leaves it out, so that nothing is written behind it."""
     if path.is_file():

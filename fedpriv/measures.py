@@ -25,6 +25,7 @@ RESERVED = frozenset({
     "majority_class_accuracy", "not_covered", "epsilon_does_not_cover", "relation", "unit",
     "accountant", "mode",
     "noise_multiplier", "target_epsilon", "rounds", "rounds_planned", "stopped_early", "charges",
+    "budget_used",
     "users", "seconds_per_round", "rounds_mostly_failed", "corpus", "roster", "synthetic",
     "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",

@@ -48,3 +48,15 @@ def test_what_is_written_is_one_line_whatever_is_in_it(tmp_path) -> None:
     assert json_lines.read(path) == rows
     json_lines.cut_torn_line(tmp_path / "absent.jsonl")
     assert not (tmp_path / "absent.jsonl").exists()
+
+
+def test_the_last_line_is_replaced_and_nothing_else(tmp_path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    with pytest.raises(ValueError, match="no line to replace"):
+        json_lines.replace_last(path, {"a": 1})
+    for before in (b"", b'{"a": 1,  "kept": "as it stands"}\n'):
+        for torn in (b"", b'{"a":'):
+            path.write_bytes(before + b'{"a": 2}\n' + torn)
+            json_lines.replace_last(path, {"a": "n\u00e9"})
+            assert path.read_bytes() == before + '{"a": "n\u00e9"}\n'.encode()
+    assert [found.name for found in tmp_path.iterdir()] == ["rounds.jsonl"]

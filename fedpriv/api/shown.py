@@ -17,8 +17,7 @@ _WIDTH = 100
 
 def as_text(run: RunRecord, statement: Statement) -> str:
     """Return the figures and the promise of a run as lines of text."""
-    nouns = labels_of(run.unit)
-    turns = f"{run.rounds_done:,} of {run.rounds_planned:,} {nouns.turn}s"
+    turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
     lines = [f"Run of {plain(run.name)}: {turns}" + (f" [{labels}]" if labels else "")]
     lines += [_line("data", _data(run))]
@@ -33,9 +32,8 @@ def as_text(run: RunRecord, statement: Statement) -> str:
 
 def as_html(run: RunRecord, statement: Statement) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
-    nouns = labels_of(run.unit)
     labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
-    turns = f"{run.rounds_done:,} of {run.rounds_planned:,} {nouns.turn}s"
+    turns = _turns(run)
     figures = "".join(
         f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"
         f"{safe(value)}</td><td style='text-align:left'>{safe('; '.join(remarks))}</td></tr>"
@@ -48,6 +46,11 @@ def as_html(run: RunRecord, statement: Statement) -> str:
         f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
         "</details></div>"
     )
+
+
+def _turns(run: RunRecord) -> str:
+    planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
+    return f"{run.rounds_done:,}{planned} {labels_of(run.unit).turn}s"
 
 
 def _data(run: RunRecord) -> str:

@@ -17,22 +17,22 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.local.trainer import LocalTrainer
 from fedpriv.training.work import TRAIN, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
-def check_shareable(trainer: LocalTrainer) -> None:
-    """Refuse a trainer that several threads may not use at once.
+def check_shareable(trainer: Any) -> None:
+    """Refuse a trainer, or one of several works by name, that threads may not use at once.
 
     Raises:
         ValueError: If it does not say of itself that it is `thread_safe`.
     """
-    if not getattr(trainer, "thread_safe", False):
-        raise ValueError(
-            f"engine threads: {type(trainer).__name__} keeps a model of its own and cannot be "
-            "shared by threads; use engine ray (worker processes) or serial"
-        )
+    for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
+        if not getattr(one, "thread_safe", False):
+            raise ValueError(
+                f"engine threads: {type(one).__name__} keeps a model of its own and cannot be "
+                "shared by threads; use engine ray (worker processes) or serial"
+            )
 
 
 class ThreadBackend:
@@ -62,8 +62,7 @@ class ThreadBackend:
         num_workers: int,
         max_examples: int,
     ) -> None:
-        for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
-            check_shareable(one)
+        check_shareable(trainer)
         if num_workers < 1:
             raise ValueError(f"--workers {num_workers} must be at least 1")
         self._works, self._data, self._measure = as_works(trainer), data, measure

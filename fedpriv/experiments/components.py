@@ -9,6 +9,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -21,7 +22,8 @@ class Components:
     Attributes:
         task: Whom or what is learnt from, the model and its measures: a `Task`, or a `CentralTask`
             of examples.
-        plan: The promise, with the mechanism that runs.
+        plan: The promise: fixed, with the mechanism that runs, or adaptive, where each query
+            brings its own.
         algorithm: What is asked of users, and what is made of the answers.
         trainer: What a user does, or the sum of bounded updates over a batch of examples.
         side_information: What is known besides and where it came from; None for nothing.
@@ -32,7 +34,7 @@ class Components:
     """
 
     task: Any
-    plan: Plan
+    plan: AnyPlan
     algorithm: FederatedAveraging
     trainer: Any
     side_information: SideInformation | None

@@ -211,7 +211,7 @@ def _mean_line(group: Group, column: Column, index: int) -> Line:
 
 def _plots(groups: Sequence[Group]) -> list[str]:
     """Return plots of what heads the figures of some group."""
-    last_round = max(max(group.head.rounds_planned, group.head.rounds_done) for group in groups)
+    last_round = max(group.head.last_round for group in groups)
     parts, nouns = [], _labels(groups)
     headlines = dict.fromkeys(group.head.figures[0] for group in groups if group.head.figures)
     for column in (

@@ -71,7 +71,7 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append(("ε does not cover everything", True))
     if run.simulated:
         found.append(("Simulated", False))
-    if run.rounds_done < run.rounds_planned:
+    if run.rounds_planned is not None and run.rounds_done < run.rounds_planned:
         turn = labels_of(run.unit).turn
         ended = run.summary.get("stopped_early") == "target-epsilon"
         why = ", stopped at the target ε" if ended else ""

@@ -15,11 +15,11 @@ from fedpriv.report.headline import head_html
 from fedpriv.report.plots.lines import Line, Reference, both_widths, legend, line_plot
 from fedpriv.report.plots.theme import document
 from fedpriv.report.privacy_text import as_html
-from fedpriv.report.promise import promised
+from fedpriv.report.promise import promised, rho_spent
 from fedpriv.report.series import RunRecord, points, read_run
 from fedpriv.report.tables import pairs_table, rounds_table
 from fedpriv.report.unit_labels import by_unit, labels_of
-from fedpriv.report.wording import direction, epsilon, figure, safe
+from fedpriv.report.wording import direction, epsilon, figure, number, safe
 
 
 def write_report(
@@ -131,7 +131,7 @@ def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
 
 
 def _plots(run: RunRecord) -> list[str]:
-    last_round = max(run.rounds_planned, run.rounds_done, 1)
+    last_round = run.last_round
     parts = _headline_plot(run, run.figures[0], last_round) if run.figures else []
     others = (_measure_figure(run, measure, last_round) for measure in run.figures[1:])
     parts.append('<div class="pair">')
@@ -178,6 +178,13 @@ def _epsilon_figure(run: RunRecord, last_round: int) -> str:
             why = f"{safe(covers.reason[:1].upper() + covers.reason[1:])}:"
         note = f"{why} ε is infinite from the first {turn}: this run protects no one."
         return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
+    planned = promised(run).value
+    unit, limit, write = "ε", planned, epsilon
+    if "rho" in run.plan:  # adaptive: its ε is that of the whole budget from the first charge on
+        unit, limit, write = "ρ", float(run.plan["rho"]), number
+        x, y = rho_spent(run)
+        title = "<h3>ρ spent</h3>"
+        title += f'<p class="note">ε is that of the whole of it: {epsilon(planned)}.</p>'
     if covers.mark:
         title += f'<p class="note">ε {safe(covers.mark)}.</p>'
     if not x:
@@ -185,20 +192,19 @@ def _epsilon_figure(run: RunRecord, last_round: int) -> str:
             f'<figure><figcaption>{title}</figcaption><p class="note">Nothing has been released '
             "yet.</p></figure>"
         )
-    planned = promised(run).value
     line = Line(label=f"spent after each released {turn}", x=[0, *x], y=[0.0, *y])
     reference = None
-    if math.isfinite(planned):
-        reference = Reference(value=planned, label=f"planned total {epsilon(planned)}")
+    if math.isfinite(limit):
+        reference = Reference(value=limit, label=f"planned total {write(limit)}")
     plot = line_plot(
         [line],
         name="epsilon",
-        alternative=_alternative(covers.beside("Privacy loss ε"), [line], run),
+        alternative=_alternative(covers.beside(f"Privacy loss {unit}"), [line], run),
         width=444,
         height=280,
         last_round=last_round,
         turn=turn,
-        write=epsilon,
+        write=write,
         reference=reference,
     )
     return f"<figure><figcaption>{title}{legend([line], reference)}</figcaption>{plot}</figure>"

@@ -7,11 +7,12 @@ The ledger is the authority: it also counts attempts that were lost and released
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import accumulate
 
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan, rho_of
 from fedpriv.report.series import RunRecord
 
 
@@ -60,6 +61,22 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
     if not counts:
         raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
     return covers.explained(_epsilon(state.plan, counts[-1]))
+
+
+def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
+    """Return the released rounds of an adaptive plan, and ρ spent by then, lost attempts included.
+
+    Raises:
+        ValueError: As `state_of`.
+    """
+    state = state_of(run)
+    prices = (rho_of(charge.event, state.plan.relation) for charge in state.charges)
+    spent = [0.0, *accumulate(prices)]
+    by_round = {
+        release.round_num: spent[count]
+        for release, count in zip(state.releases, state.charged_before, strict=True)
+    }
+    return list(by_round), list(by_round.values())
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

@@ -133,9 +133,15 @@ class RunRecord:
         return str(self.plan.get("unit") or "user")
 
     @property
-    def rounds_planned(self) -> int:
-        """Rounds planned and paid for."""
-        return int(self.plan.get("num_rounds") or self.rounds_done)
+    def rounds_planned(self) -> int | None:
+        """Rounds planned; None of an adaptive plan, whose rounds are counted at its end."""
+        planned = self.plan.get("num_rounds")
+        return None if planned is None else int(planned)
+
+    @property
+    def last_round(self) -> int:
+        """Where an axis of rounds ends: at the last one planned, or done."""
+        return max(self.rounds_planned or 0, self.rounds_done, 1)
 
 
 def read_run(directory: str | Path) -> RunRecord:

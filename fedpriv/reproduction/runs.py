@@ -108,7 +108,12 @@ def perform(run: Run) -> dict[str, Any]:
     backend, task = serial(experiment, components), components.task.describe().to_json()
     measures = components.task.measures
     of_users = components.plan.unit == "user"
-    steps = components.plan.num_rounds
+    steps = components.plan.planned_rounds
+    if steps is None:
+        raise ValueError(
+            f"{experiment.name} has an adaptive plan, whose steps nobody knows beforehand; run it "
+            "by `fedpriv run`"
+        )
     last, seen, curve = None, None, []
     for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
         step = record.released.round_num

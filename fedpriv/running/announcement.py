@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.privacy.accounting import rounded_up
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.statement.wording import turn_of
@@ -30,7 +30,13 @@ class Announcement:
 
 
 def announcement(
-    name: str, description: str, plan: Plan, *, mode: str, covers: Coverage
+    name: str,
+    description: str,
+    plan: AnyPlan,
+    *,
+    mode: str,
+    covers: Coverage,
+    untried: str = "",
 ) -> Announcement:
     """Return the head of a run: its figures are the plan's, whatever an experiment is called.
 
@@ -40,17 +46,22 @@ def announcement(
         plan: What is promised.
         mode: "simulation" or "secure".
         covers: What the ε does not cover.
+        untried: What could not be tried beforehand, and what to do about that; "" for nothing.
     """
     affordable, turn = plan.affordable_rounds, turn_of(plan).one
-    promised = covers.explained(plan.epsilon(affordable))
+    promised = covers.explained(plan.promised())
+    paid = (
+        f"for {plan.budget}, however much of it is spent"
+        if affordable is None
+        else f"after {affordable:,} {turn}{'' if affordable == 1 else 's'}"
+    )
     if math.isinf(promised.value) and not plan.is_private:
         said = f"no privacy (ε = ∞): {promised.reason}"
     else:
         shown = "∞" if math.isinf(promised.value) else f"{rounded_up(promised.value, 3):.3f}"
         said = (
             f"ε = {shown} at δ = {promised.delta:.2e} ({promised.unit}-level, "
-            f"{promised.relation.value}, {promised.accountant}, {mode}) after "
-            f"{affordable:,} {turn}{'' if affordable == 1 else 's'}"
+            f"{promised.relation.value}, {promised.accountant}, {mode}) {paid}"
         )
     cautions = []
     if plan.is_private:
@@ -60,11 +71,14 @@ def announcement(
                 "the run as a comparison of methods, not as a safeguard"
             )
         cautions += plan.warnings
-    if affordable < plan.num_rounds:
+    planned, target = plan.planned_rounds, plan.target_epsilon
+    if planned is not None and affordable is not None and affordable < planned:
         cautions.append(
-            f"the target ε of {plan.target_epsilon:g} pays for {affordable:,} of the "
-            f"{plan.num_rounds:,} planned {turn}s, and the run stops there"
+            f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
+            f"{turn}s, and the run stops there"
         )
+    if untried:
+        cautions.append(untried)
     if covers.mark:
         cautions.append(f"ε {covers.mark}")
     return Announcement(
@@ -75,7 +89,10 @@ def announcement(
 
 
 def early_end(summary: Mapping[str, Any]) -> str:
-    """Return why a finished run released fewer rounds than were planned; "" where it did not."""
+    """Return why a finished run released fewer rounds than were planned; "" where it did not.
+
+    Where none were planned: what of the budget it has used.
+    """
     planned = f"{summary['rounds_planned']} were planned"
     match summary["stopped_early"]:
         case "target-epsilon":
@@ -83,4 +100,6 @@ def early_end(summary: Mapping[str, Any]) -> str:
             return f"{planned}, and one more would exceed the target ε of {target}"
         case "lost-attempts":
             return f"{planned}, and interrupted attempts used up the others' charges"
-    return ""
+        case "nothing-left":
+            return f"{planned}, and the algorithm had nothing left to ask"
+    return "" if summary["rounds_planned"] is not None else summary["budget_used"]

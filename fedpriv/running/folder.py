@@ -45,7 +45,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, read_plan
+from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import check_data_digests, data_digests
 from fedpriv.training.algorithm import Saved
@@ -253,12 +253,14 @@ class RunFolder:
         ledger, plan = self.ledger, self.ledger.plan
         number = ledger.state.number_of(round_num, attempt) or ledger.charges
         spent = plan.epsilon(number) if plan.is_private else None
+        if plan.planned_rounds is None and ledger.pays_for_more:
+            spent = None  # it goes with the figures, which a run that ends without notice completes
         measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
         return {
             "round_num": round_num,
             "attempt": attempt,
             "epsilon": spent and spent.value,
-            "delta": spent and spent.delta,
+            "delta": plan.delta if plan.is_private else None,
             **{measure.released_name: None for measure in measures},
             "update_norm": update_norm,
         }
@@ -293,11 +295,31 @@ class RunFolder:
                 self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False}
             )
 
+    def last_stated(self, round_num: int) -> Mapping[str, Any]:
+        """Return what was written down of the last round; empty if that is another round."""
+        lines = json_lines.read(self.path / "rounds.jsonl")
+        return lines[-1] if lines and lines[-1]["round_num"] == round_num else {}
+
+    def complete(
+        self, round_num: int, released: Mapping[str, Any], diagnostics: Mapping[str, Any]
+    ) -> None:
+        """Write further values into the lines of the last round; what is there is replaced.
+
+        Args:
+            round_num: The round; where its lines are not the last, nothing is written.
+            released: Values by name, for `rounds.jsonl`.
+            diagnostics: The same for `diagnostics.jsonl`.
+        """
+        for name, values in (("rounds.jsonl", released), ("diagnostics.jsonl", diagnostics)):
+            lines = json_lines.read(self.path / name)
+            if values and lines and lines[-1]["round_num"] == round_num:
+                json_lines.replace_last(self.path / name, {**lines[-1], **values})
+
     def _due(self, round_num: int) -> bool:
         """Return whether the round charged last is kept: each `every`-th, and the run's last."""
         if round_num % self._every == 0:
             return True
-        if isinstance(self.ledger.plan, AdaptivePlan):
+        if self.ledger.plan.planned_rounds is None:
             return True  # only the next charge can say whether there is a next round
         return not self.ledger.pays_for_more
 

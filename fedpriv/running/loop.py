@@ -10,14 +10,13 @@ import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
 from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.running.door import RunDoor
 from fedpriv.running.folder import RunFolder
@@ -147,6 +146,10 @@ def rounds(
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     """Run a plan to its end and yield every released round.
 
+    Where only a refused charge, or an algorithm with nothing left to ask, says that a run is over,
+    its last round has been yielded by then: it is yielded again, evaluated and with its ε. The
+    ledger says that the run has ended; resumed, it is charged no further.
+
     Args:
         components: Of the experiment.
         backend: Brings the private work to the users.
@@ -154,6 +157,9 @@ def rounds(
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
+
+    Yields:
+        What is said of a round, and the state after it.
 
     Guarantees:
         * An answer is charged, and the charge synced when there is a folder, before its cohort and
@@ -196,12 +202,12 @@ def _rounds(
     measures = recorded(components.task.measures)
     simulated = ledger.mode == "simulation"
     accounted = accounted_rounds(plan, eval_every)
-    if isinstance(plan, Plan):
-        for count in sorted(accounted):
-            if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
-                plan.epsilon(count)
+    for count in sorted(accounted):
+        if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
+            plan.epsilon(count)
     free_memory()
-    open_, warned = door.must_replay, False
+    open_, warned = door.must_replay and ledger.state.ended is None, False
+    record, reason = None, ""
     while ledger.pays_for_more or open_:
         open_ = False
         stop_if_asked()
@@ -211,10 +217,12 @@ def _rounds(
         try:
             following = algorithm.step(state, door)
         except BudgetSpentError:
-            if isinstance(plan, Plan):
+            if plan.planned_rounds is not None:
                 raise
-            break  # what an adaptive plan has left does not pay for the next answer
+            reason = "refused"  # what an adaptive plan has left does not pay for the next answer
+            break
         if following is None:
+            reason = "finished"
             break
         state = following
         last = not ledger.pays_for_more
@@ -239,7 +247,8 @@ def _rounds(
             public = backend.evaluate(released, public=True)
             if simulated:
                 roster = backend.evaluate(released, public=False)
-        wanted = plan.is_private and (round_num in accounted or last)
+        stated = round_num in accounted or last or (due and plan.planned_rounds is None)
+        wanted = plan.is_private and stated
         record = RoundRecord(
             released=_released(state, plan, ledger, wanted, measured(figures_of(measures), public)),
             diagnostics=Diagnostics(
@@ -257,19 +266,78 @@ def _rounds(
             seen = record.diagnostics
             folder.record(as_json(record.released), None if seen is None else as_json(seen))
         yield record, state
+    if reason:
+        ledger.end(reason)
+    if ledger.state.ended is not None and state.round_num:
+        record = _ending(components, backend, ledger, folder, state, record)
+        if record is not None:
+            yield record, state
+
+
+def _ending(
+    components: Runnable,
+    backend: Backend,
+    ledger: Ledger,
+    folder: RunFolder | None,
+    state: Any,
+    record: RoundRecord | None,
+) -> RoundRecord | None:
+    """Evaluate the last round of a run that ended without notice, and write that down.
+
+    Args:
+        components: Of the experiment.
+        backend: Evaluates.
+        ledger: Of the run, ended.
+        folder: Of the run, or None.
+        state: The last one.
+        record: The last round's; None of a resumed run that had released it before.
+
+    Returns:
+        The completed record; None if it was complete, or there is none here to complete.
+    """
+    plan, measures = components.plan, components.task.measures
+    if record is not None:
+        epsilon = record.released.epsilon
+    else:
+        epsilon = None if folder is None else folder.last_stated(state.round_num).get("epsilon")
+    if epsilon is not None:  # it is stated where a round is evaluated
+        return None
+    params, figures = components.algorithm.result(state), figures_of(recorded(measures))
+    public = measured(figures, backend.evaluate(params, public=True))
+    seen = None
+    if ledger.mode == "simulation":
+        seen = measured(recorded(measures), backend.evaluate(params, public=False))
+    through = ledger.state.charged_before  # what was charged later is not in the last release
+    num_charges = through[-1] if through else ledger.charges
+    epsilon = plan.epsilon(num_charges).value if plan.is_private else None
+    if folder is not None:
+        folder.complete(
+            state.round_num,
+            {**_by_name(public, "_public"), "epsilon": epsilon},
+            _by_name(seen or {}, ""),
+        )
+    if record is None:
+        return None
+    diagnostics = record.diagnostics
+    return RoundRecord(
+        released=replace(record.released, measured=public, epsilon=epsilon),
+        diagnostics=None if diagnostics is None else replace(diagnostics, measured=seen or {}),
+    )
 
 
 def accounted_rounds(plan: AnyPlan, eval_every: int) -> frozenset[int]:
     """Return the rounds that state an ε: those evaluated, thinned to about twenty, and the last.
 
-    They are accounted before the first round. Each price is a Fourier transform of a length of its
+    None of an adaptive plan, whose ε is one and the same from its first charge on. The others are
+    accounted before the first round. Each price is a Fourier transform of a length of its
     own, whose tables stay in memory; accounted on the way, a long run would grow by them.
     """
-    if not plan.is_private or not isinstance(plan, Plan):
+    affordable = plan.affordable_rounds
+    if not plan.is_private or affordable is None:
         return frozenset()
-    evaluated = range(eval_every, plan.affordable_rounds + 1, eval_every)
+    evaluated = range(eval_every, affordable + 1, eval_every)
     thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_ACCOUNTED))]
-    return frozenset({*thinned, plan.affordable_rounds} - {0})
+    return frozenset({*thinned, affordable} - {0})
 
 
 def _released(
@@ -314,10 +382,14 @@ def as_json(record: Released | Diagnostics) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in record.__slots__:
         if name == "measured":
-            values |= {f"{key}{suffix}": value for key, value in record.measured.items()}
+            values |= _by_name(record.measured, suffix)
         else:
-            values[name] = getattr(record, name)
+            values |= _by_name({name: getattr(record, name)}, "")
+    return values
+
+
+def _by_name(values: Mapping[str, Any], suffix: str) -> dict[str, Any]:
     return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        f"{name}{suffix}": None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }

@@ -28,9 +28,10 @@ from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder, read_document
 from fedpriv.running.loop import RoundRecord, first_state, rounds
+from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.trial import try_central_task, try_task
+from fedpriv.tasks.trial import not_tried, synthetic_batch, try_central_task, try_task
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
@@ -178,6 +179,7 @@ class PreparedRun:
         root: The root key.
         make_backend: Brings the work to the users.
         synthetic: Whether the corpus is made up.
+        untried: What of the task could not be tried beforehand, in one line; "" for nothing.
     """
 
     experiment: Experiment
@@ -187,6 +189,7 @@ class PreparedRun:
     root: Key
     make_backend: BackendFactory
     synthetic: bool
+    untried: str = ""
 
     @property
     def ledger(self) -> Ledger:
@@ -230,20 +233,24 @@ def _built(experiment: Experiment, reference: str | None, corpus: Corpus | None)
         return build(experiment, corpus)
 
 
-def _tried(experiment: Experiment, components: Components, root: Key) -> Any:
-    """Return the state before round 1, of a task that was tried on its params."""
+def _tried(experiment: Experiment, components: Components, root: Key) -> tuple[Any, str]:
+    """Return the state before round 1, of a task that was tried, and what could not be tried."""
     said = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
         "its model takes no such examples, give the task a synthetic_batch of some that it takes"
     )
+    task, untried = components.task, ""
     with own_code(said, refusals=False):
         state = first_state(components, root)
         if experiment.unit == "example":
-            found = try_central_task(components.task, state.params)
+            found = try_central_task(task, state.params)
         else:
-            found = try_task(components.task, components.trainer, state.params)
-    check_metrics(components.task, found)
-    return state
+            batch = synthetic_batch(task)
+            untried = not_tried(task) if batch is None else ""
+            train = partial(try_components, components, state.params)
+            found = try_task(task, state.params, batch, train)
+    check_metrics(task, found)
+    return state, untried
 
 
 def start_run(
@@ -288,7 +295,7 @@ def start_run(
         described = components.task.describe().to_json()
         refuse_private_knowledge(components.plan.unit, described, known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
-    state = _tried(experiment, components, root)
+    state, untried = _tried(experiment, components, root)
     folder = RunFolder.create(
         out,
         experiment=experiment,
@@ -307,6 +314,7 @@ def start_run(
         root=root,
         make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
+        untried=untried,
     )
 
 
@@ -362,7 +370,8 @@ def resume_run(
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
         folder.check_data(components.task)
-        state = folder.resume(_tried(experiment, components, root))
+        first, untried = _tried(experiment, components, root)
+        state = folder.resume(first)
     except Exception:
         folder.close()
         raise
@@ -374,4 +383,5 @@ def resume_run(
         root=root,
         make_backend=make_backend,
         synthetic=bool(document["corpus"]["synthetic"]),
+        untried=untried,
     )

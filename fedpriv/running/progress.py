@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -19,6 +18,7 @@ from rich.progress import (
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.running.announcement import announcement
 
@@ -88,6 +88,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
         prepared.components.plan,
         mode=prepared.ledger.mode,
         covers=covers,
+        untried=prepared.untried,
     )
     yield from (escape(head.title), escape(head.promise))
     for caution in head.cautions:
@@ -101,7 +102,7 @@ def _bar(
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("[progress.download]{task.fields[done]}"),
         TextColumn("{task.fields[figure]}ε {task.fields[epsilon]}"),
         TimeRemainingColumn(),
     )
@@ -109,11 +110,12 @@ def _bar(
     with Progress(*columns, console=console) as bar:
         line = bar.add_task(
             escape(_label(prepared)),
-            total=plan.num_rounds,
-            completed=prepared.ledger.rows or prepared.ledger.charges,
+            total=_used(prepared).total,
+            done=_done(prepared, prepared.ledger.state.rounds_done),
             figure="" if headline is None else f"{escape(headline.label)} –  ",
             epsilon="–" if plan.is_private else "∞",
         )
+        bar.update(line, completed=_used(prepared).amount)
 
         def show(record: RoundRecord) -> None:
             figure, spent = _figure(headline, record), record.released.epsilon
@@ -121,7 +123,8 @@ def _bar(
                 bar.update(line, figure=f"{escape(figure)}  ")
             if spent is not None:  # accounted where a round is evaluated
                 bar.update(line, epsilon=_spent(spent, covers))
-            bar.update(line, completed=prepared.ledger.rows or prepared.ledger.charges)
+            released = record.released.round_num
+            bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
 
         yield show
 
@@ -132,20 +135,17 @@ def _lines(
 ) -> Iterator[Callable[[RoundRecord], None]]:
     """Print about ten lines, at rounds that state an ε where there are enough of them."""
     plan, headline = prepared.components.plan, _headline(prepared)
-    turn = "step" if plan.unit == "example" else "round"
-    every = max(1, plan.num_rounds // _NUM_LINES)
-    due = (prepared.ledger.rows or prepared.ledger.charges) + every
+    planned, used = plan.planned_rounds, _used(prepared)
+    every = used.total / _NUM_LINES if planned is None else max(1, planned // _NUM_LINES)
+    due = used.amount + every
 
     def show(record: RoundRecord) -> None:
         nonlocal due
-        charges, last = (
-            prepared.ledger.rows or prepared.ledger.charges,
-            not prepared.ledger.pays_for_more,
-        )
-        if charges < due and not last:
+        amount, last = _used(prepared).amount, not prepared.ledger.pays_for_more
+        if amount < due and not last:
             return
-        due = charges + every
-        said = [f"{_label(prepared)}: {turn} {charges:,} of {plan.num_rounds:,}"]
+        due = amount + every
+        said = [f"{_label(prepared)}: {_turns(prepared, record.released.round_num)}"]
         figure, spent = _figure(headline, record), record.released.epsilon
         if figure is not None:
             said.append(figure)
@@ -154,6 +154,27 @@ def _lines(
         console.print(", ".join(said), markup=False, highlight=False, soft_wrap=True)
 
     yield show
+
+
+def _used(prepared: PreparedRun) -> Used:
+    return prepared.ledger.state.used
+
+
+def _done(prepared: PreparedRun, round_num: int) -> str:
+    """Return how far a run is, short: of its planned rounds, or of ρ."""
+    used = _used(prepared)
+    if prepared.components.plan.planned_rounds is None:
+        return f"{round_num or '–'}  ρ {used.amount:.3g}/{used.total:g}"
+    total = f"{used.total:.0f}"
+    return f"{used.amount:{len(total)}.0f}/{total}"
+
+
+def _turns(prepared: PreparedRun, round_num: int) -> str:
+    plan, used = prepared.components.plan, _used(prepared)
+    turn = "step" if plan.unit == "example" else "round"
+    if plan.planned_rounds is None:
+        return f"{turn} {round_num:,}, {used.text}"
+    return f"{turn} {used.amount:,.0f} of {plan.planned_rounds:,}"
 
 
 def _label(prepared: PreparedRun) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.experiments.components import Components
 from fedpriv.measures import figures_of, recorded
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import RoundRecord, measured
@@ -49,12 +49,13 @@ def summary_of(
         "unit": plan.unit,
         "accountant": spent.accountant,
         "mode": ledger.mode,
-        "noise_multiplier": plan.live_mechanism.noise_multiplier,
+        "noise_multiplier": plan.noise_multiplier,
         "target_epsilon": plan.target_epsilon,
         "rounds": state.round_num,
-        "rounds_planned": plan.num_rounds,
-        "stopped_early": stopped_early(plan, state.round_num),
+        "rounds_planned": plan.planned_rounds,
+        "stopped_early": stopped_early(ledger.state, state.round_num),
         "charges": ledger.charges,
+        "budget_used": ledger.state.used.text,
         "users": plan.num_users,
         **_diagnosed(folder.path),
         "corpus": corpus["name"],
@@ -64,16 +65,24 @@ def summary_of(
     }
 
 
-def stopped_early(plan: Plan, rounds_done: int) -> str | None:
+def stopped_early(state: LedgerState, rounds_done: int) -> str | None:
     """Return why a finished run released fewer rounds than were planned.
+
+    Args:
+        state: Of its ledger.
+        rounds_done: Rounds released.
 
     Returns:
         "target-epsilon" if one more charge would have exceeded the target, "lost-attempts" if
-        interrupted attempts used up charges of the others, None if no round is missing.
+        interrupted attempts used up charges of the others, "nothing-left" if the algorithm had
+        nothing left to ask, None if no round is missing, or none was planned.
     """
-    if rounds_done >= plan.num_rounds:
+    planned, affordable = state.plan.planned_rounds, state.plan.affordable_rounds
+    if planned is None or affordable is None or rounds_done >= planned:
         return None
-    return "target-epsilon" if plan.affordable_rounds < plan.num_rounds else "lost-attempts"
+    if state.ended is not None:
+        return "nothing-left"
+    return "target-epsilon" if affordable < planned else "lost-attempts"
 
 
 def _measured(

@@ -1,14 +1,15 @@
 """What a task is: a roster, its users' examples, a model, and how it is measured.
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
-preconditioning (`KnowsMultipliers`, of words `KnowsWords`), and files that go with the model
-(`BringsFiles`). A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
+preconditioning (`KnowsMultipliers`, of words `KnowsWords`), files that go with the model
+(`BringsFiles`), and made-up examples to try the task on (`MakesExamples`). A centralised task is a
+`fedpriv.tasks.example_task.CentralTask`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Task(Protocol):
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
     ) -> LocalTrainer:
-        """Return what a user does.
+        """Return what a user does; or works by name, where an algorithm asks for several.
 
         Args:
             schedule: How much work.
@@ -102,5 +103,18 @@ class BringsFiles(Protocol):
         """Return contents by file name, such as a vocabulary.
 
         They are written into the run folder and into every export: only what is public.
+        """
+        ...
+
+
+@runtime_checkable
+class MakesExamples(Protocol):
+    """A task that makes up examples, so that it can be tried before anything is charged."""
+
+    def synthetic_batch(self) -> Any | None:
+        """Return examples in the form of one user's, of nobody on the roster; None for none.
+
+        Made up, or public. A task without any is not tried, and the run says so: a mistake in what
+        its users do makes every one of them contribute zero, and leaves nothing but noise.
         """
         ...

@@ -8,6 +8,7 @@ raises there is raised.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.task import MakesExamples
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.trainer import LocalTrainer
 from fedpriv.tree import Params
@@ -25,25 +27,51 @@ _FEW = 2
 _SMALL_PART = (0, 1 << 20)
 
 
-def try_task(task: Any, trainer: LocalTrainer, params: Params) -> Metrics | None:
-    """Train on the task's `synthetic_batch()`, throw the update away, and measure the params.
+def synthetic_batch(task: Any) -> Any | None:
+    """Return what a task can be tried on; None where it makes no examples."""
+    return task.synthetic_batch() if isinstance(task, MakesExamples) else None
 
-    A task without that method, or whose batch is None, is not trained. It is measured on a small
-    part of its public examples.
+
+def not_tried(task: Any) -> str:
+    """Return what is said of a task that makes no examples, in one line."""
+    return (
+        f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
+        "mistake in its train would spend the whole ε on noise; give the task a method "
+        "synthetic_batch() that returns made-up examples like one user's"
+    )
+
+
+def try_trainer(trainer: LocalTrainer, params: Params, batch: Any) -> None:
+    """Train on a batch, and throw the update away.
+
+    Args:
+        trainer: What a user does.
+        params: Before the first round; not changed.
+        batch: Examples of no rostered user.
+
+    Raises:
+        Exception: What the trainer raises.
+        ValueError: If its update has other tensors than the params.
+    """
+    tree.check_like(params, trainer.train(params, batch, _KEY))
+
+
+def try_task(
+    task: Any, params: Params, batch: Any | None, train: Callable[[Any], None]
+) -> Metrics | None:
+    """Train on a batch, and measure the params on a small part of the public examples.
 
     Args:
         task: Of any kind; its rostered users are not looked at.
-        trainer: What a user does.
         params: Before the first round; not changed.
+        batch: From `synthetic_batch`; None trains nothing.
+        train: What is done with the batch.
 
     Raises:
-        Exception: What the trainer or the measuring raises.
-        ValueError: If its update has other tensors than the params.
+        Exception: What the training or the measuring raises.
     """
-    make = getattr(task, "synthetic_batch", None)
-    batch = None if make is None else make()
     if batch is not None:
-        tree.check_like(params, trainer.train(params, batch, _KEY))
+        train(batch)
     found = task.evaluate(params, public=True, part=_SMALL_PART)
     if found is None and task.measures and task.describe().num_public_users > 0:
         found = task.evaluate(params, public=True)  # the first may have no example

@@ -170,7 +170,8 @@ class Algorithm(Protocol):
         """Return the state after one more step, or None if there is nothing left to do.
 
         Args:
-            state: The state before; the caller gives it up.
+            state: The state before; the caller gives it up. A step that is refused or has nothing
+                left to do leaves it as it was: then it is the last.
             door: The way to private data, open for round `state.round_num + 1`.
         """
         ...

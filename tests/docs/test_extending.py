@@ -140,6 +140,34 @@ def test_it_goes_on_after_a_kill(name, mode, monkeypatch):
     assert summary["rounds"] == 9 and summary["epsilon"] == found.epsilon.value
 
 
+@pytest.mark.parametrize("name", ["lines", "proximal", "largest"])
+def test_a_mistake_in_what_users_do_ends_the_run_before_anything_is_charged(name):
+    """Red before: every user failed alone, and the page's own task spent its ε on noise."""
+    owner = "proximal" if name == "proximal" else "lines"
+    source = Path(f"{owner}.py").read_text("utf-8")
+    assert source.count("x[batch].T @") == 1
+    Path(f"{owner}.py").write_text(source.replace("x[batch].T @", "x[batch] @"), "utf-8")
+    with pytest.raises(ValueError, match="matmul") as caught:
+        start(name, "run")
+    assert "before anything was charged" in caught.value.__notes__[0]
+    assert not Path("run").exists()
+
+
+def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines(monkeypatch, capsys):
+    source = Path("lines.py").read_text("utf-8")
+    assert source.count("def synthetic_batch(self)") == 1
+    source = source.replace("def synthetic_batch(self)", "def other_examples(self)")
+    Path("lines.py").write_text(source, "utf-8")
+    monkeypatch.setattr(sys, "argv", ["fedpriv", "run", "lines:experiment", "--out", "run"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err.splitlines()
+    where = [number for number, line in enumerate(said) if "could not be tried beforehand" in line]
+    assert len(where) == 1 and where[0] < 4 and "synthetic_batch()" in said[where[0]]
+    assert "spend the whole ε on noise" in said[where[0]]
+    assert start("largest", "other").untried  # made of the same task
+
+
 def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
     assert plain.options()["pull"] == 0.1

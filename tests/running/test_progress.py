@@ -11,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from fedpriv.measures import UNNAMED
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.running.progress import follow, is_watched
 
@@ -36,7 +38,7 @@ class Prepared:
         )
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]")
-        self.synthetic = True
+        self.synthetic, self.untried = True, ""
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
 
@@ -45,7 +47,8 @@ class Prepared:
             number = self.ledger.charges + 1
             self.ledger.charge(number, 1)
             due = number % 5 == 0
-            released = SimpleNamespace(epsilon=1.001 if due else None, delta=0.001)
+            epsilon = 1.001 if due else None
+            released = SimpleNamespace(round_num=number, epsilon=epsilon, delta=0.001)
             figures = {"accuracy": 0.5 if due else None}
             on_round(SimpleNamespace(released=released, figure=figures.get))
         return {"rounds": 30}
@@ -134,3 +137,47 @@ def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
 def test_an_unknown_way_is_refused():
     with pytest.raises(ValueError, match="progress 'yes' is not known"):
         follow(Prepared(), console=console(), shown="yes")
+
+
+class Adaptive(Prepared):
+    """Fifteen answers of ρ = 1/8 for ρ = 2, and one of twice the price that is refused."""
+
+    def __init__(self):
+        super().__init__()
+        plan = AdaptivePlan(num_users=100, rho=2.0, delta=0.001)
+        self.components.plan = plan
+        self.ledger = Ledger.in_memory(plan, mode="simulation")
+        self.folder.document["plan"] = plan.to_json()
+
+    def run(self, on_round=lambda record: None):
+        for number in range(1, 16):
+            self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
+            released = SimpleNamespace(round_num=number, epsilon=None, delta=0.001)
+            on_round(SimpleNamespace(released=released, figure={}.get))
+        self.ledger.end("refused")
+        released = SimpleNamespace(round_num=15, epsilon=7.77, delta=0.001)
+        on_round(SimpleNamespace(released=released, figure={"accuracy": 0.5}.get))
+        return {"rounds": 15}
+
+
+def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
+    to = console()
+    follow(Adaptive(), console=to, shown=True)
+    head, promise, *lines = printed(to).splitlines()
+    assert head and promise.startswith("plan: ε = ") and "for ρ = 2, however much" in promise
+    assert 5 <= len(lines) <= 11
+    assert lines[0] == "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges"
+    assert lines[-1] == (
+        "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, accuracy 50.0%, "
+        "ε 7.77 at δ = 0.001"
+    )
+    bar = console(force_terminal=True)
+    follow(Adaptive(), console=bar)
+    assert "15  ρ 1.88/2" in printed(bar) and "ε 7.77" in printed(bar)
+
+
+def test_what_could_not_be_tried_is_said_before_the_run():
+    to, prepared = console(), Prepared()
+    prepared.untried = "train [was] not tried"
+    follow(prepared, console=to, shown=True)
+    assert "train [was] not tried" in printed(to).splitlines()[:4]

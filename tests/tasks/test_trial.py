@@ -73,6 +73,7 @@ def test_rostered_examples_are_not_looked_at(tmp_path):
         hostile[user] = ArrayExamples(hostile[user].x, hostile[user].y + 1000)
     prepared = start_run(experiment(task(users=hostile)), "own:x", None, tmp_path / "run")
     prepared.folder.close()
+    assert prepared.untried == ""
 
 
 def test_who_knows_better_gives_a_batch_of_its_own(tmp_path):
@@ -92,7 +93,13 @@ def test_who_knows_better_gives_a_batch_of_its_own(tmp_path):
 def test_a_task_without_a_batch_is_not_tried(tmp_path):
     made = task(width=9, users={"a": ArrayExamples(np.zeros((0, 8)), np.zeros(0, int))})
     one = experiment(made, cohort=1.0)
-    start_run(one, "own:x", None, tmp_path / "run").folder.close()
+    prepared = start_run(one, "own:x", None, tmp_path / "run")
+    prepared.folder.close()
+    assert prepared.untried.startswith("what a user does in the task (ModuleTask) could not be")
+    assert "synthetic_batch()" in prepared.untried and "\n" not in prepared.untried
+    resumed = resume_run(tmp_path / "run", experiment=one)
+    resumed.folder.close()
+    assert resumed.untried == prepared.untried
 
 
 def test_an_update_of_other_tensors_is_a_mistake_too(tmp_path):

@@ -1,4 +1,4 @@
-"""The lines of a ledger as values: a charge, a row of a stream, a release."""
+"""The lines of a ledger as values: a charge, a row of a stream, a release, the end."""
 
 from __future__ import annotations
 
@@ -120,6 +120,26 @@ class Release:
         values = dict(fields)
         ranges = values.pop("charges", None)
         return cls(charges=None if ranges is None else _ranges(ranges), **values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The run ended before its budget was used up; nothing is charged afterwards.
+
+    Attributes:
+        reason: "refused" if what was left did not pay for the next answer, "finished" if the
+            algorithm had nothing left to ask.
+    """
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.reason not in ("refused", "finished"):
+            raise ValueError(f"reason {self.reason!r} of an end is unknown")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the end's line."""
+        return {"reason": self.reason}
 
 
 def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:

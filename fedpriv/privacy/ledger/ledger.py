@@ -20,14 +20,13 @@ from typing import Any, TypeVar
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
-from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges
+from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row, as_ranges
 from fedpriv.privacy.ledger.file import LedgerError, LedgerFile
 from fedpriv.privacy.ledger.reading import is_unspent
 from fedpriv.privacy.ledger.state import Entry, LedgerState, first_line
 from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
 
-_Line = TypeVar("_Line", Charge, Row, Release)
+_Line = TypeVar("_Line", Charge, Row, Release, End)
 
 
 class BudgetSpentError(LedgerError):
@@ -151,11 +150,10 @@ class Ledger:
             LedgerError: If the numbers repeat or fall back, or the disk refuses.
         """
         state = self._live()
+        event = state.plan.event if event is None else event
         if event is None:
-            if not isinstance(state.plan, Plan):
-                raise LedgerError("a charge of an adaptive plan says what it does; give its event")
-            event = state.plan.event
-        refusal = state.plan.refusal(state.spent, event)
+            raise LedgerError("a charge of an adaptive plan says what it does; give its event")
+        refusal = state.refusal(event)
         if refusal:
             raise BudgetSpentError(
                 f"round {round_num} is not started: {refusal}; a further round needs a new plan"
@@ -176,10 +174,11 @@ class Ledger:
         """
         state = self._live()
         row = _made(Row, row=len(state.rows) + 1, round_num=round_num)
-        if isinstance(state.plan, Plan) and row.row > state.plan.num_rounds:
+        planned = state.plan.planned_rounds
+        if planned is not None and row.row > planned:
             raise BudgetSpentError(
-                f"round {round_num} is not started: all {state.plan.num_rounds} rows of noise are "
-                "used up; a further round needs a new plan"
+                f"round {round_num} is not started: all {planned} rows of noise are used up; a "
+                "further round needs a new plan"
             )
         self._append("row", row)
         return row
@@ -221,6 +220,18 @@ class Ledger:
         """Record that the run continues after an interruption; lost attempts stay spent."""
         self._live()
         self._append("resume", None)
+
+    def end(self, reason: str) -> None:
+        """Record that the run is over although something is left; nothing is charged afterwards.
+
+        Args:
+            reason: As `End.reason`.
+
+        Raises:
+            LedgerError: If it has ended before, or the disk refuses.
+        """
+        self._live()
+        self._append("end", _made(End, reason=reason))
 
     @property
     def path(self) -> Path | None:
@@ -283,13 +294,8 @@ class Ledger:
 
     @property
     def pays_for_more(self) -> bool:
-        """Whether a fixed plan pays for another round; of an adaptive one only a charge can say."""
-        plan = self.plan
-        if not isinstance(plan, Plan):
-            return True
-        if plan.charged_once:
-            return self.rows < plan.num_rounds
-        return plan.affords(self.charges)
+        """Whether another round is paid for; of an adaptive plan only a charge says it for sure."""
+        return self.state.pays_for_more
 
     def knows(self, head: str) -> bool:
         """Return whether a hash is one of this ledger's lines.

@@ -15,11 +15,11 @@ from typing import Any
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import Record
-from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row
+from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.promise import Used
 
-Entry = Charge | Row | Release | None
+Entry = Charge | Row | Release | End | None
 """What a line says; None for a resume."""
 
 
@@ -32,6 +32,7 @@ class LedgerState:
         run_id: Random id of the run.
         extra: Further public facts.
         num_resumes: How often the run was resumed.
+        ended: How the run ended with something of its budget left; None if it did not, or not yet.
     """
 
     def __init__(self, first: Record) -> None:
@@ -52,6 +53,7 @@ class LedgerState:
         self.run_id = str(fields["run_id"])
         self.extra: Mapping[str, Any] = dict(fields["extra"])
         self.num_resumes = 0
+        self.ended: End | None = None
         self._charges: list[Charge] = []
         self._rows: list[Row] = []
         self._releases: list[Release] = []
@@ -121,6 +123,8 @@ class LedgerState:
                 entry = Row(**record.fields)
             case "release":
                 entry = Release.from_json(record.fields)
+            case "end":
+                entry = End(**record.fields)
             case "resume":
                 entry = None
             case _:
@@ -134,6 +138,8 @@ class LedgerState:
         Raises:
             ValueError: If it may not follow.
         """
+        if self.ended is not None and entry is not None:
+            raise ValueError(f"the run ended ({self.ended.reason}); nothing follows")
         match entry:
             case Charge():
                 self._admit_charge(entry)
@@ -160,15 +166,15 @@ class LedgerState:
                 self._releases.append(entry)
                 self._charged_before.append(len(self._charges))
                 self._through = len(self._charges)
+            case End():
+                self.ended = entry
 
     def _admit_charge(self, charge: Charge) -> None:
-        refusal = self.plan.refusal(self._spent, charge.event)
+        refusal, planned = self.refusal(charge.event), self.plan.planned_rounds
         if refusal:
             raise ValueError(f"round {charge.round_num} cannot be charged: {refusal}")
-        if isinstance(self.plan, Plan) and charge.round_num > self.plan.num_rounds:
-            raise ValueError(
-                f"round {charge.round_num} is beyond the {self.plan.num_rounds} rounds of the plan"
-            )
+        if planned is not None and charge.round_num > planned:
+            raise ValueError(f"round {charge.round_num} is beyond the {planned} rounds of the plan")
         if self.plan.unit == "example" and charge.round_num > self._last_round + 1:
             raise ValueError(
                 f"round {charge.round_num} is charged before round {self._last_round + 1}"
@@ -181,14 +187,15 @@ class LedgerState:
             )
 
     def _admit_row(self, row: Row) -> None:
-        if not (isinstance(self.plan, Plan) and self.plan.charged_once):
+        planned = self.plan.planned_rounds
+        if planned is None or not self.plan.charged_once:
             raise ValueError(f"row {row.row} is of a run that is charged round by round")
         if not self._charges:
             raise ValueError(f"row {row.row} is drawn before the run was charged")
         if row.row != len(self._rows) + 1:
             raise ValueError(f"row {row.row} cannot be used; the next row is {len(self._rows) + 1}")
-        if row.row > self.plan.num_rounds:
-            raise ValueError(f"row {row.row} is beyond the {self.plan.num_rounds} rows of the plan")
+        if row.row > planned:
+            raise ValueError(f"row {row.row} is beyond the {planned} rows of the plan")
 
     def _admit_release(self, release: Release) -> None:
         named = release.charges
@@ -218,6 +225,21 @@ class LedgerState:
             raise ValueError(
                 f"round {release.round_num} attempt {release.attempt} is released twice"
             )
+
+    def refusal(self, event: Event) -> str:
+        """Return why a charge is not paid for, or "" if it is."""
+        refused = self.plan.refusal(self._spent, event)
+        return refused or ("" if self.ended is None else "the run has ended")
+
+    @property
+    def pays_for_more(self) -> bool:
+        """Whether another round is paid for; of an adaptive plan only a charge says it for sure."""
+        return self.ended is None and self.plan.pays_for_more(self._spent, len(self._rows))
+
+    @property
+    def used(self) -> Used:
+        """How much of the budget is spent."""
+        return self.plan.used(self._spent, len(self._rows))
 
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a query were charged in a round."""

@@ -25,7 +25,6 @@ from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import KEY, NOT_KNOWN, Coverage, coverage_of
 
 
@@ -120,7 +119,6 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
             mode="",
         )
     spent = len(state.charges)
-    used = f"{len(state.rows)} of {state.plan.budget} used" if state.rows else ""
     checks = [
         Check(
             name="ledger",
@@ -131,8 +129,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         Check(
             name="charges",
             ok=True,
-            text=f"{used or f'{spent} of {state.plan.budget} spent'}, {len(state.releases)} "
-            f"released, {len(state.lost)} lost",
+            text=f"{state.used.text}, {len(state.releases)} released, {len(state.lost)} lost",
         ),
     ]
     final = state.epsilon()
@@ -223,7 +220,7 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
             else:
                 # A round need not be accounted, but says so, as null; the plan's last must be.
-                ended = isinstance(plan, Plan) and released[pair] == plan.affordable_rounds
+                ended = released[pair] == plan.affordable_rounds
                 unaccounted = "epsilon" in row and row["epsilon"] is None and not ended
                 value = 0.0 if unaccounted else plan.epsilon(released[pair]).value
                 silent = plan.is_private and row.get("epsilon") is None

@@ -20,11 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon, epsilon_of
+from fedpriv.privacy.accounting import Epsilon, epsilon_of, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.plans.promise import (
     Unit,
+    Used,
+    check_roster,
     check_roster_sha256,
     check_unit,
     delta_of,
@@ -87,6 +90,43 @@ class AdaptivePlan:
         """The total is the budget; there is no other."""
 
     @property
+    def planned_rounds(self) -> None:
+        """Not known before the end: what a round costs is decided on the way."""
+
+    @property
+    def affordable_rounds(self) -> None:
+        """As planned_rounds."""
+
+    @property
+    def charged_once(self) -> bool:
+        """Never: every answer has a price of its own."""
+        return False
+
+    @property
+    def event(self) -> None:
+        """None for all charges: each brings its own."""
+
+    @property
+    def mechanism(self) -> None:
+        """None for all charges: each query brings its own."""
+
+    @property
+    def noise_multiplier(self) -> None:
+        """None for all charges, likewise."""
+
+    @property
+    def live_mechanism(self) -> Mechanism:
+        """There is none.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "an adaptive plan has no mechanism for all charges; give each query its own "
+            "(Query(mechanism=...))"
+        )
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Nothing beyond what is refused."""
         return ()
@@ -98,10 +138,33 @@ class AdaptivePlan:
         spent = epsilon_of([(whole, 1)], delta=self.delta, relation=self.relation)
         return replace(spent, unit=self.unit)
 
+    def promised(self) -> Epsilon:
+        """As `total`."""
+        return self.total()
+
     @property
     def budget(self) -> str:
         """What is paid for, in words."""
         return f"ρ = {self.rho:g}"
+
+    def used(self, spent: Counter[Event], num_rows: int) -> Used:
+        """Return how much of ρ is spent.
+
+        Args:
+            spent: Charges so far, by event.
+            num_rows: As of a fixed plan; here there are none.
+        """
+        amount, charges = min(self._sum(spent), self.rho), spent.total()
+        return Used(
+            amount=amount,
+            total=self.rho,
+            text=f"ρ = {rounded_up_to(amount, 4):g} of {self.rho:g} spent in {charges} "
+            f"charge{'' if charges == 1 else 's'}",
+        )
+
+    def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
+        """Return whether anything is left; whether it pays for the next answer a charge says."""
+        return self.left(spent) > 0.0
 
     def epsilon(self, num_charges: int) -> Epsilon:
         """Return the total: what was spent was decided by releases, and is no smaller claim."""
@@ -151,11 +214,7 @@ class AdaptivePlan:
         Raises:
             ValueError: If its length is not num_users.
         """
-        if len(roster) != self.num_users:
-            raise ValueError(
-                f"the roster has {len(roster)} {self.unit}s, the plan was made for "
-                f"{self.num_users}; make a new plan for the new roster"
-            )
+        check_roster(roster, self.num_users, self.unit)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a dict of plain JSON values."""
@@ -179,7 +238,9 @@ class AdaptivePlan:
 
 
 AnyPlan = Plan | AdaptivePlan
-"""A promise of either kind."""
+"""A promise of either kind. Both answer to the same names: `total`, `promised`, `epsilon`,
+`epsilon_of`, `refusal`, `pays_for_more`, `used`, `budget`, and `planned_rounds`, which is None
+where only a refused charge says that a run is over."""
 
 
 def read_plan(value: Any) -> AnyPlan:

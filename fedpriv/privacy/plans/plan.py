@@ -30,16 +30,17 @@ from fedpriv.privacy.accounting import Epsilon, epsilon, epsilon_of, rounded_up
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling
 from fedpriv.privacy.plans.named import NUMBERS, named_mechanism, numbers_of
 from fedpriv.privacy.plans.promise import (
     Unit,
+    Used,
+    check_roster,
     check_roster_sha256,
     check_unit,
     delta_of,
-    relation_refusal,
 )
 from fedpriv.privacy.recorded import RecordedMechanism
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.ranges import positive_float, positive_int
 
 
@@ -91,13 +92,13 @@ class Plan:
                 self._put(name, check(name, getattr(self, name)))
         check_unit(self.unit)
         check_roster_sha256(self.roster_sha256)
-        self._check_micro_batch()
+        check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
         if not self.is_private and self.target_epsilon is not None:
             raise ValueError(
                 f"target_epsilon {self.target_epsilon} cannot be kept with noise "
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
-        self._check_sampling()
+        check_sampling(self.mechanism.sampler, self.event, self.relation)
         target = self.target_epsilon
         if self.charged_once and target is not None and self.total().value > target:
             raise ValueError(
@@ -107,34 +108,6 @@ class Plan:
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-
-    def _check_micro_batch(self) -> None:
-        size = self.mechanism.micro_batch
-        if size > 1 and (self.unit != "example" or self.relation is not Relation.ADD_REMOVE):
-            raise ValueError(
-                f"micro_batch {size} is for examples under relation 'add-remove'; use 1"
-            )
-
-    def _check_sampling(self) -> None:
-        sampler = self.mechanism.sampler
-        if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
-            mean = sampler.expected_cohort_size
-            least = min(math.ceil(2.0 * mean), sampler.num_users)
-            if sampler.cap < least:
-                raise ValueError(
-                    f"cohort_cap {sampler.cap} is below {least}, twice the expected cohort of "
-                    f"{mean:g}: a cap near the mean multiplies ε (fourfold at the mean); raise it, "
-                    "or leave it out"
-                )
-        fixed = isinstance(sampler, FixedSizeSampler)
-        if fixed and self.is_private and self.relation is Relation.ADD_REMOVE:
-            raise ValueError(
-                "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
-                "use relation 'replace-one', or sampling 'poisson'"
-            )
-        refusal = relation_refusal(self.event, self.relation)
-        if refusal:
-            raise ValueError(refusal)
 
     @property
     def live_mechanism(self) -> Mechanism:
@@ -166,6 +139,11 @@ class Plan:
         return self.mechanism.event
 
     @property
+    def noise_multiplier(self) -> float:
+        """As `Mechanism.noise_multiplier`."""
+        return self.live_mechanism.noise_multiplier
+
+    @property
     def charged_once(self) -> bool:
         """Whether one charge pays for all rows of the run."""
         return self.mechanism.charged_once
@@ -189,8 +167,12 @@ class Plan:
         return f"{self.num_rounds} {'rows' if self.charged_once else 'charges'}"
 
     def total(self) -> Epsilon:
-        """Return ε after everything that is paid for."""
+        """Return ε after all planned rounds."""
         return self.epsilon(self.num_rounds)
+
+    def promised(self) -> Epsilon:
+        """Return ε after everything that is paid for; a target may end a run before its rounds."""
+        return self.epsilon(self.affordable_rounds)
 
     def epsilon(self, num_charges: int) -> Epsilon:
         """Return ε after a number of charges, 0 to num_rounds; infinite, with a reason, unnoised.
@@ -277,6 +259,26 @@ class Plan:
         """Return whether one more charge stays within num_rounds and the target; ask first."""
         return charges_so_far < self.affordable_rounds
 
+    def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
+        """Return whether another round is paid for.
+
+        Args:
+            spent: Charges so far, by event.
+            num_rows: Rows of noise with memory so far.
+        """
+        return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
+
+    def used(self, spent: Counter[Event], num_rows: int) -> Used:
+        """Return how much of the budget is spent; arguments as of `pays_for_more`."""
+        amount = num_rows if self.charged_once else spent.total()
+        text = f"{amount} of {self.budget} {'used' if self.charged_once else 'spent'}"
+        return Used(amount=amount, total=self.num_rounds, text=text)
+
+    @property
+    def planned_rounds(self) -> int:
+        """As num_rounds; None of a plan that cannot know."""
+        return self.num_rounds
+
     @property
     def affordable_rounds(self) -> int:
         """Charges the budget pays for: num_rounds, or fewer where the target stops earlier."""
@@ -293,11 +295,7 @@ class Plan:
         Raises:
             ValueError: If its length is not num_users.
         """
-        if len(roster) != self.num_users:
-            raise ValueError(
-                f"the roster has {len(roster)} {self.unit}s, the plan was made for "
-                f"{self.num_users}; make a new plan for the new roster"
-            )
+        check_roster(roster, self.num_users, self.unit)
 
     def calibrated(self, target_epsilon: float) -> Plan:
         """Return the plan with the least noise that keeps ε within a target after all rounds.

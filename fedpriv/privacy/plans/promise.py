@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.privacy.accounting import checked_delta
 from fedpriv.privacy.event import Event, Relation, default_delta
 
 Unit = Literal["user", "example"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """How much of a budget is spent.
+
+    Attributes:
+        amount: So far, in the budget's own units: charges, rows, or ρ.
+        total: All that there is.
+        text: Both in words.
+    """
+
+    amount: float
+    total: float
+    text: str
 
 
 def delta_of(delta: float | None, num_users: int, event: Event) -> float:
@@ -44,6 +61,19 @@ def check_unit(unit: str) -> None:
     """
     if unit not in ("user", "example"):
         raise ValueError(f"unit {unit!r} is unknown; a plan protects a 'user' or 'example'")
+
+
+def check_roster(roster: Sequence[str], num_users: int, unit: Unit) -> None:
+    """Refuse a roster of another size than a plan was made for.
+
+    Raises:
+        ValueError: If its length is not num_users.
+    """
+    if len(roster) != num_users:
+        raise ValueError(
+            f"the roster has {len(roster)} {unit}s, the plan was made for {num_users}; make a new "
+            "plan for the new roster"
+        )
 
 
 def check_roster_sha256(digest: str | None) -> None:

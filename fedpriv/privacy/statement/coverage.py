@@ -15,7 +15,6 @@ from typing import Any
 from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.plans.plan import Plan
 
 KEY = "epsilon_does_not_cover"
 """Under what name JSON has the list, which is empty where ε covers everything."""
@@ -143,7 +142,7 @@ def _no_promise(
         return NO_NOISE
     # The plan of such a run has no noise, so that nobody can take it for a promise.
     sigma = options.get("noise-multiplier")
-    mechanism = plan.mechanism if isinstance(plan, Plan) else None
+    mechanism = plan.mechanism
     sensitivity = mechanism.sensitivity if isinstance(mechanism, Mechanism) else 0.0
     size = (
         f" of standard deviation {sigma * sensitivity:.4g}"

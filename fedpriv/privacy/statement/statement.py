@@ -19,7 +19,6 @@ from fedpriv.privacy.accounting import Epsilon
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
@@ -253,7 +252,7 @@ def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
             "Floating point: not hardened. Noise is drawn in float32, whose last bits can "
             "betray the sum.",
         ]
-    after = plan.mechanism.privatizer.after_crash if isinstance(plan, Plan) else "retry"
+    after = "retry" if plan.mechanism is None else plan.mechanism.privatizer.after_crash
     kept = "nowhere" if after == "retry" else "in the run folder's secret/, which must stay secret"
     return [
         f"Keys come from the operating system's entropy and are kept {kept}; noise is drawn "

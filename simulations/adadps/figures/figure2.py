@@ -58,7 +58,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     noise = key.fold("figure").generator()
     squares = {kind: np.zeros(imdb.NUM_WORDS) for kind in KINDS}
     backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
-    played = rounds(components, backend, key, eval_every=plan.num_rounds)
+    played = rounds(components, backend, key, eval_every=plan.planned_rounds or steps)
     for number, (_, state) in enumerate(islice(played, warm_up, warm_up + steps)):
         own = key.fold("look").fold(number)
         index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import pickle
 import shutil
 import sys
@@ -177,6 +178,24 @@ def test_a_both_releases_are_of_one_sum_with_noise_of_their_own(tmp_path, monkey
     np.testing.assert_array_equal(sums[0], sums[1])
     assert sums[0].any() and not np.isclose(noise[0], noise[1]).any()
     assert not np.array_equal(sums[1], sums[2])  # the next iteration has a sum of its own
+
+
+@pytest.mark.parametrize("rho", [2.0, 0.4, 0.17])
+def test_a_an_ended_run_that_is_resumed_is_charged_no_further(rho, tmp_path):
+    """Red before where a first, cheaper query of the refused iteration still fitted: charged again.
+
+    At ρ = 0.17 the first gradient fits, and no losses beside it.
+    """
+
+    class Poor(toy_methods.Descent):
+        plan = replace(toy_methods.Descent.plan, rho=rho)
+
+    found = play(Poor, tmp_path, HERE)
+    before = (tmp_path / "ledger.jsonl").read_bytes()
+    np.testing.assert_array_equal(play(Poor, tmp_path, HERE), found)
+    added = (tmp_path / "ledger.jsonl").read_bytes().removeprefix(before).splitlines()
+    assert [json.loads(line)["kind"] for line in added] == ["resume"]
+    assert verify_run(tmp_path).ok
 
 
 def test_a_the_held_sum_dies_with_its_block_and_does_not_travel(tmp_path):

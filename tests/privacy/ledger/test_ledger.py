@@ -22,6 +22,7 @@ from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
@@ -535,6 +536,36 @@ class TestOtherCosts:
             assert ledger.epsilon() == made.total()
         with Ledger.open(path) as ledger:  # nothing that was spent comes back
             assert ledger.plan == made and ledger.plan.left(ledger.state.spent) == 0.0
+
+    def test_a_run_that_has_ended_is_charged_no_further(self, path):
+        made, event = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5), Event(kind="zcdp", rho=0.25)
+        with create(path, made) as ledger:
+            ledger.charge(1, 1, event)
+            ledger.release(1, 1, DIGEST)
+            assert ledger.pays_for_more
+            with pytest.raises(LedgerError, match="reason 'tired' of an end is unknown"):
+                ledger.end("tired")
+            ledger.end("refused")
+        for _ in range(2):
+            with Ledger.open(path) as ledger:
+                assert ledger.state.ended is not None and not ledger.pays_for_more
+                with pytest.raises(BudgetSpentError, match="the run has ended"):
+                    ledger.charge(2, 1, event)
+                with pytest.raises(LedgerError, match=r"ended \(refused\); nothing follows"):
+                    ledger.end("finished")
+                ledger.resume()
+        assert verify_run(path.parent).ok
+        charge = {"round_num": 2, "attempt": 1, "event": event.to_json()}
+        rewritten(path, lambda lines: [*lines, ("charge", charge)])
+        with pytest.raises(LedgerError, match="nothing follows"):
+            read_ledger(path)
+
+    @pytest.mark.parametrize("fields", [{}, {"reason": "tired"}, {"reason": "refused", "more": 1}])
+    def test_an_end_that_could_not_have_been_written(self, fields, path):
+        create(path, AdaptivePlan(num_users=400, rho=1.0)).close()
+        rewritten(path, lambda lines: [*lines, ("end", fields)])
+        with pytest.raises(LedgerError, match="line 2"):
+            read_ledger(path)
 
     def test_more_than_the_total_is_refused_when_it_is_read(self, path):
         with create(path, AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)) as ledger:

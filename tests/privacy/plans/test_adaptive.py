@@ -232,3 +232,38 @@ class TestValues:
     def test_another_total_is_another_plan(self):
         assert replace(plan(), rho=2.0).total().value > plan().total().value
         assert replace(plan(), rho=2.0) != plan()
+
+
+class TestOneInterface:
+    """What announcements, progress, ledger and reports ask of a plan, of either kind."""
+
+    def test_of_an_adaptive_plan(self):
+        plan, event = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5), Event(kind="zcdp", rho=0.3)
+        assert plan.planned_rounds is plan.affordable_rounds is plan.noise_multiplier is None
+        assert plan.event is plan.mechanism is None and not plan.charged_once
+        assert plan.promised() == plan.total()
+        used = plan.used(Counter({event: 3}), 0)
+        assert (used.amount, used.total) == (pytest.approx(0.9), 1.0)
+        assert used.text == "ρ = 0.9 of 1 spent in 3 charges"
+        assert plan.used(Counter({event: 1}), 0).text == "ρ = 0.3 of 1 spent in 1 charge"
+        # What is printed as spent is never less than what is.
+        third = Event(kind="zcdp", rho=1 / 3)
+        assert plan.used(Counter({third: 1}), 0).text.startswith("ρ = 0.3334 of 1")
+        assert plan.pays_for_more(Counter({event: 3}), 0)
+        assert not plan.pays_for_more(Counter({Event(kind="zcdp", rho=0.25): 4}), 0)
+        with pytest.raises(ValueError, match="give each query its own"):
+            plan.live_mechanism  # noqa: B018 - it is a property
+
+    def test_of_a_fixed_plan(self):
+        made = cohort_plan(
+            num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=1.0,
+            noise="gaussian", noise_multiplier=1.0, delta=1e-5,
+        )  # fmt: skip
+        assert (made.planned_rounds, made.noise_multiplier) == (10, 1.0)
+        used = made.used(Counter({made.event: 3}), 0)
+        assert (used.amount, used.total, used.text) == (3, 10, "3 of 10 charges spent")
+        assert made.promised() == made.total()
+        poor = replace(made, target_epsilon=made.epsilon(4).value)
+        assert poor.promised() == poor.epsilon(4) != poor.total()
+        assert poor.pays_for_more(Counter({made.event: 3}), 0)
+        assert not poor.pays_for_more(Counter({made.event: 4}), 0)

@@ -1,0 +1,50 @@
+"""Which samplers and micro-batches fit a plan's relation and unit."""
+
+from __future__ import annotations
+
+import math
+
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.plans.promise import Unit, relation_refusal
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+
+
+def check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
+    """Refuse micro-batches where nobody knows how far a neighbour moves their sum.
+
+    Raises:
+        ValueError: If they are of users, or a neighbour is another record in one's place.
+    """
+    if size > 1 and (unit != "example" or relation is not Relation.ADD_REMOVE):
+        raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
+
+
+def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) -> None:
+    """Refuse cohorts that have no price under a relation, or a needlessly high one.
+
+    Args:
+        sampler: Who is drawn; None where that was not recorded.
+        event: What a charge does.
+        relation: Who is a neighbour.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
+        mean = sampler.expected_cohort_size
+        least = min(math.ceil(2.0 * mean), sampler.num_users)
+        if sampler.cap < least:
+            raise ValueError(
+                f"cohort_cap {sampler.cap} is below {least}, twice the expected cohort of "
+                f"{mean:g}: a cap near the mean multiplies ε (fourfold at the mean); raise it, "
+                "or leave it out"
+            )
+    fixed = isinstance(sampler, FixedSizeSampler)
+    if fixed and event.is_private and relation is Relation.ADD_REMOVE:
+        raise ValueError(
+            "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
+            "use relation 'replace-one', or sampling 'poisson'"
+        )
+    refusal = relation_refusal(event, relation)
+    if refusal:
+        raise ValueError(refusal)

@@ -1,0 +1,127 @@
+"""One step of an algorithm, played beforehand on made-up examples; nothing is charged or kept.
+
+An algorithm of one's own asks for works by name and hands them further tensors, which it makes of
+earlier answers. So they cannot be tried one by one: the algorithm itself is played, through the
+same door, with a ledger in memory and a backend on which a made-up user stands for each cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.rng import Key
+from fedpriv.running.door import RunDoor
+from fedpriv.running.vault import Vault
+from fedpriv.sums import PartialSum
+from fedpriv.tasks.trial import try_trainer
+from fedpriv.training.failures import raised_failures
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import TRAIN, Work, as_works, find_work
+from fedpriv.tree import Params
+
+_MADE_UP = "made up"
+
+
+def try_components(components: Any, params: Params, batch: Any) -> None:
+    """Try what users do on a made-up batch.
+
+    Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
+    else the first step is played.
+
+    Args:
+        components: Of the experiment.
+        params: Before the first round; not changed.
+        batch: Examples in the form of one user's, of nobody on the roster.
+
+    Raises:
+        Exception: What the algorithm, a work or a trainer raises.
+        ValueError: If a contribution has other tensors than it should, or a work fails and keeps
+            to itself why.
+    """
+    trainer, algorithm = components.trainer, components.algorithm
+    if isinstance(algorithm, FederatedAveraging) and hasattr(trainer, "train"):
+        try_trainer(trainer, params, batch)
+    else:
+        _play(components, batch)
+
+
+def _play(components: Any, batch: Any) -> None:
+    plan, algorithm, root = components.plan, components.algorithm, Key.simulation(0)
+    works = as_works(components.trainer)
+    state = algorithm.init(components.task.init_params(root.fold("init")))
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+        door = RunDoor(
+            plan=plan,
+            ledger=Ledger.in_memory(plan, mode=root.mode),
+            backend=_OnMadeUpUsers(works, batch),
+            works=works,
+            roster=components.task.roster,
+            root=root,
+            vault=Vault(None, root),
+            beside=beside,
+        )
+        door.begin(state.round_num + 1)
+        try:
+            algorithm.step(state, door)
+        except BudgetSpentError:
+            if plan.planned_rounds is not None:  # else the run ends here, and is allowed to
+                raise
+
+
+class _MadeUpUsers:
+    """A `fedpriv.training.work.UserData` of one batch."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def examples(self, user_id: str) -> Any:
+        return self._batch
+
+    def num_examples(self, user_id: str) -> int:
+        return 1
+
+
+class _OnMadeUpUsers:
+    """A `fedpriv.backends.backend.Backend` where one made-up user stands for each cohort."""
+
+    def __init__(self, works: Mapping[str, Work], batch: Any) -> None:
+        self._works, self._data = works, _MadeUpUsers(batch)
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        cohort: Sequence[str],
+        key: Key,
+        round_num: int,
+        attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
+    ) -> PartialSum:
+        """Return the sum of one made-up user; an empty cohort has one too."""
+        with raised_failures():
+            found = find_work(self._works, work).partial_sum(
+                params=params, bound=bound, data=self._data, user_ids=(_MADE_UP,), key=key
+            )
+        if found.num_failed:
+            raise ValueError(
+                f"work {work!r} fails on what the task's synthetic_batch() makes, and does not say "
+                "why; let it call fedpriv.training.failures.contributes_zero(error)"
+            )
+        return replace(found, num_users=len(cohort))
+
+    def evaluate(self, params: Params, *, public: bool) -> None:
+        """Return that nothing is measured."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return that nobody is asked."""
+        return {"name": "made-up users"}
+
+    def close(self) -> None:
+        """Nothing is held."""
