@@ -13,7 +13,7 @@ vocabulary.json        what a tag model's rows and columns mean, for `fedpriv pr
 checkpoints/           released params, one file a round, pruned
 state.safetensors      what else the next round needs, replaced atomically every round
 secret/                where it is needed: keys of noise with memory and of a release that is
-                       replayed, who took part so far (`fedpriv.running.vault`); readable by its
+                       replayed, who took part so far (`running/door/vault.py`); readable by its
                        owner alone, never to be published
 summary.json           the figures of a finished run
 =====================  ======================================================================

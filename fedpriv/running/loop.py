@@ -18,9 +18,9 @@ from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.running.door import RunDoor
+from fedpriv.running.door.door import RunDoor
+from fedpriv.running.door.vault import Vault
 from fedpriv.running.folder import RunFolder
-from fedpriv.running.vault import Vault
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics

@@ -15,8 +15,8 @@ from typing import Any
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.rng import Key
-from fedpriv.running.door import RunDoor
-from fedpriv.running.vault import Vault
+from fedpriv.running.door.door import RunDoor
+from fedpriv.running.door.vault import Vault
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.trial import try_trainer
 from fedpriv.training.failures import raised_failures

@@ -1,5 +1,6 @@
 """Sums that are held: one cohort's sum earns the amplification of its sampling once."""
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -98,3 +99,32 @@ def test_the_budget_ends_in_the_middle_of_a_held_sum():
     with pytest.raises(BudgetSpentError, match="all 4 charges are spent"):
         play(Everybody(num_users=12), algorithm)
     assert len(algorithm.answers) == 4
+
+
+def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
+    """Red without the copy: the second answer is of what the first one left."""
+
+    class Greedy(Gaussian):
+        def release(self, total, drawn, share):
+            answer = Gaussian.release(self, total, drawn, share)
+            for tensor in total.total.values():
+                tensor[...] = 0
+            return answer
+
+    class Again(Twice):
+        def step(self, state, door):
+            query = Query(params=state.params, mechanism=replace(everybody, privatizer=greedy))
+            with door.hold(query) as held:
+                self.answers.append(held.answer.update["w"])
+                self.answers.append(held.release(greedy).update["w"])
+            return state.after(state.params)
+
+    greedy = Greedy(noise_multiplier=NOISE.noise_multiplier)
+    everybody = Mechanism(
+        sampler=Everybody(num_users=12), bound=Clip(l2_clip_norm=8.0), privatizer=NOISE
+    )
+    used, kept = Again(), Twice()
+    play(Everybody(num_users=12), used)
+    play(Everybody(num_users=12), kept)
+    for one, other in zip(used.answers, kept.answers, strict=True):
+        np.testing.assert_array_equal(one, other)

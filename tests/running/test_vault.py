@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.running.vault import Vault
+from fedpriv.running.door.vault import Vault
 
 SIMULATED = Key.simulation(7)
 

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import Any
 
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bound import Bound
@@ -24,10 +22,11 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.rng import Key
-from fedpriv.running.vault import Vault
+from fedpriv.running.door.raw_sums import HeldSum, Passes, copied
+from fedpriv.running.door.vault import Vault
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
-from fedpriv.training.work import TRAIN, Work, find_work
+from fedpriv.training.work import Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
@@ -171,23 +170,35 @@ class RunDoor:
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
-        answer = mechanism.release(_copied(total), drawing.result())
-        held = HeldSum(self, query, mechanism, total, answer)
+        answer = mechanism.release(copied(total), drawing.result())
+
+        def again(number: int, privatizer: Privatizer, raw: PartialSum) -> Any:
+            more = replace(query, name=f"{query.name} again {number}")
+            other = replace(mechanism, privatizer=privatizer)
+            drawing = self._drawing(more, other, self._charge(more.name, other))
+            return other.release(raw, drawing.result())
+
+        held = HeldSum(total, answer, again)
         try:
             yield held
         finally:
-            held._close()
+            held.close()
 
     def run(self, query: Query, program: Program) -> Any:
         """Return the one answer of a program of many passes, each over the query's users."""
         mechanism = self._mechanism(query)
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
-        raw = _Passes(self, query, mechanism, draw)
+
+        def one(params: Params, work: str, bound: Bound | None) -> PartialSum:
+            asked = replace(query, params=params, work=work)
+            return self._sum(asked, mechanism, draw, bound=bound)
+
+        raw = Passes(one, draw.key("program", query.name))
         try:
             total = program(raw)
         finally:
-            raw._close()
+            raw.close()
         return mechanism.release(total, drawing.result())
 
     def _mechanism(self, query: Query) -> Mechanism:
@@ -339,80 +350,3 @@ class RunDoor:
         # Whoever was drawn has taken part, whatever becomes of the attempt.
         self._vault.remember(name, memory)
         return cohort
-
-
-class _Opaque:
-    """Private: it prints as nothing, and neither copies nor travels."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(hidden)"
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
-
-
-class HeldSum(_Opaque):
-    """A raw sum within its `with`; made by `RunDoor.hold`. A `fedpriv.training.algorithm.Held`."""
-
-    __slots__ = ("_answer", "_door", "_mechanism", "_num", "_query", "_total")
-
-    def __init__(
-        self, door: RunDoor, query: Query, mechanism: Mechanism, total: PartialSum, answer: Any
-    ) -> None:
-        self._door, self._query, self._mechanism = door, query, mechanism
-        self._total: PartialSum | None = total
-        self._answer, self._num = answer, 1
-
-    @property
-    def answer(self) -> Any:
-        """The first answer."""
-        return self._answer
-
-    def release(self, privatizer: Privatizer) -> Any:
-        """Return another answer of the same sum, charged for itself."""
-        if self._total is None:
-            raise ValueError("the sum is not held any more; ask again within a new `with`")
-        self._num += 1
-        query = replace(self._query, name=f"{self._query.name} again {self._num}")
-        mechanism = replace(self._mechanism, privatizer=privatizer)
-        draw = self._door._charge(query.name, mechanism)
-        drawing = self._door._drawing(query, mechanism, draw)
-        return mechanism.release(_copied(self._total), drawing.result())
-
-    def _close(self) -> None:
-        self._total = None
-
-
-class _Passes(_Opaque):
-    """Raw sums within a program; made by `RunDoor.run`."""
-
-    __slots__ = ("_door", "_draw", "_mechanism", "_query")
-
-    def __init__(self, door: RunDoor, query: Query, mechanism: Mechanism, draw: _Draw) -> None:
-        self._door: RunDoor | None = door
-        self._query, self._mechanism, self._draw = query, mechanism, draw
-
-    def sum(self, params: Params, *, work: str = TRAIN, bound: Bound | None = None) -> PartialSum:
-        """Return one raw sum over the users of the query."""
-        if self._door is None:
-            raise ValueError("the program has ended; its raw sums are gone")
-        query = replace(self._query, params=params, work=work)
-        return self._door._sum(query, self._mechanism, self._draw, bound=bound)
-
-    def key(self, stream: str) -> Key:
-        """Return a secret key for the program's own choices."""
-        return self._draw.key("program", self._query.name).fold(stream)
-
-    def _close(self) -> None:
-        self._door = None
-
-
-def _copied(total: PartialSum) -> PartialSum:
-    """Return a sum that a privatizer may use up while the raw one is still held."""
-    return replace(total, total={name: _copy(tensor) for name, tensor in total.total.items()})
-
-
-def _copy(tensor: Any) -> Any:
-    return tensor.copy() if isinstance(tensor, np.ndarray) else tensor

@@ -1,0 +1,115 @@
+"""Raw sums that outlive one answer: held within a `with`, or seen by a program.
+
+They print as nothing, and neither copy nor travel; what may be done with one goes back to the door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.noise.privatizer import Privatizer
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.work import TRAIN
+from fedpriv.tree import Params
+
+
+class _Opaque:
+    """Private: it prints as nothing, and neither copies nor travels."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
+
+
+class HeldSum(_Opaque):
+    """A raw sum within its `with`. A `fedpriv.training.algorithm.Held`.
+
+    Args:
+        total: The raw sum.
+        answer: The first answer.
+        again: Charges another answer, of a number from 2, and makes it of a copy of the sum.
+    """
+
+    __slots__ = ("_again", "_answer", "_num", "_total")
+
+    def __init__(
+        self,
+        total: PartialSum,
+        answer: Any,
+        again: Callable[[int, Privatizer, PartialSum], Any],
+    ) -> None:
+        self._total: PartialSum | None = total
+        self._answer, self._again, self._num = answer, again, 1
+
+    @property
+    def answer(self) -> Any:
+        """The first answer."""
+        return self._answer
+
+    def release(self, privatizer: Privatizer) -> Any:
+        """Return another answer of the same sum, charged for itself.
+
+        Raises:
+            BudgetSpentError: If the plan does not pay for it.
+            ValueError: If the sum is not held any more.
+        """
+        if self._total is None:
+            raise ValueError("the sum is not held any more; ask again within a new `with`")
+        self._num += 1
+        return self._again(self._num, privatizer, copied(self._total))
+
+    def close(self) -> None:
+        """Let go of the sum."""
+        self._total = None
+
+
+class Passes(_Opaque):
+    """Raw sums within a program. A `fedpriv.training.algorithm.RawSums`.
+
+    Args:
+        make: Makes one of params, the name of a work and a bound.
+        key: Secret, for the program's own choices.
+    """
+
+    __slots__ = ("_key", "_make")
+
+    def __init__(self, make: Callable[[Params, str, Bound | None], PartialSum], key: Key) -> None:
+        self._make: Callable[[Params, str, Bound | None], PartialSum] | None = make
+        self._key = key
+
+    def sum(self, params: Params, *, work: str = TRAIN, bound: Bound | None = None) -> PartialSum:
+        """Return one raw sum over the users of the query; it must not leave the program.
+
+        Raises:
+            ValueError: If the program has ended.
+        """
+        if self._make is None:
+            raise ValueError("the program has ended; its raw sums are gone")
+        return self._make(params, work, bound)
+
+    def key(self, stream: str) -> Key:
+        """Return a secret key for the program's own choices."""
+        return self._key.fold(stream)
+
+    def close(self) -> None:
+        """End: no further sum is made."""
+        self._make = None
+
+
+def copied(total: PartialSum) -> PartialSum:
+    """Return a sum that a privatizer may use up while the raw one is still held."""
+    return replace(total, total={name: _copy(tensor) for name, tensor in total.total.items()})
+
+
+def _copy(tensor: Any) -> Any:
+    return tensor.copy() if isinstance(tensor, np.ndarray) else tensor
