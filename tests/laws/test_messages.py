@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from scipy import sparse
+from typer.testing import CliRunner
 
-from fedpriv.cli.privacy import _OPTIONS
+from fedpriv.cli import privacy
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.options import renamed
-from fedpriv.privacy.event import cohort_event
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 
@@ -124,18 +124,26 @@ def test_of_centralised_training_too(options, said):
     assert not FIELDS.search(str(caught.value)) and "user" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"num_users": 0}, "users 0"),
-        ({"expected_cohort_size": 0}, "cohort 0.0"),
-        ({"cohort_cap": 0}, "cap 0"),
-        ({"noise_multiplier": 1e-9}, "noise-multiplier 1e-09"),
-    ],
-)
-def test_of_the_accounting_commands(arguments, said):
-    given = {"num_users": 10, "expected_cohort_size": 2, "sampling": "poisson"}
-    with pytest.raises(ValueError) as caught:
-        cohort_event(**{**given, "noise_multiplier": 1.0, "cohort_cap": None, **arguments})
-    text = renamed(str(caught.value), _OPTIONS)
-    assert said in text and not FIELDS.search(text)
+ACCOUNTING = {
+    "users": ({"users": 0}, "users 0"),
+    "cohort": ({"cohort": 0}, "cohort 0.0"),
+    "cap": ({"cap": 0}, "cap 0"),
+    "small cap": ({"cap": 3}, "cap 3 is below 4"),
+    "rounds": ({"rounds": 0}, "rounds 0"),
+    "noise": ({"noise-multiplier": 1e-9}, "noise-multiplier 1e-09"),
+    "target": ({"epsilon": 0}, "epsilon 0.0"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), ACCOUNTING.values(), ids=ACCOUNTING)
+def test_of_the_accounting_commands(options, said):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    privacy.register(app)
+    command, asked = "account", {"noise-multiplier": 1.0}
+    if "epsilon" in options:
+        command, asked = "calibrate", {}
+    given = {"users": 10, "cohort": 2, "rounds": 5, **asked, **options}
+    typed = [str(item) for name, value in given.items() for item in (f"--{name}", value)]
+    found = CliRunner().invoke(app, [command, *typed])
+    assert found.exit_code == 2
+    assert said in found.output and not FIELDS.search(found.output)

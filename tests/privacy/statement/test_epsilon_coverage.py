@@ -22,9 +22,8 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.per_example.linear import LogisticGradients, accuracy_and_loss
+from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
 
 MARK = "does NOT cover"
 SIDE = "side information taken from"
@@ -36,8 +35,7 @@ def central_task(source, provenance):
     y = (x.toarray()[:, 0] > 0).astype(np.int64)
 
     def measure(params):
-        accuracy, loss = accuracy_and_loss(params, x, y)
-        return Metrics.of(60, accuracy=accuracy, loss=loss)
+        return linear_metrics(params, x, y)
 
     scales = SideInformation(
         multiplier={"weight": np.ones(5, np.float32)}, source=source, description="counted words"
