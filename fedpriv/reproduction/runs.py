@@ -111,7 +111,7 @@ def perform(run: Run) -> dict[str, Any]:
     steps = components.plan.planned_rounds
     if steps is None:
         raise ValueError(
-            f"{experiment.name} has an adaptive plan, whose steps nobody knows beforehand; run it "
+            f"{experiment.name} has an adaptive plan, which plans no number of steps; run it "
             "by `fedpriv run`"
         )
     last, seen, curve = None, None, []
