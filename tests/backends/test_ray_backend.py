@@ -90,6 +90,7 @@ def test_a_worker_that_dies_in_a_round_changes_nothing(backend, deeds, staff):
     assert staff.same(found, oracle(staff))
 
 
+@pytest.mark.slow
 def test_a_user_that_always_kills_its_worker_contributes_zero_alone(
     backend, deeds, staff, caplog, monkeypatch
 ):
@@ -206,7 +207,8 @@ def test_every_logical_device_gives_the_same_sum_also_after_one_died(
     backend.close()
 
 
-@pytest.mark.parametrize("trials", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("trials", [20])
 def test_random_kills_from_outside_change_no_round(hire, staff, tmp_path, trials):
     deeds = staff.Deeds(str(tmp_path))
     backend, rng = hire(2, deeds=deeds), np.random.default_rng(trials)

@@ -80,7 +80,9 @@ def test_flower(num_nodes, num_shards, task, bound):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(ONE_BY_ONE, marks=pytest.mark.slow), MANY_AT_ONCE], ids=TASKS
+)
 @pytest.mark.parametrize(
     "workers", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 4))]
 )

@@ -18,7 +18,7 @@ from fedpriv.models import roberta
 from fedpriv.models.roberta import load_roberta, new_head, random_roberta, save_roberta, tokens
 from fedpriv.rng import Key
 from fedpriv.training.local.module import check_module, module_params
-from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
+from fedpriv.training.per_example.backends import choose
 from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
@@ -117,7 +117,10 @@ def norm(update):
 
 class TestGradients:
     @pytest.mark.parametrize("dropout", [0.0, 0.2])
-    @pytest.mark.parametrize("backend", PER_EXAMPLE_BACKENDS)
+    @pytest.mark.parametrize(
+        "backend",
+        ["factored", *(pytest.param(b, marks=pytest.mark.slow) for b in ("vmap", "loop"))],
+    )
     def test_bounded_sum_is_that_of_plain_autograd(self, folder, backend, dropout):
         module, x = load_roberta(folder, dropout=dropout), rows(folder)
         assert len(set((x != PADDING).sum(1))) == 4

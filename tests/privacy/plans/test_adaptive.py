@@ -109,7 +109,7 @@ class TestPrices:
 
 
 class TestTotal:
-    @pytest.mark.parametrize("rho", [1e-3, 0.1, 1.0, 20.0])
+    @pytest.mark.parametrize("rho", [1e-3, 0.1, 1.0, pytest.param(20.0, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.01])
     def test_epsilon_is_dp_accountings_own_conversion(self, rho, delta):
         told = plan(rho=rho, delta=delta).total()

@@ -145,7 +145,9 @@ def test_each_model_goes_the_quick_way():
     assert {name: built(name)[0].backend for name in MODELS} == dict.fromkeys(MODELS, "factored")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "resnet" else n for n in MODELS]
+)
 @pytest.mark.parametrize("other", ["vmap", "loop"])
 def test_every_way_finds_the_same(name, other):
     quick, params = built(name, backend="factored")
