@@ -11,6 +11,7 @@ from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, Measure, figures_of, read_measures
+from fedpriv.privacy.plans.adaptive import read_plan
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 
 Row = Mapping[str, Any]
@@ -108,8 +109,12 @@ class RunRecord:
 
     @property
     def private(self) -> bool:
-        """Whether the plan promises anything; noise may be added that it promises nothing of."""
-        return self.plan.get("noise") != "none"
+        """Whether the plan promises anything; noise may be added that it promises nothing of.
+
+        Raises:
+            ValueError: If the plan cannot be read.
+        """
+        return read_plan(self.plan).is_private
 
     @property
     def coverage(self) -> Coverage:

@@ -249,17 +249,24 @@ def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
             "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
             f"subtract the noise and redraw the {turn.draws}. It is the ε the same plan would "
             "have in secure mode.",
-            "Floating point: not hardened. Noise is drawn in float32, whose last bits can "
-            "betray the sum.",
+            f"Floating point: not hardened. {_drawn(plan)} can betray the sum.",
         ]
     after = "retry" if plan.mechanism is None else plan.mechanism.privatizer.after_crash
     kept = "nowhere" if after == "retry" else "in the run folder's secret/, which must stay secret"
     return [
         f"Keys come from the operating system's entropy and are kept {kept}; noise is drawn "
         f"from a ChaCha20 key stream, {turn.draws} from a generator seeded by the same source.",
-        "Floating point: not hardened. Noise is drawn in float32, whose last bits can betray "
-        "the sum; ε is that of exact arithmetic.",
+        f"Floating point: not hardened. {_drawn(plan)} can betray the sum; ε is that of exact "
+        "arithmetic.",
     ]
+
+
+def _drawn(plan: AnyPlan) -> str:
+    """Return what of the noise is not exact; of a privatizer of one's own no type is known."""
+    mechanism = plan.mechanism
+    if mechanism is not None and mechanism.privatizer.name == "gaussian":
+        return "Noise is drawn in float32, whose last bits"
+    return "The last bits of noise in floating point"
 
 
 def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:

@@ -256,7 +256,7 @@ class RunDoor:
             )
         self._asked.add(name)
         plan, charges = self._plan, self._ledger.state.charges
-        if isinstance(plan, AdaptivePlan) or not plan.charged_once:
+        if not plan.charged_once:
             if mechanism.charged_once:
                 raise ValueError(
                     f"{mechanism.privatizer.name} noise is charged for a whole run, which only a "
