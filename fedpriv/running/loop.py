@@ -224,6 +224,11 @@ def _rounds(
         if following is None:
             reason = "finished"
             break
+        if following.round_num != round_num:
+            raise ValueError(
+                f"the step of round {round_num} returned a state of round {following.round_num}; "
+                "a step advances round_num by one, or returns None at its end"
+            )
         state = following
         last = not ledger.pays_for_more
         due = round_num % eval_every == 0 or last

@@ -51,7 +51,11 @@ def try_components(components: Any, params: Params, batch: Any) -> None:
 
 
 def _play(components: Any, batch: Any) -> None:
-    plan, algorithm, root = components.plan, components.algorithm, Key.simulation(0)
+    plan, algorithm, root = (
+        components.plan,
+        components.algorithm,
+        Key.simulation(0).fold("rehearsal"),
+    )
     works = as_works(components.trainer)
     state = algorithm.init(components.task.init_params(root.fold("init")))
     with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:

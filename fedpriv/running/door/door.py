@@ -12,7 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
+
+import numpy as np
 
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bound import Bound
@@ -22,7 +25,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.rng import Key
-from fedpriv.running.door.raw_sums import HeldSum, Passes, copied
+from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
 from fedpriv.running.door.vault import Vault
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
@@ -59,6 +62,7 @@ class _Draw:
     attempt: int
     row: int | None
     keys: Key
+    again: bool = False  # a release that a crash cut off
 
     def key(self, stream: str, name: str) -> Key:
         key = self.keys.fold(stream)
@@ -105,6 +109,8 @@ class RunDoor:
         self._vault, self._beside = vault, beside
         self._round_num = 0
         self._asked: set[str] = set()
+        self._inside = False  # whether a program runs, which sees raw sums
+        self._one_at_a_time = Lock()
         self._rows_drawn = 0
         self._memory: Any = None
         self.seen = Seen()
@@ -146,6 +152,7 @@ class RunDoor:
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
+        self._check_again(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
     @contextmanager
@@ -189,16 +196,20 @@ class RunDoor:
         mechanism = self._mechanism(query)
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
+        cohort = self._cohort(query, mechanism, draw)  # one a charge, however many passes
 
         def one(params: Params, work: str, bound: Bound | None) -> PartialSum:
             asked = replace(query, params=params, work=work)
-            return self._sum(asked, mechanism, draw, bound=bound)
+            return self._sum(asked, mechanism, draw, bound=bound, cohort=cohort)
 
         raw = Passes(one, draw.key("program", query.name))
+        self._inside = True
         try:
             total = program(raw)
         finally:
+            self._inside = False
             raw.close()
+        self._check_again(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
     def _mechanism(self, query: Query) -> Mechanism:
@@ -210,6 +221,10 @@ class RunDoor:
 
     def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
         """Spend what an answer costs, and return the numbers under which it is drawn."""
+        with self._one_at_a_time:
+            return self._charged(name, mechanism)
+
+    def _charged(self, name: str, mechanism: Mechanism) -> _Draw:
         ledger, round_num = self._ledger, self._round_num
         after, cost = mechanism.privatizer.after_crash, mechanism.privatizer.cost
         self._admit(name, mechanism)
@@ -236,7 +251,9 @@ class RunDoor:
                 ledger.charge(round_num, attempt, mechanism.event, query=name)
             # The same secret keys as before the crash: what is released again is the same.
             keys = self._vault.key(_REPLAY)
-            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=keys)
+            return _Draw(
+                round_num=round_num, attempt=attempt, row=None, keys=keys, again=bool(open_)
+            )
         ledger.charge(round_num, attempt + 1, mechanism.event, query=name)
         return _Draw(round_num=round_num, attempt=attempt + 1, row=None, keys=self._root)
 
@@ -249,6 +266,11 @@ class RunDoor:
                 bare. If one charge pays for the whole run, and this is not the mechanism or not
                 the question that it was for; or if such a mechanism is not the plan's.
         """
+        if self._inside:
+            raise ValueError(
+                f"{name!r} is asked from within a program: what it sees is raw, and what is asked "
+                "is public; end the program, and ask then"
+            )
         if name in self._asked:
             raise ValueError(
                 f"round {self._round_num} has asked {name!r} already; give another question a "
@@ -284,7 +306,11 @@ class RunDoor:
         fresh = not self._ledger.state.knows_query(name)
         after = mechanism.privatizer.after_crash
         if after != "retry":
-            self._vault.key(_STREAM if after == "burn" else _REPLAY, fresh=fresh)
+            self._vault.key(
+                _STREAM if after == "burn" else _REPLAY,
+                fresh=fresh,
+                renew=self._ledger.charges == 0 and self._ledger.state.num_resumes == 0,
+            )
         first = mechanism.sampler.init()
         if not first:
             return
@@ -325,9 +351,11 @@ class RunDoor:
         draw: _Draw,
         *,
         bound: Bound | None = None,
+        cohort: tuple[str, ...] | None = None,
     ) -> PartialSum:
-        """Return the raw sum over a cohort that is drawn here. It must not leave this file."""
-        cohort = self._cohort(query, mechanism, draw)
+        """Return the raw sum over a cohort, drawn here or before. It must not leave this room."""
+        if cohort is None:
+            cohort = self._cohort(query, mechanism, draw)
         total = self._backend.partial_sum(
             params=query.params,
             bound=query.context.bound(mechanism.bound) if bound is None else bound,
@@ -340,6 +368,26 @@ class RunDoor:
         )
         self.seen = Seen(cohort_size=len(cohort), num_failed=total.num_failed)
         return total
+
+    def _check_again(self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum) -> None:
+        """Refuse to replay a release on another sum than before: it would bare the difference.
+
+        Raises:
+            ValueError: If the sum is not the one that was to be released before the crash.
+        """
+        if mechanism.privatizer.after_crash != "replay":
+            return
+        digest = {"sha256": np.frombuffer(digest_of(total), np.uint8)}
+        if not draw.again:
+            self._vault.remember(f"{_REPLAY}-{name}", digest)
+            return
+        before = self._vault.recall(f"{_REPLAY}-{name}")
+        if before is not None and not np.array_equal(before["sha256"], digest["sha256"]):
+            raise ValueError(
+                f"round {draw.round_num}: {name!r} was cut off by a crash, and its sum is not the "
+                "same any more (other params, users or data); nothing is released: start a new run"
+            )
+        self._vault.remember(f"{_REPLAY}-{name}", digest)
 
     def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
         sampler, name = mechanism.sampler, _cohorts(query.name)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, NoReturn
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.rng import Key
@@ -113,3 +115,12 @@ def copied(total: PartialSum) -> PartialSum:
 
 def _copy(tensor: Any) -> Any:
     return tensor.copy() if isinstance(tensor, np.ndarray) else tensor
+
+
+def digest_of(total: PartialSum) -> bytes:
+    """Return what tells one raw sum from another; secret like the sum."""
+    found = sha256()
+    for name, array in sorted(tree.to_dense(total.total).items()):
+        found.update(f"{name} {array.dtype} {array.shape} {total.granularity}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()

@@ -36,27 +36,28 @@ class Vault:
         self._keys: dict[str, Key] = {}
         self._memories: dict[str, dict[str, np.ndarray]] = {}
 
-    def key(self, name: str, *, fresh: bool = False) -> Key:
+    def key(self, name: str, *, fresh: bool = False, renew: bool = False) -> Key:
         """Return the run's secret key of a name, the same after a restart.
 
         Args:
             name: Of the key.
             fresh: Whether nothing was drawn from it yet, so that it may be made here.
+            renew: Whether the run has drawn nothing at all: a key that lies there is another's.
 
         Raises:
             ValueError: If its file is not a key, or gone although something was drawn from it.
         """
         if name not in self._keys:
-            self._keys[name] = self._found(name, fresh)
+            self._keys[name] = self._found(name, fresh, renew)
         return self._keys[name]
 
-    def _found(self, name: str, fresh: bool) -> Key:
+    def _found(self, name: str, fresh: bool, renew: bool) -> Key:
         if self._root.mode == "simulation":
             return self._root.fold("vault").fold(name)
         if self._folder is None:
             return Key.secure()
         path = self._folder / f"{name}.key"
-        if not path.exists():
+        if renew or not path.exists():
             if not fresh:
                 raise ValueError(
                     f"{path} is gone: restore it, or start a new run (without it the noise that "

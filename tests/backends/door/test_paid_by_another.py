@@ -180,3 +180,49 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
 def test_the_next_round_asks_again(tmp_path):
     answers = play([shot("train", 1.0)], replace(methods.OneShot.plan, num_rounds=2), tmp_path)
     assert len(answers) == 2 and not np.array_equal(*answers)
+
+
+def test_a_replay_on_another_sum_is_refused(tmp_path):
+    """Red before: killed before its release, a program that now adds up more was answered."""
+
+    class Killed(BaseException):
+        pass
+
+    def cut(door, params):
+        shot("train", 1.0)(door, params)
+        raise Killed
+
+    with pytest.raises(Killed):
+        play([cut], methods.OneShot.plan, tmp_path)
+    with pytest.raises(ValueError, match="its sum is not the same any more"):
+        play([shot("train", 2.0)], methods.OneShot.plan, tmp_path)
+    assert len(play([shot("train", 1.0)], methods.OneShot.plan, tmp_path)) == 1
+
+
+def test_nothing_is_asked_from_within_a_program(tmp_path):
+    def ask(door, params):
+        def program(raw):
+            total = raw.sum(params, bound=methods.CLIP)
+            bare = {"w": total.real()["w"].astype(np.float32)}
+            return door.ask(Query(params=bare, name="more"))
+
+        return door.run(Query(params=params), program)
+
+    with pytest.raises(ValueError, match="from within a program"):
+        play([ask], methods.OneShot.plan, tmp_path)
+
+
+def test_a_step_that_does_not_advance_is_refused(tmp_path):
+    class Standing(Asking):
+        def step(self, state, door):
+            super().step(state, door)
+            return state
+
+    made = Standing([shot("train", 1.0)], methods.OneShot.plan)
+    run = SimpleNamespace(
+        task=toys.TASK, plan=methods.OneShot.plan, algorithm=made, trainer=toys.WORKS
+    )
+    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    with pytest.raises(ValueError, match="returned a state of round 0"):
+        list(rounds(run, backend, Key.simulation(3)))
+    assert len(made.answers) == 1
