@@ -28,7 +28,8 @@ from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
-from fedpriv.training.local.trainer import LocalTrainer, Schedule
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params, Tree
 
 ROUNDS = 100_000

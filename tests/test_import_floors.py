@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    "tree rng ranges hashes json_lines measures models kernels",
+    "tree rng ranges hashes json_lines untrusted_text measures models kernels",
     "transform sums data checkpoints",
     "mechanisms noise optimizers",
     "privacy",

@@ -9,7 +9,7 @@ from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import plain, safe
+from fedpriv.untrusted_text import plain, safe
 
 _NOT_COVERED = "What ε does not cover"
 _WIDTH = 100

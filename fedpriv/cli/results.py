@@ -35,7 +35,8 @@ from fedpriv.report.groups import (
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of, labels_of_all
-from fedpriv.report.wording import NOTHING, epsilon, figure, half_width, percent, plain
+from fedpriv.report.wording import NOTHING, epsilon, figure, half_width, percent
+from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

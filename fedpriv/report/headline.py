@@ -14,7 +14,8 @@ from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import direction, epsilon, figure, number, plain, safe
+from fedpriv.report.wording import direction, epsilon, figure, number
+from fedpriv.untrusted_text import plain, safe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

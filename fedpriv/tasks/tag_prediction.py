@@ -20,8 +20,8 @@ from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
 from fedpriv.training.local.module import module_params
-from fedpriv.training.local.trainer import LocalTrainer, Schedule, SparseSoftmaxTrainer
-from fedpriv.training.work import UserData
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
 

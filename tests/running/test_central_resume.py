@@ -22,7 +22,7 @@ from fedpriv.experiments.experiment import SLOTS, Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.moments import Statistics
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients

@@ -22,8 +22,8 @@ from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run

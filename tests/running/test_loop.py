@@ -24,8 +24,8 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy import accounting
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import accounted_rounds, rounds

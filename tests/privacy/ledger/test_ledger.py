@@ -22,13 +22,13 @@ from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.statement.verify import verify_run
 
 PLAN = cohort_plan(
     num_users=400,

@@ -14,7 +14,7 @@ from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
 from fedpriv.rng import Key
 from fedpriv.training.local.module import load_params, module_params
-from fedpriv.training.per_example.masks import ExampleMasks
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 
 KEY = Key.simulation(5)
