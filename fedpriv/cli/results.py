@@ -14,6 +14,7 @@ from rich.text import Text
 from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.tokens import tff_tokens
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.report.compare import write_comparison
 from fedpriv.report.export.model_folder import (
     NO_WORDS,
@@ -208,7 +209,7 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
             Text(plain(group.name)),
             *(_cell(group, column) for column in columns),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
-            f"{row['delta']:.2g}" if row["delta"] is not None else NOTHING,
+            shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             str(row["rounds"]),
             str(len(group.runs)),
             ", ".join(labels),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.untrusted_text import plain
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

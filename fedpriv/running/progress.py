@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.running.announcement import announcement
@@ -150,7 +150,7 @@ def _lines(
         if figure is not None:
             said.append(figure)
         if spent is not None:
-            said.append(f"ε {_spent(spent, covers)} at δ = {record.released.delta:.2g}")
+            said.append(f"ε {_spent(spent, covers)} at δ = {shown_delta(record.released.delta)}")
         console.print(", ".join(said), markup=False, highlight=False, soft_wrap=True)
 
     yield show

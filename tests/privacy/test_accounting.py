@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpriv.privacy.accounting import Epsilon, _interval, epsilon, epsilon_coarsely, epsilon_of
+from fedpriv.privacy.accounting import _interval, epsilon, epsilon_coarsely, epsilon_of
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
 
 ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)

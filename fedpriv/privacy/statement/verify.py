@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from fedpriv.hashes import document_sha256, file_sha256
-from fedpriv.privacy.accounting import Epsilon, rounded_up
+from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
