@@ -337,6 +337,7 @@ class TestExtra:
             with pytest.raises(ValueError, match=r"pip install 'fedpriv\[transformers\]'"):
                 call()
 
+    @pytest.mark.slow
     def test_the_library_does_without_it(self):
         code = (
             "import sys; sys.modules['transformers'] = sys.modules['tokenizers'] = None\n"

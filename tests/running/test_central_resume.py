@@ -350,6 +350,7 @@ def made_up():
 '''
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_of_a_step(tmp_path):
     """The process is killed, not asked: charges are the rounds and the lost attempts."""
     (tmp_path / "held_central.py").write_text(HELD, "utf-8")
