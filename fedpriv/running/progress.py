@@ -146,11 +146,12 @@ def _lines(
             return
         due = amount + every
         said = [f"{_label(prepared)}: {_turns(prepared, record.released.round_num)}"]
-        figure, spent = _figure(headline, record), record.released.epsilon
+        figure, released = _figure(headline, record), record.released
         if figure is not None:
             said.append(figure)
-        if spent is not None:
-            said.append(f"ε {_spent(spent, covers)} at δ = {shown_delta(record.released.delta)}")
+        if released.epsilon is not None and released.delta is not None:
+            at = shown_delta(released.delta)
+            said.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
         console.print(", ".join(said), markup=False, highlight=False, soft_wrap=True)
 
     yield show
