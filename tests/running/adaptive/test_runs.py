@@ -13,7 +13,6 @@ import pytest
 from fedpriv import cli, json_lines
 from fedpriv.api.result import load
 from fedpriv.api.running import resume, run
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.verify import verify_run
@@ -23,126 +22,8 @@ from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import resume_run, serial, start_run
-
-SOURCE = """
-from dataclasses import dataclass, replace
-
-import numpy as np
-
-from fedpriv.data.corpus.rosters import roster_sha256
-from fedpriv.experiments.experiment import Experiment
-from fedpriv.measures import Measure
-from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.sampling import Everybody
-from fedpriv.tasks.description import TaskDescription
-from fedpriv.training.algorithm import ArrayState, Query
-from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import UserByUser
-
-SIZES = (0.0, 0.25, 0.5, 1.0)
-ROSTER = tuple(f"user-{number:02d}" for number in range(12))
-ALL, CLIP = Everybody(num_users=12), Clip(l2_clip_norm=8.0)
-
-
-class Points:
-    def examples(self, user_id):
-        return np.array([1, 2, 3], np.float32) + np.float32(0.1) * (ROSTER.index(user_id) - 5)
-
-    def num_examples(self, user_id):
-        return 1
-
-
-class Gradient:
-    def train(self, params, examples, key):
-        return {"w": examples - params["w"]}
-
-
-class Losses:
-    def train(self, params, examples, key):
-        tried = [params["w"] + size * params["direction"] for size in SIZES]
-        return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
-
-
-class Near:
-    roster, roster_sha256, data = ROSTER, roster_sha256(ROSTER), Points()
-    measures = (Measure(name="distance", label="distance", higher_is_better=False),)
-
-    def init_params(self, key):
-        return {"w": np.zeros(3, np.float32)}
-
-    def trainer(self, schedule, multiplier, device="cpu"):
-        shapes = {"losses": np.zeros(len(SIZES), np.float32)}
-        return {
-            "train": UserByUser(trainer=Gradient()),
-            "losses": UserByUser(trainer=Losses(), shapes=shapes),
-        }
-
-    def synthetic_batch(self):
-        return np.ones(3, np.float32)
-
-    def evaluate(self, params, *, public, part=(0, 1)):
-        far = np.linalg.norm(params["w"] - (1.0 if public else 2.0))
-        return Metrics.of(1, distance=float(far))
-
-    def describe(self):
-        return TaskDescription(name="points", synthetic=True, roster="all", num_users=12)
-
-
-def answered(noise_multiplier):
-    return Mechanism(
-        sampler=ALL, bound=CLIP, privatizer=Gaussian(noise_multiplier=noise_multiplier)
-    )
-
-
-@dataclass(frozen=True)
-class Descent:
-    \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
-
-    def init(self, params):
-        return ArrayState(params=params)
-
-    def result(self, state):
-        return state.params
-
-    def step(self, state, door):
-        asked = Query(params=state.params, mechanism=answered(5.0), name="gradient")
-        direction = door.ask(asked).update["w"]
-        tried = {**state.params, "direction": direction}
-        asked = Query(params=tried, work="losses", mechanism=answered(2.0), name="losses")
-        best = int(np.argmin(door.ask(asked).update["losses"]))
-        return state.after({"w": state.params["w"] + np.float32(SIZES[best]) * direction})
-
-
-def refine(made):
-    plan = AdaptivePlan(
-        num_users=12, rho=1.0, delta=1e-3, roster_sha256=made.plan.roster_sha256
-    )
-    return replace(made, plan=plan, algorithm=Descent())
-
-
-def experiment():
-    return Experiment(
-        name="descent", description="Prices on the way.", task=lambda experiment, corpus: Near(),
-        noise_multiplier=1.0, cohort=12.0, delta=1e-3, refine=refine,
-    )
-"""
-NAME = "own_descent:experiment"
-# Six rounds cost 6 (1/50 + 1/8) = 0.87. The seventh's gradient fits, and its losses do not.
-ROUNDS, CHARGES, SPENT = 6, 13, 0.89
-
-
-@pytest.fixture(autouse=True)
-def own(tmp_path, monkeypatch):
-    """The own file, in a working directory of its own."""
-    (tmp_path / "own_descent.py").write_text(SOURCE, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("own_descent", None)
+from fedpriv.running.prepared import resume_run, serial
+from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
 
 @pytest.fixture
@@ -162,10 +43,6 @@ def fedpriv(monkeypatch, capsys):
 
 class Killed(BaseException):
     """The process is gone."""
-
-
-def start(out):
-    return start_run(load_experiment(NAME), NAME, None, Path(out))
 
 
 def killed_after(number, kinds, prepared, monkeypatch):
@@ -315,11 +192,6 @@ def test_the_last_round_is_yielded_again_when_it_is_known_to_be_the_last():
     assert [record.released.round_num for record in due] == [1, 2, 3, 4, 5, 6]
 
 
-def changed(old, new):
-    assert old in SOURCE
-    Path("own_descent.py").write_text(SOURCE.replace(old, new) + "\n# changed\n", "utf-8")
-
-
 def test_a_plan_that_is_spent_to_the_last_needs_no_refusal():
     changed("rho=1.0", "rho=2 * (0.02 + 0.125)")
     assert start("run").run()["charges"] == 4
@@ -355,70 +227,3 @@ def test_an_algorithm_that_has_nothing_left_to_ask(fedpriv):
     assert verify_run("run").ok and kinds("run")[-1] == "end"
     summary = resume_run(Path("run")).run()
     assert (summary["stopped_early"], summary["charges"]) == ("nothing-left", 3)
-
-
-class TestTried:
-    def test_a_mistake_in_any_work_ends_the_run_with_nothing_written(self):
-        """Red before: works by name have no `train`, and the run ended in an AttributeError."""
-        changed("np.linalg.norm(examples - w)", "np.linalg.norm(example - w)")
-        with pytest.raises(NameError) as caught:
-            start("run")
-        assert "before anything was charged" in caught.value.__notes__[0]
-        assert not Path("run").exists()
-
-    def test_so_does_one_in_the_algorithm(self):
-        changed('door.ask(asked).update["losses"]', 'door.ask(asked).update["loss"]')
-        with pytest.raises(KeyError, match="loss"):
-            start("run")
-        assert not Path("run").exists()
-
-    def test_and_shapes_that_do_not_fit(self):
-        changed('return {"w": examples - params["w"]}', 'return {"w": examples[:2]}')
-        with pytest.raises(ValueError, match="w"):
-            start("run")
-        assert not Path("run").exists()
-
-    @pytest.mark.parametrize("says", [True, False])
-    def test_a_work_of_ones_own_is_tried(self, says):
-        failed = "contributes_zero(error)" if says else "pass"
-        changed(
-            "class Near:",
-            f"""class Whole:
-    def template(self, params):
-        return params
-
-    def partial_sum(self, *, params, bound, data, user_ids, key):
-        from fedpriv.sums import PartialSum
-        from fedpriv.training.failures import contributes_zero
-        failed = 0
-        for user in user_ids:
-            try:
-                data.examples(user).gone
-            except AttributeError as error:
-                {failed}
-                failed += 1
-        return PartialSum(total=params, num_users=len(user_ids), num_failed=failed)
-
-
-class Near:""",
-        )
-        source = Path("own_descent.py").read_text("utf-8")
-        source = source.replace('"train": UserByUser(trainer=Gradient())', '"train": Whole()')
-        Path("own_descent.py").write_text(source, "utf-8")
-        said = "'gone'" if says else "work 'train' fails on what"
-        with pytest.raises(AttributeError if says else ValueError, match=said):
-            start("run")
-        assert not Path("run").exists()
-
-    def test_no_rostered_user_is_looked_at(self):
-        changed(
-            "        return np.array([1, 2, 3], np.float32) +",
-            "        LOOKED.append(user_id)\n        return np.array([1, 2, 3], np.float32) +",
-        )
-        source = Path("own_descent.py").read_text("utf-8")
-        Path("own_descent.py").write_text(source.replace("SIZES =", "LOOKED = []\nSIZES =", 1))
-        prepared = start("run")
-        looked = sys.modules["own_descent"].LOOKED
-        assert looked == []
-        prepared.run()
-        assert len(looked) == 12 * CHARGES
