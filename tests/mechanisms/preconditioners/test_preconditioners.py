@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bound import Mixture
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.mechanisms.moments import (
-    Statistics,
-    adagrad,
     adam,
-    moving_average,
-    moving_square,
     rmsprop,
 )
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
+from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
@@ -25,164 +20,16 @@ from fedpriv.mechanisms.preconditioners import (
     PublicMoments,
     private_share,
 )
-from fedpriv.rng import Key
+from tests.mechanisms.preconditioners.rounds_begun import (
+    KEY,
+    PARAMS,
+    PUBLIC,
+    close,
+    gradients,
+    rounds,
+)
 
-KEY = Key.simulation(0)
-PUBLIC = [np.array(g, np.float32) for g in ([1, 0.1], [2, 0], [0, 0.2])]
-PARAMS = {"w": np.zeros(2, np.float32)}
 SHAPED = {"kernel": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
-
-
-def close(found, expected, rtol=3e-6):
-    np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-7)
-
-
-def gradients(vectors):
-    """Public gradients as written, whatever the params and key; counts how often it is asked."""
-    left = iter(vectors)
-    return lambda params, key: {"w": next(left)}
-
-
-def rounds(preconditioner, number, params=PARAMS, means=None):
-    """The contexts of the first rounds, with released means of zero or as given."""
-    state, out = preconditioner.init(params), []
-    for round_num in range(1, number + 1):
-        context, state = preconditioner.begin(params, state, round_num, KEY.fold(round_num))
-        mean = means[round_num - 1] if means else {n: np.zeros_like(a) for n, a in params.items()}
-        state = preconditioner.end(mean, state)
-        out.append(context)
-    return out
-
-
-class TestMoments:
-    """algorithms.md 1.9."""
-
-    def test_rmsprop(self):
-        rule, v = rmsprop(0.9), np.zeros(2, np.float32)
-        inside = rmsprop(0.9, regulariser=1e-6, inside=True)
-        expected = (
-            ([0.1, 0.001], [0.316229, 0.031639], [0.317228, 0.032623]),
-            ([0.49, 0.0009], [0.700001, 0.030017], [0.701, 0.031]),
-            ([0.441, 0.00481], [0.664079, 0.069361], [0.665078, 0.070354]),
-        )
-        for gradient, (second, root_inside, root_outside) in zip(PUBLIC, expected, strict=True):
-            v = rule.second(v, gradient)
-            assert v.dtype == np.float32
-            close(v, second)
-            close(inside.denominator(v), root_inside, 2e-5)
-            close(rule.denominator(v), root_outside, 2e-5)
-
-    def test_adagrad(self):
-        rule, v = adagrad(regulariser=1e-12), np.zeros(2, np.float32)
-        for gradient, expected in zip(
-            PUBLIC, ([1, 0.1], [2.236068, 0.1], [2.236068, 0.223607]), strict=True
-        ):
-            v = rule.second(v, gradient)
-            close(rule.denominator(v), expected)
-
-    def test_adam_means(self):
-        rule, m = adam(), np.zeros(2, np.float32)
-        for gradient, expected in zip(
-            PUBLIC, ([0.1, 0.01], [0.29, 0.009], [0.261, 0.0281]), strict=True
-        ):
-            m = rule.first(m, gradient)
-            assert m.dtype == np.float32
-            close(m, expected)
-
-    def test_the_adam_mix_through_a_preconditioner_and_a_bound(self):
-        """ψ(g) = (0.9 g + 0.1 m)/√(v + 1e-6), in the space of updates: both signs turned."""
-        preconditioner = PublicMoments(
-            gradient=gradients(PUBLIC), statistics=adam(regulariser=1e-6, inside=True)
-        )
-        context = rounds(preconditioner, 3)[-1]
-        update = {"w": -np.array([0.5, -0.3], np.float32)}
-        assert context.mixture is not None
-        close(-context.mixture.of(update)["w"], [0.4761, -0.26719])
-        out = context.bound(Unbounded()).apply(update)
-        close(-out["w"], [0.716933, -3.852144], 1e-5)
-        clipped = context.bound(Clip(l2_clip_norm=1.0)).apply(update)["w"]
-        close(-clipped, np.array([0.716933, -3.852144]) / 3.918290, 1e-5)
-
-    @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, math.nan])
-    def test_a_decay_outside_is_refused(self, decay):
-        for make in (moving_average, moving_square, rmsprop, adam):
-            with pytest.raises(ValueError, match="decay"):
-                make(decay)
-
-    def test_statistics_refuse(self):
-        rule = moving_square(0.9)
-        for regulariser in (0.0, -1.0, math.inf, math.nan):
-            with pytest.raises(ValueError, match="regulariser"):
-                Statistics(second=rule, regulariser=regulariser)
-        for own in (0.0, 1.1, -0.5):
-            with pytest.raises(ValueError, match="own"):
-                Statistics(second=rule, first=rule, own=own)
-        with pytest.raises(ValueError, match="first moment"):
-            Statistics(second=rule, own=0.9)
-
-    def test_own_rules_are_functions(self):
-        """A person's φ: the largest square so far."""
-        largest = Statistics(second=lambda v, g: np.maximum(v, np.square(g)), regulariser=1e-12)
-        preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=largest)
-        close(1 / rounds(preconditioner, 3)[-1].multiplier["w"], [2, 0.2])
-
-
-MULTIPLIER = {"w": np.array([0.5, 4.0], np.float32)}
-
-
-class TestRoundContext:
-    def test_nothing_leaves_the_bound_alone(self):
-        for bound in (Clip(l2_clip_norm=1.0), Rounded(bound=Clip(l2_clip_norm=1.0)), Unbounded()):
-            assert RoundContext().bound(bound) is bound
-        context, state = NoPreconditioner().begin(PARAMS, NoPreconditioner().init(PARAMS), 1, KEY)
-        assert context.bound(Unbounded()) == Unbounded() and state == {}
-
-    def test_the_preconditioner_goes_inside_the_grid(self):
-        context = RoundContext(multiplier=MULTIPLIER)
-        bound = context.bound(Rounded(bound=Normalise(l2_clip_norm=2.0)))
-        assert isinstance(bound, Rounded) and isinstance(bound.bound, Preconditioned)
-        assert bound.bound.bound == Normalise(l2_clip_norm=2.0)
-        assert bound.l2_bound == 2.0 and bound.granularity == 2.0 * 2.0**-24
-        out = bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"]
-        assert np.array_equal(out, np.rint(out / bound.granularity) * bound.granularity)
-        close(out / np.linalg.norm(out), np.array([0.5, 4.0]) / math.hypot(0.5, 4.0), 1e-5)
-
-    def test_a_mixture_alone_is_inside_too(self):
-        mixture = Mixture(own=0.5, offset={"w": np.array([1.0, 0.0], np.float32)})
-        bound = RoundContext(mixture=mixture).bound(Rounded(bound=Clip(l2_clip_norm=9.0)))
-        assert bound.mixture is mixture
-        close(bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"], [1.5, 0.5], 1e-5)
-
-    def test_multiplier_comes_before_the_bound(self):
-        """algorithms.md 1.9; the other order has norm up to C · max(1/A)."""
-        bound = RoundContext(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
-            Clip(l2_clip_norm=1.0)
-        )
-        out = bound.apply({"w": np.array([3.0, 3.0], np.float32)})
-        assert tree.l2_norm(out) <= 1.0
-
-    def test_twice_is_refused(self):
-        context = RoundContext(multiplier=MULTIPLIER)
-        bound = context.bound(Clip(l2_clip_norm=1.0))
-        for twice in (bound, Rounded(bound=bound)):
-            with pytest.raises(ValueError, match="preconditions"):
-                context.bound(twice)
-
-    def test_a_second_mixture_is_refused(self):
-        mixture = Mixture(own=0.5, offset={"w": np.ones(2, np.float32)})
-        context = RoundContext(mixture=mixture)
-        with pytest.raises(ValueError, match="preconditions"):
-            context.bound(context.bound(Clip(l2_clip_norm=1.0)))
-
-    def test_refusals(self):
-        for blend in (-0.1, 1.1, math.nan):
-            with pytest.raises(ValueError, match="blend"):
-                RoundContext(blend=blend, public=MULTIPLIER)
-        with pytest.raises(ValueError, match="public update"):
-            RoundContext(blend=0.5)
-        for own in (0.0, 1.5, math.nan):
-            with pytest.raises(ValueError, match="own"):
-                Mixture(own=own, offset={})
 
 
 class TestFixed:
