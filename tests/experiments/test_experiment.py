@@ -1,4 +1,4 @@
-"""Experiments: options, refusals, and that every experiment there is really runs."""
+"""Experiments: options, and the parts that are built of them."""
 
 import math
 from dataclasses import FrozenInstanceError, replace

@@ -1,4 +1,4 @@
-"""Test vectors of the design notes, and the four places a preconditioner can act, told apart."""
+"""Test vectors of the design notes."""
 
 import importlib
 
@@ -13,6 +13,7 @@ from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work
 from fedpriv.transform import identity
+from tests.privacy.plans.clipped import clipped
 
 # The package has a function of the module's name.
 noise_module = importlib.import_module("fedpriv.noise.gaussian")
@@ -83,13 +84,11 @@ class TestVectors:
             return {"w": np.float32(stddev) * np.array([-0.1, 0.2], np.float32)}
 
         monkeypatch.setattr(noise_module, "gaussian", injected)
-        plan = cohort_plan(
+        plan = clipped(
             num_users=4,
             expected_cohort_size=2,
             num_rounds=1,
-            bound="clip",
             l2_bound=bound.l2_bound,
-            noise="gaussian",
             noise_multiplier=0.5,
             delta=0.1,
         )
@@ -119,13 +118,11 @@ class TestVectors:
     )
     def test_adaptive_steps_on_the_noised_mean(self, monkeypatch, optimizer, first, second):
         """Noised gradients [.2, -.4] and [.1, .3]: updates are minus these, and are added."""
-        plan = cohort_plan(
+        plan = clipped(
             num_users=4,
             expected_cohort_size=2,
             num_rounds=2,
-            bound="clip",
             l2_bound=9.0,
-            noise="gaussian",
             noise_multiplier=0.5,
             delta=0.1,
         )

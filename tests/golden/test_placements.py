@@ -14,8 +14,6 @@ from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
 
-# The four placements, against a plain float64 reference that knows nothing of fedpriv.
-
 WORDS, TAGS, USERS = 6, 3, 5
 A = np.array([4.0, 2.0, 1.0, 0.5, 0.1, 0.02])
 LEARNING_RATE, CLIP, SIGMA, COHORT = 0.7, 0.9, 0.4, 4.0

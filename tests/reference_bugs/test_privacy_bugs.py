@@ -1,9 +1,11 @@
 """One test, at least, for each bug of the published reference code that could be ours.
 
+Here are the first six and what number 8 made of ε; the others are in `test_training_bugs.py`.
+
 Number 4 (micro-batches that are averaged before they are clipped) has no counterpart: what is
 bounded is a user's whole update, however many batches went into it; the test says so. Number 6
 (a toy's accounting) is covered by what the ledger counts, and number 11 (scripts that do not run)
-by `test_experiment.py`, which runs every experiment there is.
+by `tests/experiments/test_every_experiment.py`, which runs every experiment there is.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""None"""
+"""A corpus as it is written: vocabulary, examples, splits, rosters and what is counted."""
 
 import numpy as np
 import pytest

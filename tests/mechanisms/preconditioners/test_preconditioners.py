@@ -1,4 +1,4 @@
-"""Moments, and the preconditioners made of them: laws and the vectors of the design notes."""
+"""The preconditioners: laws, and the vectors of the design notes."""
 
 import math
 

@@ -8,17 +8,15 @@ from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
+from tests.privacy.plans.clipped import clipped
 
-PLAN = cohort_plan(
+PLAN = clipped(
     num_users=400,
     expected_cohort_size=20,
     num_rounds=10,
-    bound="clip",
     l2_bound=0.5,
-    noise="gaussian",
     noise_multiplier=2.0,
 )
 DIGEST = "ab" * 32

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy import sparse
 from typer.testing import CliRunner
 
 from fedpriv import cli, json_lines
@@ -22,30 +21,15 @@ from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
-from fedpriv.tasks.example_task import CentralTask, zeros
-from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
+from fedpriv.training.per_example.linear import LogisticGradients
+from tests.tasks.sixty import features_and_labels, sixty
 
 NAME = "made_up_central:made_up"
 
 
 def task(experiment, corpus):
-    rng = np.random.default_rng(0)
-    x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
-    y = (x.toarray()[:, 0] > 0).astype(np.int64)
-
-    def measure(params):
-        return linear_metrics(params, x, y)
-
-    return CentralTask(
-        name="sixty",
-        train=LogisticGradients(x, y),
-        num_train=60,
-        init=zeros({"weight": (5,), "bias": (1,)}),
-        measure=measure,
-        public=LogisticGradients(x[:10], y[:10]),
-        num_public=10,
-        synthetic=True,
-    )
+    x, y = features_and_labels()
+    return sixty(public=LogisticGradients(x[:10], y[:10]), num_public=10)
 
 
 def made_up():

@@ -10,18 +10,16 @@ from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from tests.privacy.plans.clipped import clipped
 
 
 class TestLedger:
     def ledger(self, path, unit="example", rounds=20):
-        plan = cohort_plan(
+        plan = clipped(
             num_users=60,
             expected_cohort_size=6,
             num_rounds=rounds,
-            bound="clip",
             l2_bound=1.0,
-            noise="gaussian",
             noise_multiplier=1.0,
             unit=unit,
         )

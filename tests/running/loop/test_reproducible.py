@@ -11,9 +11,9 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.build import build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.ledger.verify import verify_run
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.running.loop import accounted_rounds, rounds
+from tests.privacy.plans.clipped import clipped
 from tests.running.loop.tag_runs import ledger_state, start
 
 
@@ -60,13 +60,11 @@ class TestReproducible:
     @pytest.mark.parametrize("eval_every", [1, 2, 3, 7, 10, 2000])
     @pytest.mark.parametrize("num_rounds", [1, 6, 19, 100, 1000])
     def test_few_rounds_are_accounted_all_of_them_evaluated(self, num_rounds, eval_every):
-        plan = cohort_plan(
+        plan = clipped(
             num_users=100,
             expected_cohort_size=10,
             num_rounds=num_rounds,
-            bound="clip",
             l2_bound=1.0,
-            noise="gaussian",
             noise_multiplier=1.0,
         )
         accounted = accounted_rounds(plan, eval_every)

@@ -1,4 +1,4 @@
-"""What one user does: row-sparse training is dense training, and its work is capped."""
+"""What one user of tag prediction does: row-sparse training is dense training, and is capped."""
 
 import numpy as np
 import pytest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 OURS = ("fedpriv", "server", "client", "simulations")
 # The distribution of an import whose name is not the distribution's.
 DISTRIBUTIONS = {"absl": "absl-py", "google.protobuf": "protobuf"}

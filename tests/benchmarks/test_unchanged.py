@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-UNCHANGED = Path(__file__).resolve().parents[1] / "benchmarks" / "unchanged"
+UNCHANGED = Path(__file__).resolve().parents[2] / "benchmarks" / "unchanged"
 
 
 def run_of(compared, mode="simulation"):

@@ -1,12 +1,13 @@
 """No module needs itself, by any way round: not for types only, and not within functions either."""
 
 import ast
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 #: Types that a package's `__init__` gives editors and that nothing loads: everything in fedpriv may
 #: import the package (for its version, or to ask for a name that is then loaded when it is used),
 #: and what runs there is a table of strings.
@@ -100,6 +101,14 @@ def test_a_circle_is_seen_however_it_is_closed(back):
     assert circles({**rooms, "fedpriv.c": ""}) == []
 
 
+def python_files(*tops: str) -> Iterator[Path]:
+    """The modules of folders, but for hidden ones, such as the environments of benchmarks."""
+    for top in tops:
+        for folder, inner, names in os.walk(ROOT / top):
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
 def too_large(lines: Mapping[str, int]) -> list[str]:
     """Files of more than 400 lines, and folders of more than a dozen files."""
     folders: dict[str, int] = {}
@@ -112,11 +121,11 @@ def too_large(lines: Mapping[str, int]) -> list[str]:
 
 
 def test_files_and_folders_stay_small():
+    found = list(python_files("fedpriv", "tests"))
     lines = {
-        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
-        for path in (ROOT / "fedpriv").rglob("*.py")
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in found
     }
-    assert len(lines) > 100
+    assert len(lines) > 300
     assert too_large(lines) == []
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FLOORS = (
     "tree rng ranges hashes json_lines measures models kernels",
     "transform sums data checkpoints",
