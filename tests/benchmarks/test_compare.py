@@ -31,7 +31,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
     yield compare
     for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == BENCHMARKS:
+        if BENCHMARKS in Path(getattr(sys.modules[name], "__file__", None) or "").parents:
             del sys.modules[name]
 
 
@@ -41,7 +41,7 @@ def fakes(compare: ModuleType, **last_rounds: int) -> list:
         compare.Contestant(
             name=f"fake {tool}",
             tool=tool,
-            command=[sys.executable, "-c", FAKE.format(folder=str(BENCHMARKS), last=last)],
+            command=[sys.executable, "-c", FAKE.format(folder=str(BENCHMARKS / "jobs"), last=last)],
         )
         for tool, last in last_rounds.items()
     ]

@@ -1,4 +1,4 @@
-"""pfl's own CIFAR-10 benchmark in this folder's words: the users and the network.
+"""pfl's own CIFAR-10 benchmark in these benchmarks' words: the users and the network.
 
 1,000 users of 50 images drawn alike, two convolutions and two dense layers (1,626,442
 parameters), Glorot weights. The data file has the canonical binary layout: one label byte and

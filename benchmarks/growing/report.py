@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from machine import sentence
+from harness.machine import sentence
 
 Results = dict[str, Any]
 Rows = list[dict[str, Any]]

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import machine
-from contestants import Contestant
-from worker_process import Block
+from harness import machine
+from harness.contestants import Contestant
+from harness.worker_process import Block
 
 COLOURS = {"fedpriv": "#0b6e4f", "flower": "#c77d0a", "pfl": "#4a6fa5"}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from process_tree import Peak, cpu_seconds, descendants
+from harness.process_tree import Peak, cpu_seconds, descendants
 
 # What colours and moves the cursor of a terminal.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from process_tree import Peak, cpu_seconds, pss_mib
+from harness.process_tree import Peak, cpu_seconds, pss_mib
 
 STARTED = time.perf_counter()
 EXPERIMENT = "adadps-tags"

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import peers
-from protocol import Job
+from harness import peers
+from jobs.protocol import Job
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
+JOBS = HERE / "jobs"
 DATA = HERE / ".data"
 PLUMBING_SIZES = (1_000, 2_000_000, 5_000_000)
 
@@ -24,7 +25,7 @@ _FLOWER = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_HOME": str(DATA / "flower-home"),
 }
-_QUIET = {"PYTHONPATH": str(HERE), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
+_QUIET = {"PYTHONPATH": str(JOBS), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1) -> Contesta
     workers = f", {job.workers} workers" if engine == "ray" else ""
     workers = f", {job.workers} of them" if engine == "threads" else workers
     threaded = f", {threads} threads" if threads > 1 else ""
-    command = [sys.executable, str(HERE / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
+    command = [sys.executable, str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
     return Contestant(
         name=", ".join([name + workers + threaded, *more]),
         tool="fedpriv",
@@ -64,7 +65,7 @@ def _flower(job: Job, client: str = "") -> Contestant:
     return Contestant(
         name=f"Flower{client}",
         tool="flower",
-        command=[str(peers.environment("flower")), str(HERE / "flower_jobs.py"), job.to_json()],
+        command=[str(peers.environment("flower")), str(JOBS / "flower_jobs.py"), job.to_json()],
         environment={**_QUIET, **_FLOWER, "OMP_NUM_THREADS": "1"},
     )
 
@@ -78,7 +79,7 @@ def _pfl(job: Job, processes: int = 1, threads: int = 1, client: str = "") -> Co
     return Contestant(
         name=f"pfl, {setting}{'s' if processes == 1 and threads > 1 else ''}{client}",
         tool="pfl",
-        command=[*start, str(HERE / "pfl_jobs.py"), job.to_json()],
+        command=[*start, str(JOBS / "pfl_jobs.py"), job.to_json()],
         environment={**_QUIET, "OMP_NUM_THREADS": str(threads), "PFL_PYTORCH_DEVICE": "cpu"},
     )
 
@@ -176,7 +177,7 @@ def tag_folder(corpus: str | None) -> Path:
 
 def cifar_folder(file: Path | None) -> Path:
     """Return the CIFAR-10 users, making them first if need be."""
-    import cifar_job
+    from jobs import cifar_job
 
     folder = DATA / "cifar"
     return _made(folder, lambda: cifar_job.export(file or _beside("cifar10"), folder))

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 # Opacus' environment does not hold fedpriv; its models are plain modules and need only torch.
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from fedpriv.models import Autoencoder, ResNet20
 

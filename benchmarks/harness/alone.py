@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import machine
+from harness import machine
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 _THREADS = "1"
 
 
@@ -25,7 +25,7 @@ class Script:
     """One benchmark as a command.
 
     Attributes:
-        arguments: File of this folder, and its options.
+        arguments: File beside `compare.py`, and its options.
         file: Of the results, where its output goes; None for a script that writes its own.
         pinned: Whether it runs on one core.
     """

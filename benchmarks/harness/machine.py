@@ -58,7 +58,7 @@ def sentence(machine: dict[str, Any]) -> str:
 
 
 def _commit() -> str:
-    folder = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parents[1]
     git = ["git", "-C", str(folder)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     if head.returncode:

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from growth_report import Results, Rows, engine_of
+from growing.report import Results, Rows, engine_of
 
 _COLOURS = {
     "serial x 1": "#1f5fa8",
