@@ -9,6 +9,7 @@ from fedpriv.cli.output import console
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import early_end
 
 
@@ -35,7 +36,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
         label, text, diagnosed = measured
         rows[label] = f"{text} ({where[0]})" if diagnosed else f"{text} {where[1]}"
     rows["privacy"] = said
-    turn = "step" if central else "round"
+    turn = words_of(summary["unit"]).turn
     seconds = summary["seconds_per_round"]
     digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
     took = f" at {seconds:{digits}} s" if seconds else ""

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.privacy.unit_words import words_of
+
 # What a run folder calls them whatever the unit, because an example is a user with one record.
 _NAMES = {
     "num_users": "num_examples",
@@ -56,8 +58,8 @@ USERS = UnitLabels(
     rostered="rostered user",
     public="public user",
     origin="where the users and the counts came from",
-    turn="round",
-    drawn="cohort",
+    turn=words_of("user").turn,
+    drawn=words_of("user").drawn,
 )
 EXAMPLES = UnitLabels(
     one="example",
@@ -65,8 +67,8 @@ EXAMPLES = UnitLabels(
     rostered="training example",
     public="test example",
     origin="where the examples came from",
-    turn="step",
-    drawn="batch",
+    turn=words_of("example").turn,
+    drawn=words_of("example").drawn,
 )
 
 

@@ -11,7 +11,7 @@ from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.privacy.statement.wording import turn_of
+from fedpriv.privacy.unit_words import words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def announcement(
         covers: What the ε does not cover.
         untried: What could not be tried beforehand, and what to do about that; "" for nothing.
     """
-    affordable, turn = plan.affordable_rounds, turn_of(plan).one
+    affordable, turn = plan.affordable_rounds, words_of(plan.unit).turn
     promised = covers.explained(plan.promised())
     paid = (
         f"for {plan.budget}, however much of it is spent"

@@ -20,6 +20,7 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import announcement
 
 # torch takes seconds to import; who calls this has loaded it.
@@ -172,7 +173,7 @@ def _done(prepared: PreparedRun, round_num: int) -> str:
 
 def _turns(prepared: PreparedRun, round_num: int) -> str:
     plan, used = prepared.components.plan, _used(prepared)
-    turn = "step" if plan.unit == "example" else "round"
+    turn = words_of(plan.unit).turn
     if plan.planned_rounds is None:
         return f"{turn} {round_num:,}, {used.text}"
     return f"{turn} {used.amount:,.0f} of {plan.planned_rounds:,}"

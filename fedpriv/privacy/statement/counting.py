@@ -8,7 +8,8 @@ from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
-from fedpriv.privacy.statement.wording import short, turn_of
+from fedpriv.privacy.statement.wording import short
+from fedpriv.privacy.unit_words import words_of
 
 
 def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
@@ -22,7 +23,7 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
     """
     if not plan.is_private:
         return []
-    turn = turn_of(plan)
+    words = words_of(plan.unit)
     lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
     beside = (
         f" Rényi accounting (RDP) gives {short(spent.rdp)}."
@@ -54,8 +55,8 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
         )
     else:
         charged = (
-            f"{num_charges} of {plan.num_rounds} planned {turn.one}s are charged{lost}. Every "
-            f"{turn.one} {before}"
+            f"{num_charges} of {plan.num_rounds} planned {words.turn}s are charged{lost}. Every "
+            f"{words.turn} {before}"
         )
     return [*_what_was_done(plan), charged, relation]
 
@@ -70,20 +71,20 @@ def _what_was_done(plan: Plan) -> list[str]:
 
 
 def _drawn(plan: Plan, mechanism: Mechanism) -> str:
-    sampler, turn = mechanism.sampler, turn_of(plan)
+    sampler, words = mechanism.sampler, words_of(plan.unit)
     if isinstance(sampler, FixedSizeSampler):
         drawn = (
-            f"Every {turn.one} draws {mechanism.expected_cohort_size:g} of {plan.num_users} "
-            f"{plan.unit}s without replacement. {turn.draws.capitalize()} of fixed size earn "
+            f"Every {words.turn} draws {mechanism.expected_cohort_size:g} of {plan.num_users} "
+            f"{plan.unit}s without replacement. {words.draws.capitalize()} of fixed size earn "
             f"much less than independent draws, and are accounted as what they are, "
             f"under replacement of one {plan.unit}."
         )
     elif isinstance(sampler, PoissonSampler):
         drawn = (
-            f"Every {turn.one} draws each {plan.unit} independently of the others with probability "
-            f"{sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} "
-            f"on average; Poisson sampling); the {turn.who} draws, and ε holds as long as the "
-            f"{turn.drawn} stays secret."
+            f"Every {words.turn} draws each {plan.unit} independently of the others with "
+            f"probability {sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of {plan.num_users} "
+            f"on average; Poisson sampling); the {words.who} draws, and ε holds as long as the "
+            f"{words.drawn} stays secret."
         )
         if sampler.cap is not None:
             drawn += (

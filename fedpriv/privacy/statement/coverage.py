@@ -15,6 +15,7 @@ from typing import Any
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.unit_words import words_of
 
 KEY = "epsilon_does_not_cover"
 """Under what name JSON has the list, which is empty where ε covers everything."""
@@ -108,7 +109,7 @@ def private_knowledge(
     `private_side_information`, and words, tags and counts published with the data.
     """
     provenance = as_object(as_object(corpus).get("provenance"))
-    whom = "rostered users" if unit == "user" else "private examples"
+    whom = words_of(unit).protected
     listed: Any = provenance.get("private_side_information") or ()
     taken: list[Any] = [*listed] if isinstance(listed, (list, tuple)) else [listed]
     if "private" in str(provenance.get("word_counts_source", "")):

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import as_object, private_knowledge
-from fedpriv.privacy.statement.wording import percent, protected
+from fedpriv.privacy.statement.wording import percent
+from fedpriv.privacy.unit_words import words_of
 
 _TITLES = (("Vocabulary", "words"), ("Tag list", "tags"), ("Word counts", "word_counts"))
 
@@ -77,7 +78,9 @@ def known_of_protected(
     text = [f"The run uses {'; '.join(found)}."]
     vocabulary = _vocabulary(provenance)
     if vocabulary.get("source") == "private":
-        text.append(f"Vocabulary:{_num_words(vocabulary)} chosen by {protected(plan)}.")
+        text.append(
+            f"Vocabulary:{_num_words(vocabulary)} chosen by {words_of(plan.unit).protected}."
+        )
     if "private" in str(provenance.get("word_counts_source", "")):
         text += [
             *_described(provenance),
@@ -85,7 +88,8 @@ def known_of_protected(
         ]
     if side is not None and side.get("source") == "private":
         text.append(
-            f"Side information: {_description(side)}. It was computed from {protected(plan)}."
+            f"Side information: {_description(side)}. It was computed from "
+            f"{words_of(plan.unit).protected}."
         )
     if plan.is_private:
         text.append(

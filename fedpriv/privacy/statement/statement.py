@@ -22,7 +22,8 @@ from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
 from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
-from fedpriv.privacy.statement.wording import factor, one_of, protected, short, sure, turn_of
+from fedpriv.privacy.statement.wording import factor, one_of, short, sure
+from fedpriv.privacy.unit_words import words_of
 
 NO_MEANINGFUL_PROTECTION_ABOVE = 10.0
 """ε above which a run is labelled. At ε = 10 the odds that somebody took part may be multiplied by
@@ -123,7 +124,7 @@ def privacy_statement(
         ("Whose words are in an example", whose_words(corpus)),
         ("What was taken to be public", taken_as_public(plan, corpus, side_information)),
         (
-            f"What was taken from {protected(plan)}",
+            f"What was taken from {words_of(plan.unit).protected}",
             known_of_protected(plan, corpus, side_information),
         ),
         ("What ε does not cover", _not_covered(plan, corpus, simulated)),
@@ -243,11 +244,11 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
 def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
-    turn = turn_of(plan)
+    words = words_of(plan.unit)
     if simulated:
         return [
             "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
-            f"subtract the noise and redraw the {turn.draws}. It is the ε the same plan would "
+            f"subtract the noise and redraw the {words.draws}. It is the ε the same plan would "
             "have in secure mode.",
             f"Floating point: not hardened. {_drawn(plan)} can betray the sum.",
         ]
@@ -255,7 +256,7 @@ def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
     kept = "nowhere" if after == "retry" else "in the run folder's secret/, which must stay secret"
     return [
         f"Keys come from the operating system's entropy and are kept {kept}; noise is drawn "
-        f"from a ChaCha20 key stream, {turn.draws} from a generator seeded by the same source.",
+        f"from a ChaCha20 key stream, {words.draws} from a generator seeded by the same source.",
         f"Floating point: not hardened. {_drawn(plan)} can betray the sum; ε is that of exact "
         "arithmetic.",
     ]
@@ -272,13 +273,14 @@ def _drawn(plan: AnyPlan) -> str:
 def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
+    words = words_of(plan.unit)
     text = [
         "Tuning: learning rates, clip norms and the choice among methods, where they were made "
         f"by looking at results on these {plan.unit}s."
     ]
     if simulated:
         text.append(
-            f"Diagnostics: figures on {protected(plan)}, {turn_of(plan).drawn} sizes, counts of "
+            f"Diagnostics: figures on {words.protected}, {words.drawn} sizes, counts of "
             "failures and timings (diagnostics.jsonl, and figures taken from it). They are "
             "computed from private data without noise; a deployment must not publish them."
         )

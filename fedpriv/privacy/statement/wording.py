@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.plans.adaptive import AnyPlan
@@ -54,37 +53,8 @@ def sure(value: float) -> str:
     return f"{certain:.2f} %" if certain < 99.99 else "all but fully"
 
 
-def protected(plan: AnyPlan) -> str:
-    """Return what a plan protects, all of them."""
-    return "rostered users" if plan.unit == "user" else "private examples"
-
-
 def one_of(plan: AnyPlan) -> str:
     """Return what an add-remove relation adds or removes, as the beginning of a clause."""
     if plan.unit == "user":
         return "one rostered user's records were"
     return "one example of the training set was"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What a plan's unit calls a charge and what is drawn for it.
-
-    Attributes:
-        one: One of the plan's charges.
-        drawn: Those who are drawn for it.
-        draws: The same of several charges.
-        who: Who draws them.
-    """
-
-    one: str
-    drawn: str
-    draws: str
-    who: str
-
-
-def turn_of(plan: AnyPlan) -> Turn:
-    """Return the words of a plan's unit: rounds of cohorts, or steps of batches."""
-    if plan.unit == "example":
-        return Turn(one="step", drawn="batch", draws="batches", who="trainer")
-    return Turn(one="round", drawn="cohort", draws="cohorts", who="server")
