@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpriv.cli.output import console
 from fedpriv.measures import figures_of, read_measures
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import early_end
@@ -19,10 +19,13 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     said = covers.beside(
         f"no privacy (ε = ∞): {covers.reason}"
         if epsilon is None
-        else (
-            f"ε = {rounded_up(epsilon, 3):.3f} at δ = {shown_delta(summary['delta'])} "
-            f"({summary['unit']}-level, {summary['relation']}, {summary['accountant']}, "
-            f"{summary['mode']})"
+        else privacy_line(
+            value=epsilon,
+            delta=summary["delta"],
+            unit=summary["unit"],
+            relation=summary["relation"],
+            accountant=summary["accountant"],
+            mode=summary["mode"],
         )
     )
     central = summary["unit"] == "example"

@@ -41,6 +41,21 @@ def shown_delta(delta: float) -> str:
     return f"{rounded_up_to(delta, 3):.3g}"
 
 
+def privacy_line(
+    *, value: float, delta: float, unit: str, relation: str, accountant: str, mode: str
+) -> str:
+    """Return the ε of a run in one line, with its δ, unit, relation, accountant and mode of keys.
+
+    >>> privacy_line(value=2.5725, delta=1e-3, unit="user", relation="add-remove",
+    ...              accountant="PLD", mode="simulation")
+    'ε = 2.573 at δ = 0.001 (user-level, add-remove, PLD, simulation)'
+    """
+    shown = "∞" if math.isinf(value) else f"{rounded_up(value, 3):.3f}"
+    return (
+        f"ε = {shown} at δ = {shown_delta(delta)} ({unit}-level, {relation}, {accountant}, {mode})"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
     """An ε with everything that makes it a statement.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
@@ -58,11 +58,15 @@ def announcement(
     if math.isinf(promised.value) and not plan.is_private:
         said = f"no privacy (ε = ∞): {promised.reason}"
     else:
-        shown = "∞" if math.isinf(promised.value) else f"{rounded_up(promised.value, 3):.3f}"
-        said = (
-            f"ε = {shown} at δ = {shown_delta(promised.delta)} ({promised.unit}-level, "
-            f"{promised.relation.value}, {promised.accountant}, {mode}) {paid}"
+        line = privacy_line(
+            value=promised.value,
+            delta=promised.delta,
+            unit=promised.unit,
+            relation=promised.relation.value,
+            accountant=promised.accountant,
+            mode=mode,
         )
+        said = f"{line} {paid}"
     cautions = []
     if plan.is_private:
         if not promised.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
