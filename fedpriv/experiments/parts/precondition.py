@@ -93,7 +93,12 @@ class OfWords(Protocol):
         ...
 
 
-def _of_words(part: OfWords, task: Task, experiment: str, kind: str) -> SideInformation:
+def _of_words(part: OfWords, task: Task, experiment: str) -> SideInformation:
+    """Return A of the task's words.
+
+    Raises:
+        ValueError: If it has none.
+    """
     from fedpriv.tasks.task import KnowsMultipliers, KnowsWords
 
     if not isinstance(task, KnowsWords):
@@ -101,6 +106,7 @@ def _of_words(part: OfWords, task: Task, experiment: str, kind: str) -> SideInfo
             "give it a method side_information() that returns a SideInformation and set "
             "side-information own, or leave precondition out"
         )  # fmt: skip
+        kind = next(name for name, made_by in KINDS.items() if isinstance(part, made_by))
         raise ValueError(
             f"side-information {kind!r} is made of public words, of which the task of "
             f"{experiment} has none; {more}"
@@ -129,13 +135,7 @@ class Rank:
         made = side_information.rank_multiplier(number, top=min(top, number), gain=gain)
         return made, f"rank (words beyond the {top} commonest are multiplied by {gain:g})"
 
-    def make(self, task: Task, experiment: str) -> SideInformation:
-        """Return A of the task's words.
-
-        Raises:
-            ValueError: If it has none.
-        """
-        return _of_words(self, task, experiment, "rank")
+    make = _of_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +154,7 @@ class Frequency:
         said = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
         return made, f"frequency ({said})"
 
-    def make(self, task: Task, experiment: str) -> SideInformation:
-        """Return A of the task's words.
-
-        Raises:
-            ValueError: If it has none.
-        """
-        return _of_words(self, task, experiment, "frequency")
+    make = _of_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +171,7 @@ class TfIdf:
         )
         return made, f"tf-idf (total TF-IDF relative to the largest, times {gain:g})"
 
-    def make(self, task: Task, experiment: str) -> SideInformation:
-        """Return A of the task's words.
-
-        Raises:
-            ValueError: If it has none.
-        """
-        return _of_words(self, task, experiment, "tf-idf")
+    make = _of_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

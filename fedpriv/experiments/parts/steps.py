@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fedpriv import optimizers
 from fedpriv.experiments.parts.options import option
@@ -14,11 +15,23 @@ from fedpriv.ranges import Range
 from fedpriv.transform import Transform
 
 
+def _rate() -> Any:
+    return option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+
+
+def _past(symbol: str = "") -> Any:
+    return option(0.9, f"Weight of the past{symbol}.", Range.FRACTION)
+
+
+def _adaptivity() -> Any:
+    return option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sgd:
     """Plain steps."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
+    learning_rate: float = _rate()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -29,8 +42,8 @@ class Sgd:
 class Momentum:
     """Steps along a decayed sum of the past."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    momentum: float = option(0.9, "Weight of the past.", Range.FRACTION)
+    learning_rate: float = _rate()
+    momentum: float = _past()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -41,8 +54,8 @@ class Momentum:
 class EmaMomentum:
     """Steps along an average of the past."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    momentum: float = option(0.9, "Weight of the past.", Range.FRACTION)
+    learning_rate: float = _rate()
+    momentum: float = _past()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -53,9 +66,9 @@ class EmaMomentum:
 class Adam:
     """Steps along an average of the past, divided by √v, both corrected for their start."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    momentum: float = option(0.9, "Weight of the past, β₁.", Range.FRACTION)
-    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+    learning_rate: float = _rate()
+    momentum: float = _past(", β₁")
+    adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -66,9 +79,9 @@ class Adam:
 class Yogi:
     """Steps along an average of the past, divided by √v that falls slowly."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    momentum: float = option(0.9, "Weight of the past, β₁.", Range.FRACTION)
-    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+    learning_rate: float = _rate()
+    momentum: float = _past(", β₁")
+    adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -79,8 +92,8 @@ class Yogi:
 class Adagrad:
     """Steps divided by √v, v a sum of squares."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+    learning_rate: float = _rate()
+    adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -91,8 +104,8 @@ class Adagrad:
 class Rmsprop:
     """Steps divided by √v, v an average of squares."""
 
-    learning_rate: float = option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-    adaptivity: float = option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
+    learning_rate: float = _rate()
+    adaptivity: float = _adaptivity()
 
     def make(self) -> Transform:
         """Return the optimiser."""

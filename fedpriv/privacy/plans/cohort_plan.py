@@ -1,4 +1,4 @@
-"""Plans of cohorts from numbers and names, their noise given or calibrated."""
+"""Plans of cohorts from numbers and names."""
 
 from __future__ import annotations
 
@@ -50,24 +50,3 @@ def cohort_plan(
         micro_batch=micro_batch,
     )
     return Plan(mechanism=mechanism, **rest)
-
-
-def calibrated_plan(*, target_epsilon: float, **numbers: Any) -> Plan:
-    """Return a `cohort_plan` with the least noise that keeps ε within a target after all rounds.
-
-    Args:
-        target_epsilon: The ε that must not be exceeded; it becomes the plan's budget.
-        **numbers: Every other argument of `cohort_plan` but the noise.
-
-    Raises:
-        ValueError: If the numbers do not fit, or no noise reaches the target.
-    """
-    for name in ("noise_multiplier", "noise"):
-        if numbers.get(name) not in (None, "gaussian"):
-            raise ValueError(
-                f"{name} {numbers[name]!r} and target_epsilon {target_epsilon!r} "
-                "are two answers to one question; give one"
-            )
-        numbers.pop(name, None)
-    draft = cohort_plan(noise="gaussian", noise_multiplier=1.0, **numbers)
-    return draft.calibrated(target_epsilon)

@@ -83,8 +83,8 @@ def _drawn(plan: Plan, mechanism: Mechanism) -> str:
         drawn = (
             f"Every {words.turn} draws each {plan.unit} independently of the others with "
             f"probability {sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of "
-            f"{plan.num_users} on average; Poisson sampling); the {words.who} draws, and ε holds as long as the "
-            f"{words.drawn} stays secret."
+            f"{plan.num_users} on average; Poisson sampling); the {words.who} draws, and ε "
+            f"holds as long as the {words.drawn} stays secret."
         )
         if sampler.cap is not None:
             drawn += (

@@ -13,7 +13,7 @@ from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.cohort_plan import calibrated_plan, cohort_plan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 
@@ -185,16 +185,12 @@ def test_delta_defaults_below_one_in_n_and_one_in_n_is_remarked():
 
 
 def test_calibration_stays_within_the_target_and_becomes_the_budget():
-    made = calibrated_plan(
-        target_epsilon=2.0,
-        **{name: value for name, value in GOOD.items() if name != "noise_multiplier"},
-    )
+    made = plan().calibrated(2.0)
     assert 1.99 <= made.epsilon(100).value <= 2.0
     assert made.target_epsilon == 2.0
     assert made.affords(99) and not made.affords(100)
-    for wrong in ({"noise": "none"}, {"noise_multiplier": 1.0}):
-        with pytest.raises(ValueError, match="target_epsilon"):
-            calibrated_plan(target_epsilon=2.0, **{**GOOD, "noise_multiplier": None, **wrong})
+    with pytest.raises(ValueError, match="target_epsilon"):
+        plan(noise="none", noise_multiplier=0.0).calibrated(2.0)
 
 
 def test_a_budget_stops_before_the_charge_that_would_exceed_it():
@@ -277,8 +273,7 @@ class TestExamples:
             Plan.from_json({**value, "unit": "user"})
 
     def test_calibration_keeps_them(self):
-        parts = {k: v for k, v in GOOD.items() if k not in ("noise", "noise_multiplier")}
-        made = calibrated_plan(target_epsilon=2.0, unit="example", micro_batch=4, **parts)
+        made = plan(unit="example", micro_batch=4).calibrated(2.0)
         assert made.epsilon(100).value <= 2.0 and made.mechanism.micro_batch == 4
         assert made.mechanism.stddev == made.live_mechanism.noise_multiplier * 1.0
 
