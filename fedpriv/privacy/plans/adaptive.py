@@ -205,6 +205,21 @@ class AdaptivePlan:
     def _sum(self, spent: Counter[Event]) -> float:
         return math.fsum(count * rho_of(event, self.relation) for event, count in spent.items())
 
+    @property
+    def replays(self) -> bool:
+        """Never: a release of an adaptive plan that was cut off is asked anew."""
+        return False
+
+    def mechanism_for(self, query: str, given: Mechanism | None) -> Mechanism:
+        """Return the mechanism that answers a query, which brings its own.
+
+        Raises:
+            ValueError: If it brings none.
+        """
+        if given is None:
+            raise ValueError(f"query {query!r} of an adaptive plan needs its mechanism")
+        return given
+
     def left(self, spent: Counter[Event]) -> float:
         """Return the ρ that is not spent yet."""
         return max(0.0, self.rho - self._sum(spent))
@@ -240,8 +255,8 @@ class AdaptivePlan:
 
 AnyPlan = Plan | AdaptivePlan
 """A promise of either kind. Both answer to the same names: `total`, `promised`, `epsilon`,
-`epsilon_of`, `refusal`, `pays_for_more`, `used`, `budget`, and `planned_rounds`, which is None
-where only a refused charge says that a run is over."""
+`epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
+`planned_rounds`, which is None where only a refused charge says that a run is over."""
 
 
 def read_plan(value: Any) -> AnyPlan:

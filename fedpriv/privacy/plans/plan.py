@@ -124,6 +124,19 @@ class Plan:
             )
         return self.mechanism
 
+    def mechanism_for(self, query: str, given: Mechanism | None) -> Mechanism:
+        """Return the mechanism that answers a query: the one given with it, or the plan's.
+
+        Raises:
+            ValueError: As of `live_mechanism`.
+        """
+        return self.live_mechanism if given is None else given
+
+    @property
+    def replays(self) -> bool:
+        """Whether a release that a crash cut off after its charge is made again."""
+        return self.live_mechanism.privatizer.after_crash == "replay"
+
     @property
     def num_users(self) -> int:
         """Users on the roster, n."""
@@ -269,6 +282,10 @@ class Plan:
         """
         return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
 
+    def left(self, spent: Counter[Event]) -> float:
+        """Return the ρ that is not spent yet: none was set as a total, so it is infinite."""
+        return math.inf
+
     def used(self, spent: Counter[Event], num_rows: int) -> Used:
         """Return how much of the budget is spent; arguments as of `pays_for_more`."""
         amount = num_rows if self.charged_once else spent.total()
@@ -338,15 +355,7 @@ class Plan:
         A plan of cohorts, a clipped or normalised sum and Gaussian noise is flat; any other one
         has its mechanism's event and description under "mechanism".
         """
-        rest = {
-            "num_rounds": self.num_rounds,
-            "relation": self.relation.value,
-            "delta": self.delta,
-            "target_epsilon": self.target_epsilon,
-            "max_examples_per_user": self.max_examples_per_user,
-            "roster_sha256": self.roster_sha256,
-            "unit": self.unit,
-        }
+        rest = {name: getattr(self, name) for name in _REST} | {"relation": self.relation.value}
         flat = numbers_of(self.mechanism)
         if flat is not None:
             return {**flat, **rest}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.wording import short
@@ -40,29 +39,29 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
         f"was charged on disk before its {plan.unit}s and its noise were drawn, and "
         "everything computed from released values is free."
     )
-    if isinstance(plan, AdaptivePlan):
+    mechanism = plan.mechanism
+    if mechanism is None:  # every query brought its own
         return [
             f"What each answer costs was decided on the way, as long as all together stayed within "
-            f"ρ = {plan.rho:g} of zero-concentrated DP. ε is that of the whole, whatever was spent "
+            f"{plan.budget} of zero-concentrated DP. ε is that of the whole, whatever was spent "
             f"of it. {num_charges} answers are charged{lost}; every one {before}",
             relation,
         ]
     if plan.charged_once:
         charged = (
-            f"One charge pays for all {plan.num_rounds} rows of noise together. It {before} Every "
-            "row is used once; one that an interruption left open is lost, and its users count as "
-            "having taken part."
+            f"One charge pays for all {plan.planned_rounds} rows of noise together. It {before} "
+            "Every row is used once; one that an interruption left open is lost, and its users "
+            "count as having taken part."
         )
     else:
         charged = (
-            f"{num_charges} of {plan.num_rounds} planned {words.turn}s are charged{lost}. Every "
-            f"{words.turn} {before}"
+            f"{num_charges} of {plan.planned_rounds} planned {words.turn}s are charged{lost}. "
+            f"Every {words.turn} {before}"
         )
-    return [*_what_was_done(plan), charged, relation]
+    return [*_what_was_done(plan, mechanism), charged, relation]
 
 
-def _what_was_done(plan: Plan) -> list[str]:
-    mechanism = plan.mechanism
+def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:
     if isinstance(mechanism, RecordedMechanism):
         return [f"What was charged: {mechanism.description}."]
     if mechanism.event.noise_multiplier is None:
@@ -70,7 +69,7 @@ def _what_was_done(plan: Plan) -> list[str]:
     return [_drawn(plan, mechanism), _noised(plan, mechanism)]
 
 
-def _drawn(plan: Plan, mechanism: Mechanism) -> str:
+def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
     sampler, words = mechanism.sampler, words_of(plan.unit)
     if isinstance(sampler, FixedSizeSampler):
         drawn = (
@@ -96,7 +95,7 @@ def _drawn(plan: Plan, mechanism: Mechanism) -> str:
     return drawn
 
 
-def _noised(plan: Plan, mechanism: Mechanism) -> str:
+def _noised(plan: AnyPlan, mechanism: Mechanism) -> str:
     verb = "clipped to" if mechanism.bound.name == "clip" else "normalised to"
     whose = (
         f"Each {plan.unit}'s update is"

@@ -7,7 +7,6 @@ the two. The raw sum lives in one local variable, or within a `with`, and dies t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
 from fedpriv.running.door.turnout import Turnout
@@ -116,17 +115,12 @@ class RunDoor:
     @property
     def rho_left(self) -> float:
         """What an adaptive plan has not spent yet; infinite for a fixed plan."""
-        if isinstance(self._plan, AdaptivePlan):
-            return self._plan.left(self._ledger.state.spent)
-        return math.inf
+        return self._plan.left(self._ledger.state.spent)
 
     @property
     def must_replay(self) -> bool:
         """Whether a charged release of a fixed plan was cut off, and is to be made again."""
-        if isinstance(self._plan, AdaptivePlan):
-            return False
-        replayed = self._plan.live_mechanism.privatizer.after_crash == "replay"
-        return replayed and bool(self._ledger.state.unreleased)
+        return self._plan.replays and bool(self._ledger.state.unreleased)
 
     def key(self, stream: str) -> Key:
         """Return a key of this round's coming attempt for public choices."""
@@ -137,7 +131,7 @@ class RunDoor:
 
     def ask(self, query: Query) -> Any:
         """Return the answer to a query; see `fedpriv.training.algorithm.Door`."""
-        mechanism = self._mechanism(query)
+        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
@@ -153,7 +147,7 @@ class RunDoor:
                 the cohort is drawn: amplification is earned once a cohort, and each answer is
                 charged as if its cohort were new.
         """
-        mechanism = self._mechanism(query)
+        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
         if mechanism.event.is_sampled:
             raise ValueError(
                 "a sum over a drawn cohort cannot be answered twice: amplification is earned once "
@@ -182,7 +176,7 @@ class RunDoor:
 
     def run(self, query: Query, program: Program) -> Any:
         """Return the one answer of a program of many passes, each over the query's users."""
-        mechanism = self._mechanism(query)
+        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         cohort = self._cohort(query, mechanism, draw)  # one a charge, however many passes
@@ -200,13 +194,6 @@ class RunDoor:
             raw.close()
         self._check_again(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
-
-    def _mechanism(self, query: Query) -> Mechanism:
-        if query.mechanism is not None:
-            return query.mechanism
-        if isinstance(self._plan, AdaptivePlan):
-            raise ValueError(f"query {query.name!r} of an adaptive plan needs its mechanism")
-        return self._plan.live_mechanism
 
     def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
         """Spend what an answer costs, and return the numbers under which it is drawn."""
