@@ -47,7 +47,7 @@ from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
-from fedpriv.tasks.data_digest import check_data_digests, data_digests
+from fedpriv.tasks.data_digest import KnowsDigests, check_data_digests, data_digests
 from fedpriv.training.algorithm import Saved
 
 FORMAT, VERSION = "fedpriv-run", 1
@@ -110,7 +110,7 @@ class RunFolder:
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        if hasattr(task, "data_sha256"):  # a task that may say what its data are
+        if isinstance(components.task, KnowsDigests):
             described["data_sha256"] = data_digests(task, secret)
         document: dict[str, Any] = {
             "format": FORMAT,

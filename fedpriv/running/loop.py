@@ -21,7 +21,7 @@ from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.turnout import Turnout
 from fedpriv.running.door.vault import Vault
 from fedpriv.running.folder import RunFolder
-from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.stopping import interruptible, stop_if_asked
@@ -352,13 +352,9 @@ def _released(
         epsilon=spent and spent.value,
         delta=plan.delta if plan.is_private else None,
         measured=public,
-        update_norm=update_norm(state),
+        # of algorithms that release updates
+        update_norm=state.update_norm if isinstance(state, KnowsUpdateNorm) else None,
     )
-
-
-def update_norm(state: Any) -> float | None:
-    """Return the l2 norm of the last released update, of algorithms that release updates."""
-    return getattr(state, "update_norm", None)
 
 
 def first_state(components: Runnable, root: Key) -> Any:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from fedpriv.data.files.digests import keyed
+
+
+@runtime_checkable
+class KnowsDigests(Protocol):
+    """A task that may say what its data are."""
+
+    @property
+    def data_sha256(self) -> Callable[[], Mapping[str, str]] | None:
+        """From nothing to digests in hex by part; None where it does not say."""
+        ...
 
 
 def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | None:
@@ -14,10 +24,9 @@ def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | Non
     Returns:
         None where the task says nothing of its data, so that nobody can check them.
     """
-    known = getattr(task, "data_sha256", None)
-    if known is None:
+    if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
         return None
-    digests = dict(known())
+    digests = dict(task.data_sha256())
     return digests if secret is None else keyed(digests, secret)
 
 

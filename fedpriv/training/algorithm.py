@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -156,6 +156,16 @@ class State(Protocol):
 
     def load(self, round_num: int, saved: Saved) -> Self:
         """Return the state that `save` took apart; this one gives its form."""
+        ...
+
+
+@runtime_checkable
+class KnowsUpdateNorm(Protocol):
+    """A state of an algorithm that releases updates."""
+
+    @property
+    def update_norm(self) -> float:
+        """l2 norm of the last one, after noise."""
         ...
 
 

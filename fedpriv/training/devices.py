@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from fedpriv.training.work import CpuOnly
+
 # Loading it takes seconds, and workers of compiled tasks have no use for it: it is loaded where a
 # device is asked for.
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def check_of_use(device: str, trainer: object) -> None:
     Raises:
         ValueError: If it is not the CPU and the trainer is `cpu_only`.
     """
-    because = getattr(trainer, "cpu_only", "")
+    because = trainer.cpu_only if isinstance(trainer, CpuOnly) else ""
     if because and device != "cpu":
         raise ValueError(
             f"{type(trainer).__name__} does not train on {device!r}: {because}; leave "

@@ -37,12 +37,31 @@ class UserData(Protocol):
 class LocalTrainer(Protocol):
     """Trains one user.
 
-    A class of trainers may also say of itself `thread_safe` (True: threads may share one) and
-    `cpu_only` (why it has no use for a GPU, in words); unsaid, neither is so.
+    A class of trainers may also be `Shareable` or `CpuOnly`; unsaid, it is neither.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return the user's raw update; `params` are not changed."""
+        ...
+
+
+@runtime_checkable
+class Shareable(Protocol):
+    """A trainer that says whether threads may share it."""
+
+    @property
+    def thread_safe(self) -> bool:
+        """True: it keeps nothing between or during users."""
+        ...
+
+
+@runtime_checkable
+class CpuOnly(Protocol):
+    """A trainer that has no use for a GPU."""
+
+    @property
+    def cpu_only(self) -> str:
+        """Why, in words; "" where it has."""
         ...
 
 
