@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from fedpriv.cli.data_output import figures, print_corpus, print_result, progress_bar
+from fedpriv.cli.data_output import figures, print_corpora, print_corpus, print_result, progress_bar
 from fedpriv.cli.output import console, print_json
 from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
@@ -19,8 +18,8 @@ from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.files.fetch import fetch_file
 from fedpriv.data.files.sources import DATASETS
+from fedpriv.data.files.unpack import Progress
 from fedpriv.data.importers.stackexchange import import_stackexchange
-from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.data.importers.tff.sqlite import open_client_data
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
@@ -84,18 +83,7 @@ def list_corpora(as_json: Json = False) -> None:
     if as_json:
         print_json({"cache": str(cache_dir()), "here": here, "fetchable": fetchable})
         return
-    console.print(f"cache: {cache_dir()}", highlight=False, soft_wrap=True)
-    table = Table("corpus", "state", "where", box=None, header_style="bold")
-    table.add_column("path", overflow="fold")
-    for row in here:
-        table.add_row(row["name"], row["state"], row["where"], row["path"])
-    if not any(row["name"] == SYNTHETIC for row in here):
-        table.add_row(SYNTHETIC, "made when first used, SYNTHETIC", "", "")
-    console.print(table)
-    table = Table("fetchable", "what it is", "licence", box=None, header_style="bold")
-    for row in fetchable:
-        table.add_row(row["name"], row["about"], row["licence"])
-    console.print(table)
+    print_corpora(here, fetchable)
 
 
 @app.command()
@@ -181,7 +169,7 @@ def import_command(
             "tag_counts": tags and str(tags),
         }
 
-        def make(target: Path, tell: Callable[[int, int], None] | None) -> Corpus:
+        def make(target: Path, tell: Progress | None) -> Corpus:
             return import_stackoverflow(
                 path, target, name=name or default, progress=tell, **options
             )
@@ -189,7 +177,7 @@ def import_command(
         options = common
         default, about = locate.stackexchange_name(path)
 
-        def make(target: Path, tell: Callable[[int, int], None] | None) -> Corpus:
+        def make(target: Path, tell: Progress | None) -> Corpus:
             return import_stackexchange(
                 path,
                 target,
@@ -201,19 +189,36 @@ def import_command(
             )
 
     with progress_bar(f"importing {path.name}", quiet=as_json) as tell:
-        if out is not None:
-            corpus = make(out, tell)
-        elif name is None and not locate.are_defaults(options):
-            raise ValueError(
-                "these options make another corpus than the one a run takes by default: give it a "
-                "--name of its own, or a folder with --out"
-            )
-        else:
-            cache_options = {} if locate.are_defaults(options) else _by_content(options)
-            corpus = locate.cached(
-                name or default, make, source=path, options=cache_options, progress=tell
-            )
+        corpus = (
+            _into_cache(make, path, name, default, options, tell)
+            if out is None
+            else make(out, tell)
+        )
     print_result(corpus, as_json)
+
+
+def _into_cache(
+    make: Callable[[Path, Progress | None], Corpus],
+    path: Path,
+    name: str | None,
+    default: str,
+    options: Mapping[str, Any],
+    tell: Progress | None,
+) -> Corpus:
+    """Return the corpus that these options make of a file, made once; a run takes the default."""
+    are_defaults = locate.are_defaults(options)
+    if name is None and not are_defaults:
+        raise ValueError(
+            "these options make another corpus than the one a run takes by default: give it a "
+            "--name of its own, or a folder with --out"
+        )
+    return locate.cached(
+        name or default,
+        make,
+        source=path,
+        options={} if are_defaults else _by_content(options),
+        progress=tell,
+    )
 
 
 @app.command()
@@ -357,7 +362,7 @@ def _published(
     return words, tags
 
 
-def _by_content(options: dict[str, Any]) -> dict[str, Any]:
+def _by_content(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return import options with files named by what is in them."""
     named = {
         key: file_sha256(Path(value))

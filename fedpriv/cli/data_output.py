@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,8 @@ from rich.table import Table
 
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.files.cache import cache_dir
+from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 
 
 def figures(corpus: Corpus) -> dict[str, Any]:
@@ -96,3 +98,21 @@ def progress_bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], Non
             bar.update(task, completed=done, total=total or None)
 
         yield tell
+
+
+def print_corpora(
+    here: Sequence[Mapping[str, str]], fetchable: Sequence[Mapping[str, Any]]
+) -> None:
+    """Print what corpora and raw files are here, and what can be fetched."""
+    console.print(f"cache: {cache_dir()}", highlight=False, soft_wrap=True)
+    table = Table("corpus", "state", "where", box=None, header_style="bold")
+    table.add_column("path", overflow="fold")
+    for row in here:
+        table.add_row(row["name"], row["state"], row["where"], row["path"])
+    if not any(row["name"] == SYNTHETIC for row in here):
+        table.add_row(SYNTHETIC, "made when first used, SYNTHETIC", "", "")
+    console.print(table)
+    table = Table("fetchable", "what it is", "licence", box=None, header_style="bold")
+    for row in fetchable:
+        table.add_row(row["name"], row["about"], row["licence"])
+    console.print(table)

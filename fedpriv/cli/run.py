@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,6 +24,7 @@ from fedpriv.running.progress import follow
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
+    from fedpriv.running.prepared import PreparedRun
 
 
 #: Options with a flag of their own; any other is given by -s.
@@ -134,7 +135,6 @@ def run_command(
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.api.running import find_corpus
-    from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.running.folder import read_document
     from fedpriv.running.prepared import resume_run, start_run
 
@@ -157,11 +157,7 @@ def run_command(
         else:
             if experiment is None:
                 raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
-            chosen = load_experiment(experiment)
-            if secure and "seed" in options:
-                given = options["seed"]
-                raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
-            chosen = chosen.with_options(options)
+            chosen = _chosen(experiment, options, secure=secure)
             found = find_corpus(
                 chosen, corpus, console=None if as_json else errors, importing=errors
             )
@@ -175,17 +171,32 @@ def run_command(
                 make_backend=backends(experiment, found and str(found.directory.resolve())),
                 keep_last=keep_last,
             )
-        covers = coverage_of(prepared.folder.document)
-        try:
-            summary = follow(prepared, console=errors, shown=not as_json)
-        except KeyboardInterrupt:
-            errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
-            raise
+        summary = _followed(prepared, quiet=as_json)
     report = write_report(prepared.folder.path)
     if as_json:
         print_json(summary)
     else:
-        print_summary(summary, covers, report)
+        print_summary(summary, coverage_of(prepared.folder.document), report)
+
+
+def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experiment:
+    """Return an experiment with its options."""
+    from fedpriv.experiments.catalogue import load_experiment
+
+    experiment = load_experiment(name)
+    if secure and "seed" in options:
+        given = options["seed"]
+        raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
+    return experiment.with_options(options)
+
+
+def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:
+    """Run to the end and return the summary; where it is interrupted, say how it goes on."""
+    try:
+        return follow(prepared, console=errors, shown=not quiet)
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
+        raise
 
 
 def _asked_for(experiment: Experiment) -> str:

@@ -17,8 +17,9 @@ from fedpriv.tasks.task import Task
 def takes_corpus(factory: Callable[..., Any]) -> bool:
     """Return whether a task factory does anything with a corpus.
 
-    It does if it has a second parameter and its code reads it: a parameter that is only there for
-    the form would let `--corpus` pass unheeded. Looked at is the function that is called in the
+    It does if it has a second parameter and its code reads it. A signature alone does not tell: a
+    task that brings its own users may be written with both parameters, and `--corpus` would pass
+    unheeded. So it is the bytecode that is read, of the function that is called in the
     end, through partials, decorators, methods and classes; where there is none to look at (compiled
     code), the answer is no, so that a corpus is refused and never ignored.
 

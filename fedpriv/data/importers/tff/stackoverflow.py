@@ -185,11 +185,7 @@ def import_stackoverflow(
         if public_users is not None and public_users < len(outside):
             if public_users < 1 and published_words is None:
                 raise ValueError(f"--public-users {public_users}: at least one is needed")
-            outside = (
-                set(select_roster(sorted(outside), "seeded", public_users, seed))
-                if (public_users)
-                else set()
-            )
+            outside = _public(outside, public_users, seed)
         source = {
             "kind": "tff-stackoverflow",
             "file": Path(path).name,
@@ -215,22 +211,31 @@ def import_stackoverflow(
             max_tags=max_tags,
         ) as writer:
             _add_examples(writer, data, outside.union(roster), progress)
-            roster_name = (
-                f"tff-{num_users}" if select == "first-sorted" else (f"tff-{num_users}-seed-{seed}")
-            )
+            chosen = _spec(roster, select, len(data.client_ids), seed)
             return writer.finish(
-                [
-                    RosterSpec(
-                        name=roster_name,
-                        rule="declared",
-                        ids=roster,
-                        declared=_declared(select, num_users, len(data.client_ids), seed),
-                    )
-                ],
-                roster_name,
+                [chosen],
+                chosen.name,
                 published_word_counts=published_words,
                 published_tag_counts=published_tags,
             )
+
+
+def _public(outside: set[str], public_users: int, seed: int) -> set[str]:
+    """Return so many of the users outside the roster, those whose ids hash lowest."""
+    if public_users == 0:
+        return set()
+    return set(select_roster(sorted(outside), "seeded", public_users, seed))
+
+
+def _spec(roster: tuple[str, ...], select: Select, num_clients: int, seed: int) -> RosterSpec:
+    """Return the roster as it is published: its name, and how it was chosen."""
+    name = f"tff-{len(roster)}"
+    return RosterSpec(
+        name=name if select == "first-sorted" else f"{name}-seed-{seed}",
+        rule="declared",
+        ids=roster,
+        declared=_declared(select, len(roster), num_clients, seed),
+    )
 
 
 def _smaller(path: Path, num_clients: int) -> str:
