@@ -31,8 +31,8 @@ from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
-from fedpriv.running.loop import RoundRecord
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
+from fedpriv.running.records import RoundRecord
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")

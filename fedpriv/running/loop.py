@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
@@ -21,71 +21,19 @@ from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.turnout import Turnout
 from fedpriv.running.door.vault import Vault
 from fedpriv.running.folder import RunFolder
+from fedpriv.running.records import (
+    Diagnostics,
+    Released,
+    RoundRecord,
+    as_json,
+    figures_as_json,
+    measured,
+)
 from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm
 from fedpriv.training.allocator import free_memory
-from fedpriv.training.evaluate import Metrics
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import as_works
 from fedpriv.tree import Params
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
-    """What a round releases. All of it is after the noise, or measured on public users.
-
-    Attributes:
-        round_num: From 1.
-        attempt: The attempt that succeeded, from 1.
-        epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
-            are not accounted (`accounted_rounds`): accounting one can take longer than the round.
-        delta: That goes with every ε of the run; None without privacy.
-        measured: On users outside the roster, by the names of the task's measures; None where it
-            was not evaluated.
-        update_norm: l2 norm of the released mean update; None where no update is released.
-    """
-
-    round_num: int
-    attempt: int
-    epsilon: float | None
-    delta: float | None
-    measured: Mapping[str, float | None]
-    update_norm: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnostics:
-    """What only a simulation may see of a round. Not covered by any ε; absent in deployment.
-
-    Attributes:
-        round_num: From 1.
-        attempt: From 1.
-        cohort_size: Users drawn.
-        num_failed: Drawn users that contributed zero because they failed.
-        measured: On held-out examples of rostered users, by the names of the task's measures;
-            None where it was not evaluated.
-        seconds: Wall time of the round without evaluation.
-    """
-
-    round_num: int
-    attempt: int
-    cohort_size: int
-    num_failed: int
-    measured: Mapping[str, float | None]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRecord:
-    """One round, its two sides kept apart by type; in secure mode the second is absent."""
-
-    released: Released
-    diagnostics: Diagnostics | None
-
-    def figure(self, name: str) -> float | None:
-        """Return a figure, of rostered users where it was diagnosed, or else the released one."""
-        seen = None if self.diagnostics is None else self.diagnostics.measured.get(name)
-        return self.released.measured.get(name) if seen is None else seen
-
 
 # Rounds of a run that state an ε, besides its last: enough to draw its curve.
 _MOST_ACCOUNTED = 20
@@ -200,7 +148,6 @@ def _rounds(
     turnout: Turnout | None,
 ) -> Iterator[tuple[RoundRecord, Any]]:
     plan, algorithm = components.plan, components.algorithm
-    measures = recorded(components.task.measures)
     accounted = accounted_rounds(plan, eval_every)
     for count in sorted(accounted):
         if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
@@ -216,21 +163,9 @@ def _rounds(
         door.begin(round_num)
         if turnout is not None:
             turnout.note(0, 0)
-        try:
-            following = algorithm.step(state, door)
-        except BudgetSpentError:
-            if plan.planned_rounds is not None:
-                raise
-            reason = "refused"  # what an adaptive plan has left does not pay for the next answer
-            break
+        following, reason = _stepped(algorithm, state, door, plan)
         if following is None:
-            reason = "finished"
             break
-        if following.round_num != round_num:
-            raise ValueError(
-                f"the step of round {round_num} returned a state of round {following.round_num}; "
-                "a step advances round_num by one, or returns None at its end"
-            )
         state = following
         last = not ledger.pays_for_more
         due = round_num % eval_every == 0 or last
@@ -239,26 +174,13 @@ def _rounds(
         if folder is not None:
             folder.keep(state)
         seconds = time.perf_counter() - started
-        public = roster = None
-        if due:
-            released = algorithm.result(state)
-            public = backend.evaluate(released, public=True)
-            if turnout is not None:
-                roster = backend.evaluate(released, public=False)
         stated = round_num in accounted or last or (due and plan.planned_rounds is None)
-        wanted = plan.is_private and stated
+        params = algorithm.result(state) if due else None
         record = RoundRecord(
-            released=_released(state, plan, ledger, wanted, measured(figures_of(measures), public)),
-            diagnostics=Diagnostics(
-                round_num=round_num,
-                attempt=ledger.last_attempt,
-                cohort_size=turnout.cohort_size,
-                num_failed=turnout.num_failed,
-                measured=measured(measures, roster),
-                seconds=seconds,
-            )
-            if turnout is not None
-            else None,
+            released=_released(components, backend, ledger, state, params, stated),
+            diagnostics=None
+            if turnout is None
+            else _diagnosed(components, backend, ledger, state, params, turnout, seconds),
         )
         if folder is not None:
             seen = record.diagnostics
@@ -270,6 +192,31 @@ def _rounds(
         record = _ending(components, backend, ledger, folder, state, record)
         if record is not None:
             yield record, state
+
+
+def _stepped(
+    algorithm: Algorithm, state: Any, door: RunDoor, plan: AnyPlan
+) -> tuple[Any | None, str]:
+    """Return the state after one more step; None and the reason where the run is over.
+
+    Raises:
+        BudgetSpentError: If a plan refuses a charge that it had counted on.
+        ValueError: If the step returned the state of another round.
+    """
+    try:
+        following = algorithm.step(state, door)
+    except BudgetSpentError:
+        if plan.planned_rounds is not None:
+            raise
+        return None, "refused"  # what an adaptive plan has left does not pay for the next answer
+    if following is None:
+        return None, "finished"
+    if following.round_num != door.round_num:
+        raise ValueError(
+            f"the step of round {door.round_num} returned a state of round {following.round_num}; "
+            "a step advances round_num by one, or returns None at its end"
+        )
+    return following, ""
 
 
 def _ending(
@@ -311,8 +258,8 @@ def _ending(
     if folder is not None:
         folder.complete(
             state.round_num,
-            {**_by_name(public, "_public"), "epsilon": epsilon},
-            _by_name(seen or {}, ""),
+            {**figures_as_json(public, "_public"), "epsilon": epsilon},
+            figures_as_json(seen or {}, ""),
         )
     if record is None:
         return None
@@ -339,51 +286,48 @@ def accounted_rounds(plan: AnyPlan, eval_every: int) -> frozenset[int]:
 
 
 def _released(
-    state: Any,
-    plan: AnyPlan,
+    components: Runnable,
+    backend: Backend,
     ledger: Ledger,
-    wanted: bool,
-    public: Mapping[str, float | None],
+    state: Any,
+    params: Params | None,
+    stated: bool,
 ) -> Released:
-    spent = ledger.plan.epsilon(ledger.charges) if wanted else None
+    """Return what a round releases: evaluated where there are params to, ε where it is stated."""
+    plan, measures = components.plan, recorded(components.task.measures)
+    public = None if params is None else backend.evaluate(params, public=True)
+    spent = ledger.plan.epsilon(ledger.charges) if plan.is_private and stated else None
     return Released(
         round_num=state.round_num,
         attempt=ledger.last_attempt,
         epsilon=spent and spent.value,
         delta=plan.delta if plan.is_private else None,
-        measured=public,
+        measured=measured(figures_of(measures), public),
         # of algorithms that release updates
         update_norm=state.update_norm if isinstance(state, KnowsUpdateNorm) else None,
+    )
+
+
+def _diagnosed(
+    components: Runnable,
+    backend: Backend,
+    ledger: Ledger,
+    state: Any,
+    params: Params | None,
+    turnout: Turnout,
+    seconds: float,
+) -> Diagnostics:
+    roster = None if params is None else backend.evaluate(params, public=False)
+    return Diagnostics(
+        round_num=state.round_num,
+        attempt=ledger.last_attempt,
+        cohort_size=turnout.cohort_size,
+        num_failed=turnout.num_failed,
+        measured=measured(recorded(components.task.measures), roster),
+        seconds=seconds,
     )
 
 
 def first_state(components: Runnable, root: Key) -> Any:
     """Return the state before round 1."""
     return components.algorithm.init(components.task.init_params(root.fold("init")))
-
-
-def measured(measures: Sequence[Measure], found: Metrics | None) -> Mapping[str, float | None]:
-    """Return the figures of these measures by name; None for what was not measured."""
-    return {measure.name: found and found.get(measure.name) for measure in measures}
-
-
-def as_json(record: Released | Diagnostics) -> dict[str, Any]:
-    """Return a record's fields by name, and its figures by theirs.
-
-    JSON has no NaN, so a figure that diverged is None.
-    """
-    suffix = "_public" if isinstance(record, Released) else ""
-    values: dict[str, Any] = {}
-    for name in record.__slots__:
-        if name == "measured":
-            values |= _by_name(record.measured, suffix)
-        else:
-            values |= _by_name({name: getattr(record, name)}, "")
-    return values
-
-
-def _by_name(values: Mapping[str, Any], suffix: str) -> dict[str, Any]:
-    return {
-        f"{name}{suffix}": None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }

@@ -27,7 +27,8 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder, read_document
-from fedpriv.running.loop import RoundRecord, first_state, rounds
+from fedpriv.running.loop import first_state, rounds
+from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users

@@ -25,8 +25,8 @@ from fedpriv.running.announcement import announcement
 
 # torch takes seconds to import; who calls this has loaded it.
 if TYPE_CHECKING:
-    from fedpriv.running.loop import RoundRecord
     from fedpriv.running.prepared import PreparedRun
+    from fedpriv.running.records import RoundRecord
 
 Shown = Literal["auto"] | bool
 """Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as

@@ -14,7 +14,7 @@ from fedpriv.measures import figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import RoundRecord, measured
+from fedpriv.running.records import RoundRecord, measured
 from fedpriv.training.failures import mostly_failed
 
 

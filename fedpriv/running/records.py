@@ -1,0 +1,97 @@
+"""What is said of a round: what it releases, and what only a simulation may see of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.measures import Measure
+from fedpriv.training.evaluate import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """What a round releases. All of it is after the noise, or measured on public users.
+
+    Attributes:
+        round_num: From 1.
+        attempt: The attempt that succeeded, from 1.
+        epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
+            are not accounted (`accounted_rounds`): accounting one can take longer than the round.
+        delta: That goes with every ε of the run; None without privacy.
+        measured: On users outside the roster, by the names of the task's measures; None where it
+            was not evaluated.
+        update_norm: l2 norm of the released mean update; None where no update is released.
+    """
+
+    round_num: int
+    attempt: int
+    epsilon: float | None
+    delta: float | None
+    measured: Mapping[str, float | None]
+    update_norm: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """What only a simulation may see of a round. Not covered by any ε; absent in deployment.
+
+    Attributes:
+        round_num: From 1.
+        attempt: From 1.
+        cohort_size: Users drawn.
+        num_failed: Drawn users that contributed zero because they failed.
+        measured: On held-out examples of rostered users, by the names of the task's measures;
+            None where it was not evaluated.
+        seconds: Wall time of the round without evaluation.
+    """
+
+    round_num: int
+    attempt: int
+    cohort_size: int
+    num_failed: int
+    measured: Mapping[str, float | None]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One round, its two sides kept apart by type; in secure mode the second is absent."""
+
+    released: Released
+    diagnostics: Diagnostics | None
+
+    def figure(self, name: str) -> float | None:
+        """Return a figure, of rostered users where it was diagnosed, or else the released one."""
+        seen = None if self.diagnostics is None else self.diagnostics.measured.get(name)
+        return self.released.measured.get(name) if seen is None else seen
+
+
+def measured(measures: Sequence[Measure], found: Metrics | None) -> Mapping[str, float | None]:
+    """Return the figures of these measures by name; None for what was not measured."""
+    return {measure.name: found and found.get(measure.name) for measure in measures}
+
+
+def as_json(record: Released | Diagnostics) -> dict[str, Any]:
+    """Return a record's fields by name, and its figures by theirs.
+
+    JSON has no NaN, so a figure that diverged is None.
+    """
+    suffix = "_public" if isinstance(record, Released) else ""
+    values: dict[str, Any] = {}
+    for name in record.__slots__:
+        if name == "measured":
+            values |= figures_as_json(record.measured, suffix)
+        else:
+            values |= figures_as_json({name: getattr(record, name)}, "")
+    return values
+
+
+def figures_as_json(values: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:
+    """Return figures under names with a suffix; None for one that diverged."""
+    return {
+        f"{name}{suffix}": None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
