@@ -10,7 +10,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import TRAIN, UserData, as_works, find_work
+from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -25,7 +25,7 @@ class SerialBackend:
     """
 
     def __init__(
-        self, *, trainer: Any, data: UserData | None = None, measure: Measure | None = None
+        self, *, trainer: Trainers, data: UserData | None = None, measure: Measure | None = None
     ) -> None:
         self._works, self._data, self._measure = as_works(trainer), data, measure
 

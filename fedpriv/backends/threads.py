@@ -17,11 +17,11 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.work import TRAIN, Shareable, UserData, as_works, find_work
+from fedpriv.training.work import TRAIN, Shareable, Trainers, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
-def check_shareable(trainer: Any) -> None:
+def check_shareable(trainer: Trainers) -> None:
     """Refuse a trainer, or one of several works by name, that threads may not use at once.
 
     Raises:
@@ -56,7 +56,7 @@ class ThreadBackend:
     def __init__(
         self,
         *,
-        trainer: Any,
+        trainer: Trainers,
         data: UserData,
         measure: Measure,
         num_workers: int,

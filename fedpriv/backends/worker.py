@@ -10,7 +10,6 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedpriv.backends.backend import Measure
 from fedpriv.mechanisms.bound import Bound
@@ -18,7 +17,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
-from fedpriv.training.work import TRAIN, UserData, as_works, find_work
+from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -32,7 +31,7 @@ class WorkerContext:
         measure: From (params, public, part) to metrics, as `Task.evaluate`.
     """
 
-    trainer: Any
+    trainer: Trainers
     data: UserData
     measure: Measure
 

@@ -13,6 +13,7 @@ from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import Trainers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Components:
     task: Any
     plan: AnyPlan
     algorithm: FederatedAveraging
-    trainer: Any
+    trainer: Trainers
     side_information: SideInformation | None
 
     def __post_init__(self) -> None:

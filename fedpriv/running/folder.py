@@ -48,7 +48,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import KnowsDigests, check_data_digests, data_digests
-from fedpriv.training.algorithm import Saved
+from fedpriv.training.algorithm import Saved, State
 
 FORMAT, VERSION = "fedpriv-run", 1
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
@@ -206,7 +206,7 @@ class RunFolder:
         secret = read_secret(self.path / "data.key") if secure else None
         check_data_digests(task, sealed, secret, str(self.path))
 
-    def resume(self, first: Any) -> Any:
+    def resume(self, first: State) -> State:
         """Return where the run stands, repairing what a kill left between two writes.
 
         Args:
@@ -265,7 +265,7 @@ class RunFolder:
             "update_norm": update_norm,
         }
 
-    def keep(self, state: Any) -> None:
+    def keep(self, state: State) -> None:
         """Put a released state in place, then say so in the ledger; a round not due is not kept.
 
         The checkpoint holds what is released; the state refers to it and adds what only the next

@@ -29,10 +29,10 @@ from fedpriv.running.records import (
     figures_as_json,
     measured,
 )
-from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm
+from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm, State
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
-from fedpriv.training.work import as_works
+from fedpriv.training.work import Trainers, as_works
 from fedpriv.tree import Params
 
 # Rounds of a run that state an ε, besides its last: enough to draw its curve.
@@ -58,7 +58,7 @@ class Runnable(Protocol):
         ...
 
     @property
-    def trainer(self) -> Any:
+    def trainer(self) -> Trainers:
         """What a user does, or works by name."""
         ...
 
@@ -87,7 +87,7 @@ def rounds(
     root: Key,
     *,
     folder: RunFolder | None = None,
-    state: Any = None,
+    state: State | None = None,
     eval_every: int = 10,
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     """Run a plan to its end and yield every released round.
@@ -143,7 +143,7 @@ def _rounds(
     door: RunDoor,
     ledger: Ledger,
     folder: RunFolder | None,
-    state: Any,
+    state: State,
     eval_every: int,
     turnout: Turnout | None,
 ) -> Iterator[tuple[RoundRecord, Any]]:
@@ -195,8 +195,8 @@ def _rounds(
 
 
 def _stepped(
-    algorithm: Algorithm, state: Any, door: RunDoor, plan: AnyPlan
-) -> tuple[Any | None, str]:
+    algorithm: Algorithm, state: State, door: RunDoor, plan: AnyPlan
+) -> tuple[State | None, str]:
     """Return the state after one more step; None and the reason where the run is over.
 
     Raises:
@@ -224,7 +224,7 @@ def _ending(
     backend: Backend,
     ledger: Ledger,
     folder: RunFolder | None,
-    state: Any,
+    state: State,
     record: RoundRecord | None,
 ) -> RoundRecord | None:
     """Evaluate the last round of a run that ended without notice, and write that down.
@@ -289,7 +289,7 @@ def _released(
     components: Runnable,
     backend: Backend,
     ledger: Ledger,
-    state: Any,
+    state: State,
     params: Params | None,
     stated: bool,
 ) -> Released:
@@ -312,7 +312,7 @@ def _diagnosed(
     components: Runnable,
     backend: Backend,
     ledger: Ledger,
-    state: Any,
+    state: State,
     params: Params | None,
     turnout: Turnout,
     seconds: float,
@@ -328,6 +328,6 @@ def _diagnosed(
     )
 
 
-def first_state(components: Runnable, root: Key) -> Any:
+def first_state(components: Runnable, root: Key) -> State:
     """Return the state before round 1."""
     return components.algorithm.init(components.task.init_params(root.fold("init")))

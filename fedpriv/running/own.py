@@ -18,7 +18,9 @@ from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import first_state, rounds
+from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import Trainers
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 
@@ -143,9 +145,9 @@ class _Components:
     """A `fedpriv.running.loop.Runnable`."""
 
     plan: Plan
-    algorithm: FederatedAveraging
+    algorithm: Algorithm
     task: _Task
-    trainer: Any
+    trainer: Trainers
 
 
 class _Elsewhere:

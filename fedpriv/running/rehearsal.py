@@ -17,17 +17,18 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.vault import Vault
+from fedpriv.running.loop import Runnable
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.trial import try_trainer
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import TRAIN, Work, as_works, find_work
+from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_works, find_work
 from fedpriv.tree import Params
 
 _MADE_UP = "made up"
 
 
-def try_components(components: Any, params: Params, batch: Any) -> None:
+def try_components(components: Runnable, params: Params, batch: Any) -> None:
     """Try what users do on a made-up batch.
 
     Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
@@ -44,13 +45,13 @@ def try_components(components: Any, params: Params, batch: Any) -> None:
             to itself why.
     """
     trainer, algorithm = components.trainer, components.algorithm
-    if isinstance(algorithm, FederatedAveraging) and hasattr(trainer, "train"):
+    if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
         try_trainer(trainer, params, batch)
     else:
         _play(components, batch)
 
 
-def _play(components: Any, batch: Any) -> None:
+def _play(components: Runnable, batch: Any) -> None:
     plan, algorithm, root = (
         components.plan,
         components.algorithm,

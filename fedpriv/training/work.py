@@ -34,6 +34,7 @@ class UserData(Protocol):
         ...
 
 
+@runtime_checkable
 class LocalTrainer(Protocol):
     """Trains one user.
 
@@ -166,7 +167,11 @@ def as_work(trainer: LocalTrainer | Work) -> Work:
     return trainer if isinstance(trainer, Work) else UserByUser(trainer=trainer)
 
 
-def as_works(trainer: Any) -> Mapping[str, Work]:
+Trainers = LocalTrainer | Work | Mapping[str, LocalTrainer | Work]
+"""What a user does: one trainer, or works by name."""
+
+
+def as_works(trainer: Trainers) -> Mapping[str, Work]:
     """Return works by name; a single trainer is the ordinary one."""
     if isinstance(trainer, Mapping):
         return {name: as_work(one) for name, one in trainer.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -13,7 +12,7 @@ from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
-from fedpriv.training.work import UserData, Work, as_works, find_work
+from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class Host:
     def of(
         cls,
         task: Task,
-        trainer: Any,
+        trainer: Trainers,
         *,
         partition: int = 0,
         num_partitions: int = 1,
