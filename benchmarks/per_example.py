@@ -26,7 +26,7 @@ from harness import machine, peers
 from harness.worker_process import WorkerProcess
 
 HERE = Path(__file__).resolve().parent
-TOOLS = ("fedpriv factored", "fedpriv vmap", "opacus")
+TOOLS = ("fedpriv ghost", "fedpriv vmap", "opacus")
 MODELS = {"autoencoder": 10, "resnet20": 4}  # and steps a block
 _AGREE = 1e-4
 

@@ -39,8 +39,8 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
             }
         )
         return
-    told: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    console.print(f"{experiment.name}: {experiment.description}", **told)
+    style: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print(f"{experiment.name}: {experiment.description}", **style)
     table = Table("option", "value", "what it is", box=None, header_style="bold")
     part = None
     for line in lines:
@@ -52,7 +52,7 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
         table.add_row(f"  {line.name}", _written(line.value), escape(what + usual))
     console.print(table)
     console.print(
-        "Change one with -s NAME=VALUE; choosing another part brings its options.", **told
+        "Change one with -s NAME=VALUE; choosing another part brings its options.", **style
     )
 
 

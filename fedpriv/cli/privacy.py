@@ -60,7 +60,7 @@ def account(
     For example: fedpriv account --users 400 --cohort 20 --rounds 100 --noise-multiplier 1
     """
     try:
-        told = api.account(
+        price = api.account(
             users=users,
             cohort=cohort,
             rounds=rounds,
@@ -72,7 +72,7 @@ def account(
         )
     except ValueError as error:
         fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
-    _tell(told, as_json)
+    _tell(price, as_json)
 
 
 def calibrate(
@@ -91,7 +91,7 @@ def calibrate(
     For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
     """
     try:
-        told = api.calibrate(
+        price = api.calibrate(
             users=users,
             cohort=cohort,
             rounds=rounds,
@@ -103,7 +103,7 @@ def calibrate(
         )
     except ValueError as error:
         fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
-    _tell(told, as_json)
+    _tell(price, as_json)
 
 
 def verify(
@@ -129,24 +129,24 @@ def verify(
                 if found.mode == "simulation" and found.epsilon.accountant != "none"
                 else ""
             )
-            told = found.coverage.beside(f"{simulated}{found.epsilon}")
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            line = found.coverage.beside(f"{simulated}{found.epsilon}")
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not found.ok:
         raise typer.Exit(1)
 
 
-def _tell(told: api.Account, as_json: bool) -> None:
+def _tell(price: api.Account, as_json: bool) -> None:
     if as_json:
-        print_json(told.to_json())
+        print_json(price.to_json())
         return
-    event = told.event
+    event = price.event
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("privacy", f"[bold]{_plain(told.epsilon)}[/]")
-    table.add_row("noise multiplier", f"{told.noise_multiplier:.6g}")
-    drawn = f"{told.cohort:g} of {told.users:,} users, {_KINDS[event.kind]}"
+    table.add_row("privacy", f"[bold]{_plain(price.epsilon)}[/]")
+    table.add_row("noise multiplier", f"{price.noise_multiplier:.6g}")
+    drawn = f"{price.cohort:g} of {price.users:,} users, {_KINDS[event.kind]}"
     table.add_row("cohort", drawn + (f", at most {event.cap}" if event.cap is not None else ""))
-    table.add_row("rounds", f"{told.rounds:,}")
-    for note in told.notes:
+    table.add_row("rounds", f"{price.rounds:,}")
+    for note in price.notes:
         table.add_row("note", f"[yellow]{_plain(note)}[/]")
     console.print(table)
 

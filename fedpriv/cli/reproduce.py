@@ -144,7 +144,14 @@ def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
 
 def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
     """Do what an item still needs and return all runs; made-up data are said before."""
-    from fedpriv.reproduction import complete, final_runs, made_up, pending, read, tuning_runs
+    from fedpriv.reproduction import (
+        complete,
+        final_runs,
+        pending,
+        read,
+        synthetic_data,
+        tuning_runs,
+    )
 
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -159,7 +166,7 @@ def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
             todo = pending(runs, done)
             if not todo:
                 return done
-            for data in made_up(todo):
+            for data in synthetic_data(todo):
                 if data not in wanted.said:
                     wanted.said.add(data)
                     errors.print(

@@ -97,4 +97,4 @@ def make_plan(
         delta=experiment.delta,
         **rest,
     )
-    return noise.promised(plan) if promises else plan
+    return noise.calibrated(plan) if promises else plan

@@ -63,7 +63,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     """
     task = experiment.part("warm start").warmed(task)
     planned = num_steps(experiment, task.num_train)
-    guidance = experiment.part("guide").guidance(
+    chosen = experiment.part("guide").choose(
         Surroundings(
             task=task,
             batch_size=experiment.batch_size,
@@ -74,18 +74,18 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     optimizer = experiment.part("optimizer").make()
     return Components(
         task=task,
-        plan=_plan(experiment, task, planned, promises=guidance.promises),
+        plan=_plan(experiment, task, planned, promises=chosen.promises),
         algorithm=FederatedAveraging(
             optimizer=experiment.part("schedule").scheduled(optimizer, planned),
             aggregate=experiment.part("aggregate").make(),
-            preconditioner=guidance.preconditioner or NoPreconditioner(),
+            preconditioner=chosen.preconditioner or NoPreconditioner(),
         ),
         trainer=CentralSum(
             gradients=task.train,
             num_examples=task.num_train,
             num_groups=experiment.part("length").num_groups(),
         ),
-        side_information=guidance.side_information,
+        side_information=chosen.side_information,
     )
 
 
@@ -103,7 +103,7 @@ def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: 
     )
     if promises:
         return plan
-    # The guide sees clean gradients: nothing is promised, whatever noise is added.
+    # The preconditioner sees clean gradients: nothing is promised, whatever noise is added.
     mechanism = plan.live_mechanism
     unprotected = Unprotected(stddev=mechanism.stddev)
     return replace(plan, mechanism=replace(mechanism, privatizer=unprotected))

@@ -78,7 +78,7 @@ def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Pre
     Raises:
         ValueError: If the updates would be preconditioned twice.
     """
-    guided = experiment.part("guide").guidance(None).preconditioner
+    guided = experiment.part("guide").choose(None).preconditioner
     known = experiment.part("precondition").on_updates(side)
     if guided is not None and known is not None:
         raise ValueError(

@@ -234,8 +234,8 @@ def _one_loss(
 
     theirs = relation._theirs
     if event.epsilon is not None:
-        told = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
-        return pld.from_privacy_parameters(told, value_discretization_interval=interval)
+        parameters = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
+        return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
     if event.kind == "truncated-poisson-gaussian":
         assert event.num_users and event.sampling_prob and event.cap
         return pld.from_truncated_subsampled_gaussian_mechanism(

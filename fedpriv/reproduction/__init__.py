@@ -15,8 +15,8 @@ from fedpriv.reproduction.runs import (
     best,
     figures,
     final_runs,
-    made_up,
     perform,
+    synthetic_data,
     tuning_runs,
 )
 from fedpriv.reproduction.store import complete, pending, read
@@ -55,10 +55,10 @@ __all__ = [
     "figure_markdown",
     "figures",
     "final_runs",
-    "made_up",
     "pending",
     "perform",
     "read",
+    "synthetic_data",
     "table_markdown",
     "tuning_runs",
 ]

@@ -158,7 +158,7 @@ def perform(run: Run) -> dict[str, Any]:
     }
 
 
-def made_up(runs: Iterable[Run]) -> list[str]:
+def synthetic_data(runs: Iterable[Run]) -> list[str]:
     """Return the names of the data of these runs that are synthetic, each once.
 
     One task of each experiment's name is made, which opens its data; nothing is trained.

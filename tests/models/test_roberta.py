@@ -119,7 +119,7 @@ class TestGradients:
     @pytest.mark.parametrize("dropout", [0.0, 0.2])
     @pytest.mark.parametrize(
         "backend",
-        ["factored", *(pytest.param(b, marks=pytest.mark.slow) for b in ("vmap", "loop"))],
+        ["ghost", *(pytest.param(b, marks=pytest.mark.slow) for b in ("vmap", "loop"))],
     )
     def test_bounded_sum_is_that_of_plain_autograd(self, folder, backend, dropout):
         module, x = load_roberta(folder, dropout=dropout), rows(folder)
@@ -148,7 +148,7 @@ class TestGradients:
         """Attention's dropout too is a layer's, or examples would go one by one."""
         module = load_roberta(folder, dropout=dropout)
         made = choose(module, nn.functional.cross_entropy, rows(folder), LABELS)
-        assert made.backend == "factored" and made.is_random == bool(dropout)
+        assert made.backend == "ghost" and made.is_random == bool(dropout)
 
     def test_attention_is_dropped(self, folder):
         config = json.loads((folder / roberta.CONFIG).read_text())

@@ -19,8 +19,8 @@ from fedpriv.reproduction import (
     Run,
     complete,
     final_runs,
-    made_up,
     perform,
+    synthetic_data,
     table_markdown,
 )
 from fedpriv.reproduction.runs import curve_of
@@ -101,7 +101,7 @@ def test_workers_do_what_one_process_does(by_user, tmp_path):
 
 
 def test_made_up_data_are_named(by_user):
-    assert made_up([run(by_user())]) == ["tiny-synthetic"]
+    assert synthetic_data([run(by_user())]) == ["tiny-synthetic"]
 
 
 def test_a_figure_has_a_curve_over_rounds(by_user):

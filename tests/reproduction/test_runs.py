@@ -22,9 +22,9 @@ from fedpriv.reproduction import (
     best,
     complete,
     final_runs,
-    made_up,
     perform,
     read,
+    synthetic_data,
     tuning_runs,
 )
 from fedpriv.reproduction.runs import identity_of
@@ -366,6 +366,6 @@ class TestMadeUp:
         one, asked = self.run("one", True)
         two, _ = self.run("two", False)
         three, _ = self.run("three", True)
-        assert made_up([*one, *two, *three]) == ["data of one", "data of three"]
+        assert synthetic_data([*one, *two, *three]) == ["data of one", "data of three"]
         assert asked == ["one"]
-        assert made_up([]) == made_up(two) == []
+        assert synthetic_data([]) == synthetic_data(two) == []

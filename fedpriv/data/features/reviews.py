@@ -195,7 +195,7 @@ def _dataset(
                 **about,
                 "vocabulary": {"source": words.source, "words": len(words.words)},
             },
-            "private_side_information": [what for what, whose in decided if whose == "private"],
+            "private_side_information": [what for what, source in decided if source == "private"],
             "public": parts.about,
         },
         synthetic=reviews.synthetic,

@@ -1,4 +1,4 @@
-"""Guides: what public data or past releases add, and the preconditioners that they make.
+"""Choices of a preconditioner (option `guide`): what public data or past releases add.
 
 A new one is a preconditioner in `fedpriv.mechanisms` and a part here that makes it. One that learns
 from past releases, which experiments of either unit have, goes into `_OF_RELEASES`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedpriv.experiments.parts.options import option
 from fedpriv.mechanisms import SideInformation, moments
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guidance:
-    """What a guide makes.
+class PreconditionerChoice:
+    """What a choice makes.
 
     Attributes:
         preconditioner: None for none.
@@ -45,7 +45,7 @@ class Guidance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a guide of examples is made among.
+    """What a preconditioner of examples is made among.
 
     Attributes:
         task: The examples.
@@ -77,8 +77,8 @@ class Surroundings:
         public_batch: int | None,
         refresh: str,
         divide: str = "before",
-    ) -> Guidance:
-        """Return the guidance of statistics of public gradients.
+    ) -> PreconditionerChoice:
+        """Return the preconditioner of statistics of public gradients.
 
         Args:
             statistics: φ, ϕ and ψ.
@@ -91,7 +91,7 @@ class Surroundings:
         if refresh == "epoch":
             every = max(1, round(self.task.num_train / self.batch_size))
             batches = max(1, self.task.num_public // (public_batch or self.task.num_public))
-        return Guidance(
+        return PreconditionerChoice(
             preconditioner=PublicMoments(
                 gradient=gradient,
                 statistics=statistics,
@@ -103,16 +103,16 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoGuide:
+class NotPreconditioned:
     """Nothing."""
 
-    def guidance(self, surroundings: Any) -> Guidance:
+    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return none."""
-        return Guidance(preconditioner=None)
+        return PreconditionerChoice(preconditioner=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DelayedGuide:
+class ByTurns:
     """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
 
     decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
@@ -126,9 +126,9 @@ class DelayedGuide:
         1.0, "Learning rate of preconditioned rounds over that of plain ones.", Range.ABOVE_ZERO
     )
 
-    def guidance(self, surroundings: Any) -> Guidance:
+    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return the preconditioner; it needs nothing but releases."""
-        return Guidance(
+        return PreconditionerChoice(
             preconditioner=Delayed(
                 plain=self.delay_plain,
                 preconditioned=self.delay_preconditioned,
@@ -141,16 +141,16 @@ class DelayedGuide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastReleasesGuide:
+class ByPastReleases:
     """Scaled by past releases, privatised, scaled back."""
 
     decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
 
-    def guidance(self, surroundings: Any) -> Guidance:
+    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return the preconditioner; it needs nothing but releases."""
         made = PastReleases(decay=self.decay, regulariser=self.regulariser)
-        return Guidance(preconditioner=made)
+        return PreconditionerChoice(preconditioner=made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +159,16 @@ class KnownBeforehand:
 
     side_information: str = option("frequency", "Which of the task's.")
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return one A for the whole run.
 
         Raises:
             ValueError: If the task does not know it.
         """
         side = surroundings.task.side_information(self.side_information)
-        return Guidance(preconditioner=Fixed(multiplier=side.multiplier), side_information=side)
+        return PreconditionerChoice(
+            preconditioner=Fixed(multiplier=side.multiplier), side_information=side
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +179,11 @@ class PublicBatches:
         None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
     )
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return mirror descent."""
         gradient = surroundings.public_gradient(self.public_batch)
         made = MirrorDescent(gradient=gradient, num_rounds=surroundings.num_steps)
-        return Guidance(preconditioner=made)
+        return PreconditionerChoice(preconditioner=made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ class OwnStatistics:
         "step", "When statistics of public data are renewed."
     )
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them.
 
         Raises:
@@ -221,7 +223,7 @@ class SumOfSquares:
         "step", "When statistics of public data are renewed."
     )
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
         rule = moments.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
@@ -241,7 +243,7 @@ class AverageOfSquares:
         "step", "When statistics of public data are renewed."
     )
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
         rule = moments.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
@@ -253,7 +255,7 @@ class AverageOfSquares:
 class BothAverages(AverageOfSquares):
     """Adam's statistics of public gradients."""
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
         rule = moments.adam(
             self.decay, self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
@@ -265,7 +267,7 @@ class BothAverages(AverageOfSquares):
 class DividedStep(AverageOfSquares):
     """RMSProp's statistics of public gradients, which divide the step after the noise."""
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return DP-R-Pub, and with server momentum DP-Adam-Pub."""
         rule = moments.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
@@ -283,7 +285,7 @@ class CleanStatistics:
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
 
-    def guidance(self, surroundings: Surroundings) -> Guidance:
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return what no release promises anything under: it sees clean gradients."""
         from fedpriv.training.per_example.example_sum import public_gradient  # loads torch
 
@@ -298,13 +300,13 @@ class CleanStatistics:
                 self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
             ),
         )
-        return Guidance(preconditioner=made, side_information=side, promises=False)
+        return PreconditionerChoice(preconditioner=made, side_information=side, promises=False)
 
 
-_OF_RELEASES: Mapping[str, type] = {"delayed": DelayedGuide, "past-releases": PastReleasesGuide}
-OF_USERS: Mapping[str, type] = {"none": NoGuide, **_OF_RELEASES}
+_OF_RELEASES: Mapping[str, type] = {"delayed": ByTurns, "past-releases": ByPastReleases}
+OF_USERS: Mapping[str, type] = {"none": NotPreconditioned, **_OF_RELEASES}
 OF_EXAMPLES: Mapping[str, type] = {
-    "none": NoGuide,
+    "none": NotPreconditioned,
     "side-information": KnownBeforehand,
     "public-rmsprop": AverageOfSquares,
     "public-adam": BothAverages,

@@ -78,7 +78,7 @@ class GaussianNoise:
     )  # fmt: skip
 
     def privatizer(self, *, calibrates: bool = True) -> Privatizer:
-        """Return the noise; that of multiplier 1 where `promised` finds another.
+        """Return the noise; that of multiplier 1 where `calibrated` finds another.
 
         Args:
             calibrates: Whether there will be an ε to calibrate to.
@@ -97,7 +97,7 @@ class GaussianNoise:
             raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
         return Gaussian(noise_multiplier=1.0)
 
-    def promised(self, plan: Plan) -> Plan:
+    def calibrated(self, plan: Plan) -> Plan:
         """Return a plan of this noise, calibrated to its target or ended by it."""
         if self.target_epsilon is None:
             return plan
@@ -114,7 +114,7 @@ class NoNoise:
         """Return what adds nothing."""
         return Unprotected()
 
-    def promised(self, plan: Plan) -> Plan:
+    def calibrated(self, plan: Plan) -> Plan:
         """Return the plan."""
         return plan
 

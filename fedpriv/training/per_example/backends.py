@@ -3,7 +3,7 @@
 =========  ============================================  =========================================
 backend    for                                           what it holds
 =========  ============================================  =========================================
-factored   modules all of whose trained layers have a    inputs and outputs of layers; gradients
+ghost      modules all of whose trained layers have a    inputs and outputs of layers; gradients
            rule (`layer_rules`)                          of convolutions and other small weights
 vmap       what `torch.func` can batch                   every example's whole gradient
 loop       everything else: `nn.LSTM`, functional        the same, one example after the other
@@ -33,7 +33,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedpriv.training.local.users_at_once import random_layer
-from fedpriv.training.per_example.ghost.backward import FactoredPass
+from fedpriv.training.per_example.ghost.backward import GhostPass
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.hidden_state import KeepsStateError
 from fedpriv.training.per_example.independence import NARROW, WIDE, Precision, Trial
@@ -41,14 +41,14 @@ from fedpriv.training.per_example.synthetic_inputs import moved
 from fedpriv.training.per_example.whole import LoopPass, Pass, VmapPass
 from fedpriv.training.stopping import end_if_interrupted
 
-PerExampleBackend = Literal["factored", "vmap", "loop"]
-PER_EXAMPLE_BACKENDS: tuple[PerExampleBackend, ...] = ("factored", "vmap", "loop")
+PerExampleBackend = Literal["ghost", "vmap", "loop"]
+PER_EXAMPLE_BACKENDS: tuple[PerExampleBackend, ...] = ("ghost", "vmap", "loop")
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 _BYTES = 256 << 20
 _MOST = 1024
 _WIDE_PARAMS = 1 << 24
-_PASSES = {"factored": FactoredPass, "vmap": VmapPass, "loop": LoopPass}
+_PASSES = {"ghost": GhostPass, "vmap": VmapPass, "loop": LoopPass}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
             "its forward pass draws at random outside of nn.Dropout, and only backend 'loop' gives "
             "every example a stream of its own; use nn.Dropout layers where you can"
         )
-    if not isinstance(run, FactoredPass):  # takes examples apart by itself
+    if not isinstance(run, GhostPass):  # takes examples apart by itself
         trial.few(run, count=False)
         return _fitting(made)
     fit = _fitting(trial.few(run, count=True))

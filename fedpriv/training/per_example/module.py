@@ -54,7 +54,7 @@ class ModuleGradients:
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
         chunk: Examples at once; None for as many as fit into 256 MiB.
-        backend: "factored", "vmap" or "loop"; None for the first of these that works.
+        backend: "ghost", "vmap" or "loop"; None for the first of these that works.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class VmapPass:
         return {name: Dense(g.detach()) for name, g in each(own, x, y, masks).items()}
 
     def _drawn(self, x: Tensor, keys: Sequence[Key] | None) -> list[Tensor]:
-        """Return every call's masks `(b, ...)`; the numbers are those the factored path draws."""
+        """Return every call's masks `(b, ...)`; the numbers are those the ghost path draws."""
         if keys is None or not self._masks:
             return []
         each = []

@@ -13,7 +13,7 @@ from scipy import sparse
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import SLOTS, Experiment
 from fedpriv.experiments.parts import guides, shared, steps
-from fedpriv.experiments.parts.guides import Guidance
+from fedpriv.experiments.parts.guides import PreconditionerChoice
 from fedpriv.experiments.parts.options import option
 from fedpriv.mechanisms.bound import Clip
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
@@ -138,7 +138,7 @@ class TwiceDrawn:
     def privatizer(self, *, calibrates=True):
         return TwoDraws(noise_multiplier=self.strength)
 
-    def promised(self, plan):
+    def calibrated(self, plan):
         return plan
 
 
@@ -154,8 +154,8 @@ class Doubling(NoPreconditioner):
 class DoublingGuide:
     by: float = option(2.0, "How much longer.", Range.ABOVE_ZERO)
 
-    def guidance(self, surroundings):
-        return Guidance(preconditioner=Doubling(by=self.by))
+    def choose(self, surroundings):
+        return PreconditionerChoice(preconditioner=Doubling(by=self.by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

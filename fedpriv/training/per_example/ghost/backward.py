@@ -23,7 +23,7 @@ from fedpriv.training.per_example.ghost.norms import Factor, Untouched
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class FactoredPass:
+class GhostPass:
     """Per-example gradients by the rules of layers.
 
     Raises:

@@ -146,11 +146,11 @@ class TestMixing:
         for size in (6, NUM):
             moved = furthest(gradients, params, EVERYBODY[:size])
             assert moved <= BOUND.l2_bound * (1 + 1e-5)
-        with pytest.raises(ValueError, match=r"'factored' does not work.*example"):
-            assert made(module(between), backend="factored")[0].backend
+        with pytest.raises(ValueError, match=r"'ghost' does not work.*example"):
+            assert made(module(between), backend="ghost")[0].backend
 
     def test_narrow_modules_that_do_not_mix_go_the_quick_way(self):
-        assert made(Narrow())[0].backend == "factored"
+        assert made(Narrow())[0].backend == "ghost"
 
     def test_words_that_mix_are_seen(self):
         class Mixed(Words):
@@ -167,7 +167,7 @@ class TestMixing:
                 return own - 3e-5 * own.mean(0)
 
         with pytest.raises(ValueError, match="depends on the other examples"):
-            assert made(Mixed(), ids(4), backend="factored")[0].backend
+            assert made(Mixed(), ids(4), backend="ghost")[0].backend
 
     def test_tried_is_the_chunk_that_will_be_used(self, monkeypatch):
         sizes = []
@@ -202,7 +202,7 @@ class TestDraws:
         assert all(np.array_equal(one[n], again[n]) for n in one)
         assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 
-    @pytest.mark.parametrize("backend", ["factored", "vmap"])
+    @pytest.mark.parametrize("backend", ["ghost", "vmap"])
     def test_no_other_backend_is_given(self, backend):
         def rare(_, h):  # nothing is ever dropped, and the stream moves on
             return h * (torch.rand(()) < 2.0)
@@ -213,7 +213,7 @@ class TestDraws:
     def test_layers_of_dropout_are_taken_over(self):
         module = nn.Sequential(Layer(), nn.Dropout(0.02))
         chosen = choose(module, cross_entropy, floats(WIDTH), labels())
-        assert chosen.backend == "factored" and chosen.is_random
+        assert chosen.backend == "ghost" and chosen.is_random
 
 
 class TestPenalties:
@@ -238,7 +238,7 @@ class TestPenalties:
         np.testing.assert_allclose(total["above.weight"], expected, rtol=1e-4, atol=1e-4)
         assert gap({"": total["below.weight"]}, {"": plain["below.weight"]}) < 1e-6
 
-    @pytest.mark.parametrize("backend", ["factored", "vmap"])
+    @pytest.mark.parametrize("backend", ["ghost", "vmap"])
     def test_no_other_backend_is_given(self, backend):
         with pytest.raises(ValueError, match="does the loss use a weight"):
             assert self.penalised(backend=backend)[0].backend
@@ -260,5 +260,5 @@ def test_params_that_have_diverged_do_not_change_the_way(value):
     made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(6, np.int64))
     params = {name: np.full_like(a, value) for name, a in module_params(module).items()}
     total = made.bounded_sum(params, np.arange(6), Clip(l2_clip_norm=1.0))
-    assert made.backend == "factored"
+    assert made.backend == "ghost"
     assert all(np.isfinite(array).all() for array in total.values())

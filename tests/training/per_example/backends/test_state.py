@@ -111,7 +111,7 @@ class TestState:
             return h * module.scale
 
         gradients, params = made(Layer(scaled))
-        assert gradients.backend == "factored"
+        assert gradients.backend == "ghost"
         assert not hasattr(gradients._module, "scale")  # that of the trial has another precision
         assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 

@@ -30,7 +30,7 @@ def test_chunks_are_as_large_as_memory_allows(monkeypatch):
     monkeypatch.setattr("fedpriv.training.per_example.backends._BYTES", 36 << 20)
     wide = nn.Linear(1000, 1000)
     x, y = np.zeros((4, 1000), np.float32), np.zeros((4, 1000), np.float32)
-    for backend, chunk in (("factored", 1024), ("vmap", 4), ("loop", 4)):
+    for backend, chunk in (("ghost", 1024), ("vmap", 4), ("loop", 4)):
         made = ModuleGradients(wide, functional.mse_loss, x, y, backend=backend)
         assert made._chosen().chunk == chunk
 
@@ -88,7 +88,7 @@ class Odd(nn.Module):
         ("counts", "loop"),
         ("looks at values", "loop"),
         ("round the corner", "vmap"),
-        ("asks for float32", "factored"),
+        ("asks for float32", "ghost"),
         ("mixes examples", "vmap"),
     ],
 )
@@ -99,10 +99,10 @@ def test_what_no_rule_covers_goes_to_a_safe_backend(kind, backend):
     gradients = ModuleGradients(module, cross_entropy, x, y)
     params, bound = module_params(module), Clip(l2_clip_norm=0.7)
     assert gradients.backend == backend
-    if backend == "factored":
+    if backend == "ghost":
         return
-    with pytest.raises(ValueError, match="'factored' does not work"):
-        ModuleGradients(module, cross_entropy, x, y, backend="factored").bounded_sum(
+    with pytest.raises(ValueError, match="'ghost' does not work"):
+        ModuleGradients(module, cross_entropy, x, y, backend="ghost").bounded_sum(
             params, EVERYBODY, bound, KEY
         )
     total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
@@ -133,7 +133,7 @@ def test_a_loss_that_mixes_examples_is_taken_apart():
         ModuleGradients(module, weighted, x, y, backend=backend).bounded_sum(
             params, EVERYBODY, Clip(l2_clip_norm=0.7)
         )
-        for backend in ("factored", "loop")
+        for backend in ("ghost", "loop")
     ]
     assert gap(*sums) < 1e-5
 

@@ -18,7 +18,7 @@ from tests.training.per_example.module.models import (
 )
 
 
-@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
     gradients, params = built("mlp", backend=backend)
@@ -43,7 +43,7 @@ def test_a_group_with_such_an_example_contributes_zero():
     assert gap(gradients.grouped_sum(params, groups, bound), expected) < 1e-6
 
 
-@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 def test_an_empty_batch_gives_zeros(backend):
     gradients, params = built("mlp", backend=backend)
     nobody = np.array([], np.int64)
@@ -75,7 +75,7 @@ def test_groups_of_one_are_examples(name):
         for chunk in (None, 2)
     ],
 )
-@pytest.mark.parametrize("backend", ["factored", "vmap"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap"])
 def test_groups_contribute_their_bounded_means(name, backend, chunk):
     gradients, params = built(name, backend=backend, chunk=chunk)
     groups = [np.array(g) for g in ([5, 1, 2], [0], [3, 4], [6, 7, 8, 9, 10])]

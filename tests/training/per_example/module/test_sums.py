@@ -28,7 +28,7 @@ SOME = EVERYBODY[::3]  # whom to look at alone, where every example costs a pass
 
 
 def test_each_model_goes_the_quick_way():
-    assert {name: built(name)[0].backend for name in MODELS} == dict.fromkeys(MODELS, "factored")
+    assert {name: built(name)[0].backend for name in MODELS} == dict.fromkeys(MODELS, "ghost")
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_each_model_goes_the_quick_way():
 )
 @pytest.mark.parametrize("other", ["vmap", "loop"])
 def test_every_way_finds_the_same(name, other):
-    quick, params = built(name, backend="factored")
+    quick, params = built(name, backend="ghost")
     slow, _ = built(name, backend=other)
     index = np.array([8, 2, 10, 3, 0, 7])
     for bound in bounds_of(params):
@@ -47,7 +47,7 @@ def test_every_way_finds_the_same(name, other):
 
 
 @pytest.mark.parametrize("name", ["mlp", "sequences", "lstm", "convolutions"])
-@pytest.mark.parametrize("backend", ["factored", "vmap"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap"])
 def test_an_example_alone_is_bounded_as_its_update_is(name, backend):
     gradients, params = built(name, backend=backend)
     for bound in bounds_of(params):
@@ -57,7 +57,7 @@ def test_an_example_alone_is_bounded_as_its_update_is(name, backend):
         assert gap(found, bound.apply(update)) < 1e-5, bound
 
 
-@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 def test_the_sum_without_a_bound_is_minus_the_gradient(backend):
     gradients, params = built("mlp", backend=backend)
     total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
@@ -79,7 +79,7 @@ def test_mean_gradient_does_not_depend_on_chunks():
 
 
 @pytest.mark.parametrize("name", ["mlp", "long sequences", "convolutions", "lstm"])
-@pytest.mark.parametrize("backend", ["factored", "vmap"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap"])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_no_example_leaves_the_bound(name, backend, scale):
     gradients, params = built(name, backend=backend)
@@ -91,7 +91,7 @@ def test_no_example_leaves_the_bound(name, backend, scale):
 
 
 @pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "partly frozen", "lstm"])
-@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, backend):
     gradients, params = built(name, backend=backend)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
@@ -106,7 +106,7 @@ def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, backend):
 
 
 @pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "lstm"])
-@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 def test_chunks_do_not_matter(name, backend):
     whole, params = built(name, backend=backend)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
@@ -144,7 +144,7 @@ def test_a_multiplier_broadcasts_as_it_does_for_users():
 def test_autoencoder():
     quick, params = autoencoder()
     slow, _ = autoencoder(backend="loop")
-    assert quick.backend == "factored"
+    assert quick.backend == "ghost"
     for bound in bounds_of(params):
         expected = slow.bounded_sum(params, EVERYBODY, bound)
         assert gap(quick.bounded_sum(params, EVERYBODY, bound), expected) < 1e-5
@@ -182,7 +182,7 @@ def test_masks_keep_the_mean_and_are_an_examples_own():
 
 
 def test_the_processs_own_generator_is_left_alone():
-    for backend in ("factored", "vmap", "loop"):
+    for backend in ("ghost", "vmap", "loop"):
         gradients, params = built("partly frozen", backend=backend)
         before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
         gradients.bounded_sum(params, EVERYBODY, Unbounded(), KEY)
