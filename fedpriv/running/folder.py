@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__, json_lines
+from fedpriv.checkpoints.frozen_file import check_frozen
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
@@ -198,9 +199,12 @@ class RunFolder:
     def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
 
+        What it keeps frozen in its model is compared too.
+
         Raises:
             ValueError: If they differ, or cannot be compared any more.
         """
+        check_frozen(self.path, checked_files(task))
         sealed = self.document["corpus"].get("data_sha256")
         secure = sealed is not None and self.document["mode"] == "secure"
         secret = read_secret(self.path / "data.key") if secure else None
