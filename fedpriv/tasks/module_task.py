@@ -184,6 +184,14 @@ class ModuleTask:
             return public.take(np.arange(min(len(public), _TRIED)))
         return made
 
+    def public_of_rostered(self) -> tuple[int, int]:
+        """Return how many public examples equal a rostered user's, and of how many.
+
+        Of users that a plain dict holds: another mapping may read files, and is not looked through.
+        """
+        public = self._sets[True]
+        return (0, 0) if public is None else (self._data.num_equal(public), len(public))
+
     def files(self) -> Mapping[str, bytes]:
         """Return the files that go with the model."""
         return self._files | frozen_file(self._make.frozen)

@@ -220,4 +220,4 @@ class TestShown:
         with pytest.raises(FrozenInstanceError):
             kept.epsilon = None
         assert str(kept.statement).startswith(kept.statement.headline)
-        assert "What ε does not cover" in str(kept.statement)
+        assert "What no ε covers" in str(kept.statement)

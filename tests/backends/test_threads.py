@@ -124,7 +124,7 @@ def test_gpus_for_an_own_trainer_that_says_it_has_no_use_for_them_are_refused(st
 
 
 def test_there_is_at_least_one_worker(tiny_corpus):
-    with pytest.raises(ValueError, match="--workers 0"):
+    with pytest.raises(ValueError, match="workers 0"):
         backend(tiny_corpus, num_workers=0)
 
 

@@ -38,7 +38,7 @@ class Prepared:
         )
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]")
-        self.synthetic, self.untried = True, ""
+        self.synthetic, self.untried, self.noticed = True, "", ()
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
 
