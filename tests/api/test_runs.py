@@ -92,7 +92,7 @@ class TestRun:
         [
             ({"secure": True}, "secure=True needs out"),
             ({"secure": True, "out": "x", "seed": 1}, "takes no seed"),
-            ({"backend": "spark"}, "engine 'spark' is not known"),
+            ({"backend": "spark"}, "backend='spark' is not known"),
             ({"workers": 2}, "workers=2 is for several workers; add backend='ray'"),
             ({"corpus": "here"}, "brings its own data"),
             ({"progress": "no"}, "progress 'no' is not known"),
