@@ -10,6 +10,7 @@ from torch import nn
 from fedpriv.api.running import run
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.running.folder import read_document
 from fedpriv.running.prepared import start_run
 from fedpriv.running.progress import head_lines
 from fedpriv.tasks.module_task import ModuleTask
@@ -63,6 +64,9 @@ class TestRostered:
     def test_public_examples_that_are_somebodys(self, tmp_path, public, said):
         [line] = noticed(tmp_path / "run", public=public)
         assert line.startswith(said) and "examples of rostered users" in line
+        document = read_document(tmp_path / "run")
+        equal = f"figures on public examples, {said[0]} of which are rostered users' own"
+        assert coverage_of(document).not_covered == (equal,)
 
     def test_others(self, tmp_path):
         x, y = person(3)
@@ -73,6 +77,7 @@ class TestRostered:
 
     def test_a_secure_run_does_not_look(self, tmp_path):
         assert noticed(tmp_path / "run", secure=True, public=person(3)) == ()
+        assert "public_of_rostered" not in read_document(tmp_path / "run")["corpus"]
 
 
 @pytest.mark.parametrize("test", [None, person(98)])
