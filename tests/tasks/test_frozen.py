@@ -8,10 +8,13 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.checkpoints.frozen_file import FROZEN
 from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.mechanisms.bound import Clip
 from fedpriv.report.export.model_folder import MODEL, export_run
 from fedpriv.rng import Key
 from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.module_state import SameFrozen
@@ -92,6 +95,36 @@ def test_whoever_trains_has_the_same(users_at_once):
     assert all(np.array_equal(np.asarray(first[name]), np.asarray(again[name])) for name in TRAINED)
     seen = [made.evaluate(params, public=True) for made in (one, one, other)]
     assert seen[0] is not None and seen[0] == seen[1] == seen[2]
+
+
+def test_users_trained_together_have_them_too(tmp_path):
+    """The vectorised trainer is the other's to rounding; 2 rounds without noise."""
+    found = []
+    for users_at_once in (1, 4):
+        made = task(lambda: model(None), users_at_once=users_at_once)
+        own = experiment(made, noise="none", noise_multiplier=None)
+        start_run(own, "own:x", None, tmp_path / str(users_at_once)).run()
+        found.append(load(tmp_path / str(users_at_once)).params)
+    left, right = found
+    assert set(left) == set(right) == TRAINED | BODY
+    assert all(np.array_equal(left[name], right[name]) for name in BODY)
+    assert not np.allclose(left["2.weight"], made.init_params(Key.simulation(0))["2.weight"])
+    for name in TRAINED:
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-4, atol=1e-6)
+
+
+def test_single_examples_likewise():
+    """Of a centralised task all modules are alike, and what is frozen goes with it."""
+    x, y = person(0)
+    data = Dataset(name="d", x_train=x, y_train=y, x_test=x, y_test=y, provenance={})
+    made = module_task(data, lambda: model(None), nn.functional.cross_entropy)
+    params = made.init_params(Key.simulation(0))
+    assert set(params) == TRAINED and set(made.files()) == {FROZEN}
+    assert made.measure(params) == made.measure(params)
+    total = made.train.bounded_sum(params, np.arange(3), Clip(l2_clip_norm=1.0))
+    assert set(total) == TRAINED
+    whole = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
+    assert whole.files() == {}
 
 
 def test_the_seed_moves_what_is_trained_alone():
