@@ -31,12 +31,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import alone
-import contestants
-import figures
-from contestants import Contestant
-from figures import Entry
-from worker_process import WorkerError, WorkerProcess
+from harness import alone, contestants, figures
+from harness.contestants import Contestant
+from harness.figures import Entry
+from harness.worker_process import WorkerError, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar")

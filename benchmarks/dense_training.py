@@ -19,7 +19,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from cifar_job import make_cnn
+from jobs.cifar_job import make_cnn
 from torch import nn
 
 from fedpriv.rng import Key

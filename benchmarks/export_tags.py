@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from main_job import roster_of_400
+from harness.main_job import roster_of_400
 
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.rng import Key

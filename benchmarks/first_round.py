@@ -23,8 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-import machine
-from main_job import NAME
+from harness import machine
+from harness.main_job import NAME
 
 RESULTS = Path(__file__).resolve().parent / "results"
 WARM, COLD = "kernels at hand", "no compiled kernels"

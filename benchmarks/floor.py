@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import numpy as np
-from ledger_only import LedgerOnly
-from main_job import about, open_job, parser
+from harness.main_job import about, open_job, parser
+from jobs.ledger_only import LedgerOnly
 from numba import njit
 
 from fedpriv.experiments.build import build

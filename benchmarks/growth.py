@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,15 +24,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from growth_case import Case
-from growth_plot import plot
-from growth_report import growth, write_markdown
-from machine import describe
+from growing.case import Case
+from growing.plot import plot
+from growing.report import growth, write_markdown
+from harness.machine import describe
 
 from fedpriv.data.importers.synthetic import GENERATOR, Shape, synthesize
 from fedpriv.data.locate import cached
 
-RESULTS = Path(__file__).resolve().parent / "results"
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
 ENGINES = (("serial", 1), ("threads", 2), ("ray", 1), ("ray", 2))
 SENTENCES = 6  # of every user where the number of users grows
 LONG = 100  # and where the params or the workers do
@@ -170,9 +172,13 @@ def measured(panels: Panels) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def run_case(case: Case) -> dict[str, Any]:
     """Measure one case in a fresh process."""
-    script = str(Path(__file__).with_name("growth_case.py"))
+    command = [sys.executable, str(HERE / "growing" / "case.py"), json.dumps(asdict(case))]
+    found = filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
-        [sys.executable, script, json.dumps(asdict(case))], stdout=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(found)},
     )
     if done.returncode:
         raise SystemExit(f"{case} ended with status {done.returncode}; its error is above")

@@ -22,9 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import machine
-import peers
-from worker_process import WorkerProcess
+from harness import machine, peers
+from harness.worker_process import WorkerProcess
 
 HERE = Path(__file__).resolve().parent
 TOOLS = ("fedpriv factored", "fedpriv vmap", "opacus")
@@ -51,7 +50,7 @@ class Measured:
 
 def command(tool: str, model: str, batch: int, threads: int, mode: str) -> list[str]:
     python = str(peers.environment("opacus")) if tool == "opacus" else sys.executable
-    worker = str(HERE / "per_example_worker.py")
+    worker = str(HERE / "jobs" / "per_example_worker.py")
     return [python, worker, tool, model, str(batch), str(threads), mode]
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
-from main_job import NAME, about, open_job, parser
+from harness.main_job import NAME, about, open_job, parser
 
 from fedpriv import json_lines
 from fedpriv.running.prepared import start_run

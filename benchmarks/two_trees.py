@@ -26,11 +26,10 @@ from math import comb
 from pathlib import Path
 from statistics import median
 
-import contestants
-import figures
 import first_round
 from compare import measure, tell
-from contestants import Contestant
+from harness import contestants, figures
+from harness.contestants import Contestant
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("best", "same", "floor", "first_round")
@@ -40,7 +39,14 @@ TOLERANCE = 1.05
 
 def environment(checkout: Path) -> dict[str, str]:
     """Return what makes Python take fedpriv and the benchmarks of a checkout."""
-    return {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'benchmarks'}"}
+    folders = (checkout, checkout / "benchmarks", checkout / "benchmarks" / "jobs")
+    return {"PYTHONPATH": os.pathsep.join(str(each) for each in folders if each.exists())}
+
+
+def script_of(checkout: Path, script: Path) -> Path:
+    """Return a checkout's own script of this name: in a room as here, or beside the commands."""
+    room = checkout / "benchmarks" / script.relative_to(HERE)
+    return room if room.exists() else checkout / "benchmarks" / script.name
 
 
 def interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -75,7 +81,7 @@ def of_checkout(person: Contestant, checkout: Path, label: str) -> Contestant:
     """Return a contestant of ours as another checkout has it."""
     # Only the script: the data that it is given are the same.
     scripts = [
-        str(checkout / "benchmarks" / Path(part).name) if part.startswith(str(HERE)) else part
+        str(script_of(checkout, Path(part))) if part.startswith(str(HERE)) else part
         for part in person.command
     ]
     return replace(
@@ -173,7 +179,7 @@ def main() -> None:
     if arguments.blocks < 6:
         parser.error(f"blocks {arguments.blocks} give no 95 % interval; use 6 or more")
     checkout = arguments.checkout.resolve()
-    if not (checkout / "benchmarks" / "fedpriv_jobs.py").exists():
+    if not script_of(checkout, HERE / "jobs" / "fedpriv_jobs.py").exists():
         parser.error(f"{arguments.checkout} is no checkout of fedpriv with its benchmarks")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     rows: list[str] = []

@@ -27,7 +27,7 @@ from fedpriv.backends.flower.settings import (
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.measures import Measure
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end

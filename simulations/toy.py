@@ -27,7 +27,7 @@ import numpy as np
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
@@ -183,7 +183,7 @@ def _sampler(
 def _spent() -> str:
     spent = plan(METHODS["AdaDPS"]).epsilon(METHODS["AdaDPS"].steps)
     return (
-        f"ε = {rounded_up(spent.value, 2):.2f} at δ = {spent.delta:g} "
+        f"ε = {rounded_up(spent.value, 2):.2f} at δ = {shown_delta(spent.delta)} "
         f"({spent.relation.value}, per {spent.unit},\n"
         f"{spent.accountant}, simulated, if batches were Poisson)"
     )

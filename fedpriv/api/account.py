@@ -17,7 +17,7 @@ from typing import Any
 
 from fedpriv.api.own_loop import plan
 from fedpriv.experiments.parts.options import said_as_options
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.api import frames, shown
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.statement.statement import Statement, run_statement
 from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.page import write_report

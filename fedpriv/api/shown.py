@@ -9,8 +9,8 @@ from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import plain, safe
 from fedpriv.running.announcement import failures
+from fedpriv.untrusted_text import plain, safe
 
 _WIDTH = 100
 

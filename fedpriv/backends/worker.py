@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from fedpriv.backends.backend import Measure
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.devices import device_description, usable_device
+from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
 from fedpriv.training.work import TRAIN, UserData, as_works, find_work
 from fedpriv.tree import Params
@@ -102,7 +100,7 @@ class Worker:
         Raises:
             ValueError: If there is no such GPU, or as the worker context does.
         """
-        torch.set_num_threads(1)
+        use_one_thread()
         device, said = _device(device_ids, logical)
         self._context = make_context(device)
         return Opened(host=platform.node(), process=os.getpid(), device=said)
@@ -132,9 +130,9 @@ class Worker:
 def _device(device_ids: Sequence[int | str], logical: bool) -> tuple[str, str]:
     """Return the device for torch and its name for people."""
     if not device_ids:
-        return "cpu", device_description(torch.device("cpu"))
+        return "cpu", "cpu"
     if logical:
-        return "cpu", f"logical device {device_ids[0]}: {device_description(torch.device('cpu'))}"
+        return "cpu", f"logical device {device_ids[0]}: cpu"
     # Ray shows a worker only the GPU that is its own, and so it is the first one there.
     device = usable_device("cuda:0")
     return str(device), f"GPU {device_ids[0]}: {device_description(device)}"

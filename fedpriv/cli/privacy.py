@@ -11,7 +11,7 @@ from rich.table import Table
 from fedpriv.api import account as api
 from fedpriv.cli.output import console, fail, print_json
 from fedpriv.experiments.parts.options import renamed
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 
 Users = Annotated[int, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]

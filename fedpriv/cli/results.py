@@ -16,6 +16,7 @@ from rich.text import Text
 from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.tokens import tff_tokens
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.report.compare import write_comparison
 from fedpriv.report.export.model_folder import (
     NO_WORDS,
@@ -37,7 +38,8 @@ from fedpriv.report.groups import (
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of, labels_of_all
-from fedpriv.report.wording import NOTHING, epsilon, figure, half_width, percent, plain
+from fedpriv.report.wording import NOTHING, epsilon, figure, half_width, percent
+from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -209,7 +211,7 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
             Text(plain(group.name)),
             *(_cell(group, column) for column in columns),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
-            f"{row['delta']:.2g}" if row["delta"] is not None else NOTHING,
+            shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             str(row["rounds"]),
             str(len(group.runs)),
             text,

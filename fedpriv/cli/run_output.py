@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpriv.cli.output import console
 from fedpriv.measures import figures_of, read_measures
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.running.announcement import early_end, failures
 
@@ -19,7 +19,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
         f"no privacy (ε = ∞): {covers.reason}"
         if epsilon is None
         else (
-            f"ε = {rounded_up(epsilon, 3):.3f} at δ = {summary['delta']:.2e} "
+            f"ε = {rounded_up(epsilon, 3):.3f} at δ = {shown_delta(summary['delta'])} "
             f"({summary['unit']}-level, {summary['relation']}, {summary['accountant']}, "
             f"{summary['mode']})"
         )

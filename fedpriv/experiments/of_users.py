@@ -13,7 +13,7 @@ from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.tasks.task import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.training.work import LocalTrainer
 
 #: What a plan and a schedule call the options that set them.
 FIELD_NAMES = {

@@ -37,96 +37,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import logging as absl_logging
 
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.ranges import finite_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution as pld
-
-
-def rounded_up(value: float, digits: int) -> float:
-    """Return the least decimal of so many digits that is not below the value.
-
-    A printed bound is still a bound. What is a part in 10⁹ above a decimal is taken for it.
-
-    >>> rounded_up(43.5359, 1), rounded_up(8.0000000001, 2)
-    (43.6, 8.0)
-    """
-    # Below one part in 10⁹ an excess is binary rounding, not privacy loss.
-    return math.ceil(value * 10.0**digits * (1 - 1e-9)) / 10.0**digits
-
-
-def rounded_up_to(value: float, figures: int) -> float:
-    """Return the least decimal of so many significant figures that is not below the value.
-
-    >>> rounded_up_to(43.5359, 3), rounded_up_to(0.98761, 3), rounded_up_to(0.0, 3)
-    (43.6, 0.988, 0.0)
-    """
-    if value <= 0.0 or math.isinf(value):
-        return value
-    return rounded_up(value, figures - 1 - math.floor(math.log10(value)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epsilon:
-    """An ε with everything that makes it a statement.
-
-    Attributes:
-        value: The headline ε; infinite when nothing is promised.
-        delta: Its δ.
-        relation: The neighbouring relation.
-        accountant: Who computed `value`: "PLD", "RDP", "composition" for a sum of pure ε, or "none"
-            when it is infinite by nature.
-        rdp: The RDP figure beside it, or None where RDP prices no such event.
-        unit: What one neighbour is.
-        reason: Why the value is infinite, else empty.
-    """
-
-    value: float
-    delta: float
-    relation: Relation
-    accountant: str
-    rdp: float | None = None
-    unit: str = "user"
-    reason: str = ""
-
-    def __float__(self) -> float:
-        return self.value
-
-    def __str__(self) -> str:
-        if math.isinf(self.value):
-            shown, beside = "∞", f"; {self.reason}" if self.reason else ""
-        else:
-            shown = f"{rounded_up(self.value, 4):.4f}"
-            beside = (
-                f"; RDP {rounded_up(self.rdp, 4):.4f}"
-                if self.rdp is not None and self.accountant != "RDP"
-                else ""
-            )
-        return (
-            f"ε = {shown} at δ = {self.delta:.4g} ({self.relation.value}, per {self.unit}, "
-            f"by {self.accountant}{beside})"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; an infinite ε is null, with its `reason`."""
-        finite = math.isfinite(self.value)
-        return {
-            "epsilon": self.value if finite else None,
-            "epsilon_rdp": self.rdp if self.rdp is not None and math.isfinite(self.rdp) else None,
-            "delta": self.delta,
-            "relation": self.relation.value,
-            "unit": self.unit,
-            "accountant": self.accountant,
-            **({} if finite else {"reason": self.reason}),
-        }
 
 
 def epsilon(

@@ -14,7 +14,8 @@ import functools
 import math
 from collections.abc import Callable
 
-from fedpriv.privacy.accounting import Epsilon, epsilon, epsilon_coarsely
+from fedpriv.privacy.accounting import epsilon, epsilon_coarsely
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import (
     LARGEST_NOISE_MULTIPLIER,
     SMALLEST_NOISE_MULTIPLIER,

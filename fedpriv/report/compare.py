@@ -23,15 +23,8 @@ from fedpriv.report.plots.lines import Line, both_widths, legend
 from fedpriv.report.plots.theme import document, series
 from fedpriv.report.series import points
 from fedpriv.report.unit_labels import UnitLabels, labels_of_all
-from fedpriv.report.wording import (
-    NOTHING,
-    direction,
-    epsilon,
-    figure,
-    half_width,
-    number,
-    safe,
-)
+from fedpriv.report.wording import NOTHING, direction, epsilon, figure, half_width, number
+from fedpriv.untrusted_text import safe
 
 
 def write_comparison(groups: Sequence[Group], path: str | Path) -> Path:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from scipy.special import stdtrit
 
 from fedpriv.measures import Measure
+from fedpriv.privacy.epsilon import rounded_up_to
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import direction, epsilon, figure, number, plain, safe
+from fedpriv.report.wording import direction, epsilon, figure, number
+from fedpriv.untrusted_text import plain, safe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
         ]
     promise = promised(run)
     return [
-        f"δ = {number(promise.delta, 3)}",
+        f"δ = {number(rounded_up_to(promise.delta, 3), 3)}",
         f"{promise.relation.value} relation",
         f"unit: {promise.unit}",
         f"{promise.accountant} accountant",

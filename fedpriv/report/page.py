@@ -19,7 +19,8 @@ from fedpriv.report.promise import promised, rho_spent
 from fedpriv.report.series import RunRecord, points, read_run
 from fedpriv.report.tables import pairs_table, rounds_table
 from fedpriv.report.unit_labels import by_unit, labels_of
-from fedpriv.report.wording import direction, epsilon, figure, number, safe
+from fedpriv.report.wording import direction, epsilon, figure, number
+from fedpriv.untrusted_text import safe
 
 
 def write_report(

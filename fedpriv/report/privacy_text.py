@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedpriv.privacy.statement.statement import Section
-from fedpriv.report.wording import plain, safe
+from fedpriv.untrusted_text import plain, safe
 
 
 def as_html(sections: Sequence[Section]) -> str:

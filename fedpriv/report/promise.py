@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import accumulate
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan, rho_of

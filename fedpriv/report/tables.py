@@ -9,7 +9,8 @@ from typing import Any
 from fedpriv.measures import Measure
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import NOTHING, epsilon, number, percent, safe
+from fedpriv.report.wording import NOTHING, epsilon, number, percent
+from fedpriv.untrusted_text import safe
 
 
 def _steady(value: float | None) -> str:

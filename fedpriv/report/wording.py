@@ -1,31 +1,15 @@
-"""How figures are written, and how strings from elsewhere are made harmless."""
+"""How figures are written."""
 
 from __future__ import annotations
 
-import html
 import math
-import re
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up
+from fedpriv.untrusted_text import plain
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "–"
-
-
-def safe(value: object) -> str:
-    """Return any value as text for HTML: no markup, no control or direction-changing signs.
-
-    >>> safe("<b>&")
-    '&lt;b&gt;&amp;'
-    """
-    return html.escape(plain(value))
-
-
-def plain(value: object) -> str:
-    """Return any value as text without control and direction-changing signs."""
-    return _CONTROL.sub("\ufffd", str(value))
 
 
 def percent(value: float | None, digits: int = 1) -> str:

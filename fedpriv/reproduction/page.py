@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.reproduction.choices import choice_lines
 from fedpriv.reproduction.runs import Done, all_figures, curve_of
@@ -189,8 +189,8 @@ def _epsilon(row: Mapping[str, Any]) -> str:
     if row.get("options", {}).get("target-epsilon") is not None and "noise_multiplier" in row:
         beside += f", noise multiplier {row['noise_multiplier']:.4f}"
     text = (
-        f"{rounded_up(row['epsilon'], 2):.2f} at δ = {row['delta']:g} ({row['relation']}, per "
-        f"{row['unit']}, {row['accountant']}{beside}, simulated)"
+        f"{rounded_up(row['epsilon'], 2):.2f} at δ = {shown_delta(row['delta'])} ("
+        f"{row['relation']}, per {row['unit']}, {row['accountant']}{beside}, simulated)"
     )
     return Coverage(not_covered=tuple(row["not_covered"])).beside(text)
 

@@ -21,6 +21,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from fedpriv.reproduction.runs import Run, perform
+from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 
 #: Seconds that a worker is given to leave when it is told to.
@@ -168,11 +169,8 @@ def _work(todo: Sequence[Run], numbers: Connection, rows: Connection) -> None:
     # A terminal sends Ctrl-C to every process: the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ["OMP_NUM_THREADS"] = "1"
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    import torch
-
-    torch.set_num_threads(1)
+    use_one_thread()
     while (position := _next(numbers)) is not None:
         try:
             answer = json.dumps({"row": perform(todo[position])})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
@@ -62,7 +62,7 @@ def announcement(
     else:
         shown = "∞" if math.isinf(promised.value) else f"{rounded_up(promised.value, 3):.3f}"
         said = (
-            f"ε = {shown} at δ = {promised.delta:.2e} ({promised.unit}-level, "
+            f"ε = {shown} at δ = {shown_delta(promised.delta)} ({promised.unit}-level, "
             f"{promised.relation.value}, {promised.accountant}, {mode}) {paid}"
         )
     cautions = []

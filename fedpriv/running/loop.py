@@ -5,7 +5,6 @@ There are no callbacks that change what happens. Progress bars, plots and report
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -19,12 +18,12 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
+from fedpriv.running.door.turnout import Turnout
 from fedpriv.running.door.vault import Vault
 from fedpriv.running.folder import RunFolder
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.failures import mostly_failed
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import as_works
 from fedpriv.tree import Params
@@ -88,7 +87,6 @@ class RoundRecord:
         return self.released.measured.get(name) if seen is None else seen
 
 
-_LOG = logging.getLogger(__name__)
 # Rounds of a run that state an ε, besides its last: enough to draw its curve.
 _MOST_ACCOUNTED = 20
 
@@ -175,6 +173,7 @@ def rounds(
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
+    turnout = Turnout() if root.mode == "simulation" else None
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
         door = RunDoor(
             plan=plan,
@@ -185,8 +184,9 @@ def rounds(
             root=root,
             vault=Vault(None if folder is None else folder.path / "secret", root),
             beside=beside,
+            turnout=turnout,
         )
-        yield from _rounds(components, backend, door, ledger, folder, state, eval_every)
+        yield from _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)
 
 
 def _rounds(
@@ -197,16 +197,16 @@ def _rounds(
     folder: RunFolder | None,
     state: Any,
     eval_every: int,
+    turnout: Turnout | None,
 ) -> Iterator[tuple[RoundRecord, Any]]:
     plan, algorithm = components.plan, components.algorithm
     measures = recorded(components.task.measures)
-    simulated = ledger.mode == "simulation"
     accounted = accounted_rounds(plan, eval_every)
     for count in sorted(accounted):
         if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
             plan.epsilon(count)
     free_memory()
-    open_, warned = door.must_replay and ledger.state.ended is None, False
+    open_ = door.must_replay and ledger.state.ended is None
     record, reason = None, ""
     while ledger.pays_for_more or open_:
         open_ = False
@@ -214,6 +214,8 @@ def _rounds(
         started = time.perf_counter()
         round_num = state.round_num + 1
         door.begin(round_num)
+        if turnout is not None:
+            turnout.note(0, 0)
         try:
             following = algorithm.step(state, door)
         except BudgetSpentError:
@@ -232,17 +234,8 @@ def _rounds(
         state = following
         last = not ledger.pays_for_more
         due = round_num % eval_every == 0 or last
-        seen = door.seen
-        if simulated and not warned and mostly_failed(seen.num_failed, seen.cohort_size):
-            warned = True
-            _LOG.warning(
-                "round %d: %d of %d drawn %ss failed and contribute zero; what this run learns is "
-                "mostly noise",
-                round_num,
-                seen.num_failed,
-                seen.cohort_size,
-                plan.unit,
-            )
+        if turnout is not None:
+            turnout.warn_once(round_num, plan.unit)
         if folder is not None:
             folder.keep(state)
         seconds = time.perf_counter() - started
@@ -250,7 +243,7 @@ def _rounds(
         if due:
             released = algorithm.result(state)
             public = backend.evaluate(released, public=True)
-            if simulated:
+            if turnout is not None:
                 roster = backend.evaluate(released, public=False)
         stated = round_num in accounted or last or (due and plan.planned_rounds is None)
         wanted = plan.is_private and stated
@@ -259,12 +252,12 @@ def _rounds(
             diagnostics=Diagnostics(
                 round_num=round_num,
                 attempt=ledger.last_attempt,
-                cohort_size=door.seen.cohort_size,
-                num_failed=door.seen.num_failed,
+                cohort_size=turnout.cohort_size,
+                num_failed=turnout.num_failed,
                 measured=measured(measures, roster),
                 seconds=seconds,
             )
-            if simulated
+            if turnout is not None
             else None,
         )
         if folder is not None:

@@ -12,7 +12,7 @@ from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.rng import Key

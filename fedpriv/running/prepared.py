@@ -16,7 +16,7 @@ from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
@@ -309,7 +309,7 @@ def start_run(
     folder = RunFolder.create(
         out,
         experiment=experiment,
-        reference=reference,
+        reference=reference and from_anywhere(reference),
         components=components,
         corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
         engine=engine,

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.running.announcement import announcement
@@ -147,11 +147,12 @@ def _lines(
             return
         due = amount + every
         said = [f"{_label(prepared)}: {_turns(prepared, record.released.round_num)}"]
-        figure, spent = _figure(headline, record), record.released.epsilon
+        figure, released = _figure(headline, record), record.released
         if figure is not None:
             said.append(figure)
-        if spent is not None:
-            said.append(f"ε {_spent(spent, covers)} at δ = {record.released.delta:.2g}")
+        if released.epsilon is not None and released.delta is not None:
+            at = shown_delta(released.delta)
+            said.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
         console.print(", ".join(said), markup=False, highlight=False, soft_wrap=True)
 
     yield show

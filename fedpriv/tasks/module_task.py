@@ -31,11 +31,11 @@ from fedpriv.training.local.module_measures import (
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from
-from fedpriv.training.local.trainer import LocalTrainer, Schedule
+from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.losses import check_loss, check_pairs
-from fedpriv.training.work import UserData
+from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
 #: Examples that a task is tried on.

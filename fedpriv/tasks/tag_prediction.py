@@ -13,15 +13,13 @@ from fedpriv.data.corpus.view import TagView
 from fedpriv.data.corpus.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
-from fedpriv.models.linear import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
-from fedpriv.training.local.module import module_params
-from fedpriv.training.local.trainer import LocalTrainer, Schedule, SparseSoftmaxTrainer
-from fedpriv.training.work import UserData
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
 
@@ -74,8 +72,15 @@ class TagPrediction:
         return self._data
 
     def init_params(self, key: Key) -> Params:
-        """Return zeros: the loss is convex, and zero is nobody's data."""
-        return module_params(SoftmaxRegression(len(self._view.words), len(self._view.tags)))
+        """Return zeros: the loss is convex, and zero is nobody's data.
+
+        They are the params of a `fedpriv.models.linear.SoftmaxRegression` of this size.
+        """
+        num_words, num_tags = len(self._view.words), len(self._view.tags)
+        return {
+            "kernel": np.zeros((num_words, num_tags), np.float32),
+            "bias": np.zeros(num_tags, np.float32),
+        }
 
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"

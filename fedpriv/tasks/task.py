@@ -19,8 +19,8 @@ from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.local.trainer import LocalTrainer, Schedule
-from fedpriv.training.work import UserData
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
 

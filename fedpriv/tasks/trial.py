@@ -18,7 +18,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.tasks.task import ComparesPublic, MakesExamples
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("trial of a task")

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-import torch
+import os
+import sys
+from typing import TYPE_CHECKING
+
+# Loading it takes seconds, and workers of compiled tasks have no use for it: it is loaded where a
+# device is asked for.
+if TYPE_CHECKING:
+    import torch
+
+
+def use_one_thread() -> None:
+    """Have this process's torch compute on one thread, whoever loads it and whenever.
+
+    Sums then do not depend on the machine, and processes side by side do not fight.
+    """
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def usable_device(name: str) -> torch.device:
@@ -11,6 +28,8 @@ def usable_device(name: str) -> torch.device:
     Raises:
         ValueError: If there is no such kind of device, or not here; says what is missing.
     """
+    import torch
+
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -54,4 +73,6 @@ def device_description(device: torch.device) -> str:
     """Return what a run's record says of a device: "cpu", or "cuda:0 NVIDIA ..."."""
     if device.type == "cpu":
         return "cpu"
+    import torch
+
     return f"{device} {torch.cuda.get_device_name(device)}"

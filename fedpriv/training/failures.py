@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedpriv.training.stopping import end_if_interrupted
 
@@ -73,7 +75,13 @@ def contributes_zero(error: BaseException) -> None:
         failures.count += 1
         failures.first = failures.first or type(error).__name__
     _LOG.warning("a user contributes zero: %s", type(error).__name__)
-    _LOG.debug("why it does", exc_info=error)
+    _LOG.debug("it was raised at %s", raised_at(error))
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the lines of code on an error's way, the innermost first: no value is among them."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return ", ".join(f"{Path(at.filename).name}:{at.lineno} in {at.name}" for at in frames)
 
 
 def mostly_failed(num_failed: int, cohort_size: int) -> bool:

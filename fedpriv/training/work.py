@@ -15,9 +15,8 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import Adder, PartialSum, RunningSum
 from fedpriv.training.failures import contributes_zero
-from fedpriv.training.local.trainer import LocalTrainer
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.tree import Params
+from fedpriv.tree import Params, Tree
 
 TRAIN = "train"
 """The name of an experiment's ordinary work."""
@@ -32,6 +31,18 @@ class UserData(Protocol):
 
     def num_examples(self, user_id: str) -> int:
         """Return how many there are, without touching them; raise `ValueError` as above."""
+        ...
+
+
+class LocalTrainer(Protocol):
+    """Trains one user.
+
+    A class of trainers may also say of itself `thread_safe` (True: threads may share one) and
+    `cpu_only` (why it has no use for a GPU, in words); unsaid, neither is so.
+    """
+
+    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+        """Return the user's raw update; `params` are not changed."""
         ...
 
 

@@ -40,7 +40,7 @@ import numpy as np
 from fedpriv.data.importers.sst2 import load_sst2
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
-from fedpriv.privacy.accounting import rounded_up_to
+from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
 from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
@@ -275,7 +275,7 @@ def page(grids: Sequence[Grid], done: Mapping[str, Mapping[str, Any]]) -> str:
         "",
         f"Accuracy of {of} with frozen embeddings after {first['steps']} steps of about "
         f"{setup.batch:,} examples. ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
-        f"δ = {first['delta']:g} ({first['relation']}, per {first['unit']}, "
+        f"δ = {shown_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
         f"{first['accountant']}; RDP {rounded_up_to(first['epsilon_rdp'], 3):.3g}; simulated). "
         "Settings were chosen on held-out training examples, which no ε covers.",
         "",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.privacy.accounting import rounded_up_to
+from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
 from fedpriv.reproduction import TUNING_SEED, Run, Split
 from simulations.dpnsgd.images import RULES, Rule
 
@@ -106,7 +106,7 @@ def page(maps: HeatMaps, done: Done, picture: str) -> str:
         f"# {maps.title}{size}{made_up}",
         "",
         f"Accuracy of {maps.model}, ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
-        f"δ = {first['delta']:g} ({first['relation']}, per {first['unit']}, "
+        f"δ = {shown_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
         f"{first['accountant']}, simulated). Settings were chosen on held-out training examples, "
         "which no ε covers.",
         "",

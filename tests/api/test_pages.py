@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 OWN_LOOP = "## A training loop of your own"

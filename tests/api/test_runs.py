@@ -13,7 +13,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 

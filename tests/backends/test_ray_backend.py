@@ -105,6 +105,7 @@ def test_a_user_that_always_kills_its_worker_contributes_zero_alone(
     assert "1 drawn users contribute zero" in caplog.text and "user-03" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_cohort_of_nobody_but_killers_is_a_sum_of_zeros(backend, deeds, staff, monkeypatch):
     monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_SHARE", 1)
     monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_USER", 1)

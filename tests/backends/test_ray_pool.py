@@ -54,7 +54,14 @@ def test_no_calls_are_no_results(hire):
     assert hire().run([]) == []
 
 
-@pytest.mark.parametrize(("how", "times"), [("exit", 1), ("kill", 2), ("interrupt", 1)])
+@pytest.mark.parametrize(
+    ("how", "times"),
+    [
+        ("kill", 2),
+        pytest.param("exit", 1, marks=pytest.mark.slow),
+        pytest.param("interrupt", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_call_whose_actor_dies_is_done_again(hire, tmp_path, caplog, how, times):
     pool = hire()
     with caplog.at_level(logging.WARNING):

@@ -144,9 +144,8 @@ def wait_until(true):
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
-@pytest.mark.parametrize(
-    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle, tmp_path, sent):
     out = tmp_path / "run"
     started = subprocess.Popen(

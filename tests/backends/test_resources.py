@@ -115,3 +115,15 @@ def test_ray_is_imported_by_nobody_who_does_not_use_it():
         "raise SystemExit('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_torch_is_loaded_by_nobody_who_trains_without_it():
+    """It takes seconds in every worker: tags are trained by compiled loops."""
+    code = (
+        "import sys, fedpriv.backends.ray.backend, fedpriv.backends.flower.settings;"
+        "import fedpriv.running.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
+        "from fedpriv.backends.worker import Worker;"
+        "Worker().open(lambda device: device);"
+        "raise SystemExit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

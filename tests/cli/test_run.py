@@ -1,7 +1,6 @@
 """`fedpriv list` and `fedpriv run` as a user types them."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
+from tests.cli.typed import SMALL, main, run
 
 ISSUED = {
     "accuracy",
@@ -23,22 +23,6 @@ ISSUED = {
     "synthetic",
     "run_dir",
 }
-SMALL = ("--rounds", "3", "--noise-multiplier", "1", "--delta", "0.001", "--cohort", "6")
-
-
-def run(*arguments):
-    result = CliRunner().invoke(cli.app, [str(a) for a in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def main(monkeypatch, *arguments):
-    """Run the installed command's own entry point; return its exit status."""
-    monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments)])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    return caught.value.code
 
 
 class TestList:
@@ -305,115 +289,3 @@ class TestResume:
     def test_it_takes_nothing_beside_it(self, monkeypatch, capsys, tmp_path, more):
         assert main(monkeypatch, "run", "--resume", tmp_path, *more) == 2
         assert "give it alone" in capsys.readouterr().err
-
-
-BAD = {
-    "no experiment": ([], "fedpriv list"),
-    "unknown": (["adadps-tag"], "did you mean 'adadps-tags'"),
-    "module": (["no.such:thing"], "there is no module 'no'"),
-    "cohort": (["dp-fedavg-tags", "--cohort", "0"], "cohort"),
-    "cohort above users": (["dp-fedavg-tags", "--cohort", "61"], "60 users"),
-    "rounds": (["dp-fedavg-tags", "--rounds", "0"], "rounds 0 must be at least 1"),
-    "noise": (["dp-fedavg-tags", "--noise-multiplier", "0"], "noise-multiplier 0.0 must be"),
-    "negative": (["dp-fedavg-tags", "--target-epsilon", "-1"], "target-epsilon -1.0"),
-    "nan": (["dp-fedavg-tags", "--delta", "nan"], "delta"),
-    "delta": (["dp-fedavg-tags", "--delta", "1.5"], "delta"),
-    "users": (["dp-fedavg-tags", "--users", "0"], "users"),
-    "roster": (["dp-fedavg-tags", "--roster", "nobody"], "nobody"),
-    "precondition": (["dp-fedavg-tags", "--precondition", "global"], "scale-then-privatise"),
-    "bound": (["dp-fedavg-tags", "--bound", "none"], "bound"),
-    "set": (["dp-fedavg-tags", "--set", "bound"], "NAME=VALUE"),
-    "set unknown": (["dp-fedavg-tags", "--set", "bnd=clip"], "did you mean 'bound'"),
-    "set type": (["dp-fedavg-tags", "--set", "rounds=many"], "many"),
-    "set no axis": (["dp-fedavg-tags", "--set", "local-batch-size=0"], "local-batch-size 0 must"),
-    "engine": (["dp-fedavg-tags", "--engine", "spark"], "spark"),
-    "serial workers": (["dp-fedavg-tags", "--workers", "2"], "--workers 2 is for several workers"),
-    "no threads": (["dp-fedavg-tags", "--engine", "threads", "--workers", "0"], "--workers 0"),
-    "gpu threads": (
-        ["dp-fedavg-tags", "--engine", "threads", "--gpus-per-worker", "1"],
-        "use --engine ray",
-    ),
-    "keep": (["dp-fedavg-tags", "--keep-checkpoints", "0"], "'0'"),
-    "secure seed": (["dp-fedavg-tags", "--secure", "--seed", "1"], "--secure takes no seed"),
-    "corpus": (["dp-fedavg-tags", "--corpus", "/no/such/place"], "/no/such/place"),
-    "markup": (["[bold]tags"], "[bold]tags"),
-}
-
-
-DENSE = """
-import numpy as np
-from torch import nn
-from fedpriv.experiments.experiment import Experiment
-from fedpriv.training.local.module import ArrayExamples
-from fedpriv.tasks.module_task import ModuleTask
-
-
-def experiment():
-    users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
-    return Experiment(
-        name="dense", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=1,
-        task=lambda experiment, corpus: ModuleTask(
-            name="dense", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
-            users=users, synthetic=True,
-        ),
-    )
-"""
-
-
-class TestErrors:
-    @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
-    def test_they_are_one_clear_line_and_leave_nothing_behind(
-        self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said
-    ):
-        if "--corpus" not in arguments:
-            monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
-        out = tmp_path / "run"
-        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert shown.err.startswith("error: ") and shown.err.count("\n") == 1
-        assert said in shown.err and "Traceback" not in shown.err
-        assert not out.exists()
-
-    def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch, capsys):
-        (tmp_path / "dense_model.py").write_text(DENSE, "utf-8")
-        monkeypatch.chdir(tmp_path)
-        out = tmp_path / "run"
-        arguments = ["dense_model:experiment", "--engine", "threads", "--workers", "2"]
-        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        assert "'threads': " in capsys.readouterr().err
-        assert not out.exists()
-
-    def test_gpus_for_tags(self, tiny_corpus, tmp_path, monkeypatch, capsys):
-        machine = "fedpriv.backends.ray.cluster.this_machine"
-        monkeypatch.setattr(machine, lambda request: {"CPU": 2.0, "GPU": 1.0})
-        out = tmp_path / "run"
-        arguments = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL]
-        arguments += ["--engine", "ray", "--gpus-per-worker", "1"]
-        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        shown = capsys.readouterr().err
-        assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown
-        assert not out.exists()
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [["run", "--rounds", "many"], ["run", "--no-such"], ["walk"], ["run", "a", "b"]],
-    )
-    def test_what_is_no_command_at_all(self, monkeypatch, capsys, arguments):
-        assert main(monkeypatch, *arguments) == 2
-        assert "Traceback" not in capsys.readouterr().err
-
-    def test_a_folder_that_holds_a_run(self, tiny_corpus, tmp_path, monkeypatch, capsys):
-        arguments = [
-            "run",
-            "dp-fedavg-tags",
-            "--corpus",
-            tiny_corpus.directory,
-            *SMALL,
-            "--out",
-            tmp_path / "run",
-            "--json",
-        ]
-        run(*arguments)
-        assert main(monkeypatch, *arguments) == 2
-        assert "already holds a run" in capsys.readouterr().err

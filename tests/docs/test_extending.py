@@ -21,7 +21,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import open_worker_context, resume_run, serial, start_run

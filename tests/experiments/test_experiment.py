@@ -1,4 +1,4 @@
-"""Experiments: options, refusals, and that every experiment there is really runs."""
+"""Experiments: options, and the parts that are built of them."""
 
 import math
 from dataclasses import FrozenInstanceError, replace
@@ -6,7 +6,6 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment
@@ -15,34 +14,7 @@ from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbound
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-
-ISSUED = {
-    "adadps-tags",
-    "adadps-tags-paper",
-    "adadps-update-tags",
-    "dp-fedavg-tags",
-    "dp-fedadam-tags",
-    "dp-normfedavg-tags",
-    "fedavg-tags",
-    "adas-tags",
-    "dp2-tags",
-    "past-releases-tags",
-}
-
-
-def base(**options):
-    made = Experiment(
-        name="base",
-        description="",
-        noise_multiplier=1.0,
-        cohort=6.0,
-        rounds=4,
-        delta=1e-3,
-        l2_clip_norm=0.5,
-        presets={"preconditioner-top": 10},
-    )
-    return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
+from tests.experiments.small import all_finite, base, run_two
 
 
 class TestOptions:
@@ -151,135 +123,6 @@ class TestOptions:
             base().with_options({name: "x"})
 
 
-BAD = [
-    ("inputs", "TFF"),
-    ("inputs", None),
-    ("inputs", 1),
-    ("precondition", "server"),
-    ("precondition", "None"),
-    ("precondition", ""),
-    ("side-information", "tfidf"),
-    ("bound", "clipping"),
-    ("bound", None),
-    ("noise", "laplace"),
-    ("noise", 1.0),
-    ("relation", "add"),
-    ("relation", "zero-out"),
-    ("sampling", "uniform"),
-    ("server-optimizer", "sgdm"),
-    ("aggregate", "mean"),
-    ("l2-clip-norm", 0.0),
-    ("l2-clip-norm", -1.0),
-    ("l2-clip-norm", math.nan),
-    ("l2-clip-norm", math.inf),
-    ("l2-clip-norm", "1.0"),
-    ("l2-clip-norm", None),
-    ("l2-clip-norm", True),
-    ("noise-multiplier", 0.0),
-    ("noise-multiplier", -1.0),
-    ("noise-multiplier", math.nan),
-    ("noise-multiplier", None),
-    ("target-epsilon", 0.0),
-    ("target-epsilon", -2.0),
-    ("target-epsilon", math.inf),
-    ("delta", 0.0),
-    ("delta", 1.0),
-    ("delta", -0.1),
-    ("delta", math.nan),
-    ("cohort", 0),
-    ("cohort", -3),
-    ("cohort", 61),
-    ("cohort", math.inf),
-    ("cohort-cap", 0),
-    ("cohort-cap", 7),
-    ("cohort-cap", 1.5),
-    ("rounds", 0),
-    ("rounds", -1),
-    ("rounds", 2.5),
-    ("rounds", None),
-    ("rounds", True),
-    ("local-learning-rate", 0.0),
-    ("local-learning-rate", math.inf),
-    ("local-batch-size", 0),
-    ("local-epochs", 0),
-    ("local-epochs", 1.5),
-    ("max-examples-per-user", 0),
-    ("server-learning-rate", 0.0),
-    ("server-learning-rate", -1.0),
-    ("seed", "0"),
-    ("seed", 0.5),
-    ("eval-every", 0),
-    ("eval-every", -1),
-    ("users", 0),
-    ("users", 61),
-    ("users", -1),
-    ("roster", "nobody"),
-    ("roster", 5),
-    ("normalise-regulariser", -1.0),
-    ("server-momentum", 1.0),
-    ("server-momentum", -0.1),
-    ("server-adaptivity", 0.0),
-    ("ema-decay", 1.0),
-    ("ema-decay", -0.5),
-    ("preconditioner-gain", 0.0),
-    ("preconditioner-gain", -1.0),
-    ("preconditioner-top", -1),
-]
-# Options that only act together with another.
-NEEDS = {
-    "normalise-regulariser": {"bound": "normalise"},
-    "server-momentum": {"server-optimizer": "momentum"},
-    "server-adaptivity": {"server-optimizer": "adam"},
-    "ema-decay": {"aggregate": "ema"},
-    "preconditioner-gain": {"precondition": "local"},
-    "preconditioner-top": {"precondition": "local"},
-    "side-information": {"precondition": "local"},
-}
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(("option", "value"), BAD)
-    def test_a_value_that_does_not_fit(self, tiny_corpus, option, value):
-        with pytest.raises(ValueError) as caught:
-            build(base().with_options({**NEEDS.get(option, {}), option: value}), tiny_corpus)
-        message = str(caught.value)
-        assert len(message) < 400 and "\n" not in message
-        # It is about that option, under a name its user can recognise.
-        words = {w for w in option.split("-") if w not in ("of", "per")} | {
-            "regulariser",
-            "adaptivity",
-            "beta1",
-            "multiplier",
-            "top",
-            "roster",
-            "cohort",
-        }
-        assert any(word in message.lower() for word in words)
-
-    @pytest.mark.parametrize(
-        ("options", "about"),
-        [
-            ({"bound": "none"}, "bound"),
-            ({"sampling": "fixed"}, "replace-one"),
-            ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, "whole"),
-            ({"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20}, "cohort-cap"),
-            ({"cohort-cap": 61}, "cohort-cap"),
-        ],
-    )
-    def test_parts_that_do_not_fit_together(self, tiny_corpus, options, about):
-        with pytest.raises(ValueError, match=about):
-            build(base().with_options(options), tiny_corpus)
-
-    def test_noise_without_any_amount_is_asked_for(self, tiny_corpus):
-        made = Experiment(name="n", description="")
-        with pytest.raises(ValueError, match=r"noise-multiplier.*target-epsilon"):
-            build(made, tiny_corpus)
-
-    def test_tag_prediction_needs_a_corpus(self):
-        with pytest.raises(ValueError, match="corpus"):
-            build(base(), None)
-
-
 class TestBuilding:
     def test_the_plan_says_what_the_options_say(self, tiny_corpus):
         components = build(base(relation="replace-one", cohort_cap=20), tiny_corpus)
@@ -383,59 +226,3 @@ def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     loud = replace(components.plan, mechanism=quiet)
     assert loud.live_mechanism.stddev == mechanism.stddev
     assert loud.epsilon(4).value > 100 * components.plan.epsilon(4).value
-
-
-def run_two(components):
-    backend = SerialBackend(
-        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
-    )
-    run = rounds(components, backend, Key.simulation(0), eval_every=2)
-    return [next(run), next(run)]
-
-
-def all_finite(params):
-    return all(np.isfinite(array).all() for array in params.values())
-
-
-class TestEveryExperiment:
-    def test_those_of_the_issue_are_there(self):
-        assert set(find_experiments()) >= ISSUED
-
-    @pytest.mark.parametrize("name", sorted(find_experiments()))
-    def test_its_name_is_its_own(self, name):
-        made = load_experiment(name)
-        assert made.name == name and made.description and "serial" in made.backends
-        assert set(made.backends) <= {"serial", "threads", "ray", "flower"}
-
-    @pytest.mark.parametrize("name", sorted(find_experiments()))
-    def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):
-        made = load_experiment(name)
-        fit = {"rounds": 3, "delta": 1e-2}
-        if isinstance(made.task, TagPredictionTask):
-            fit |= {"roster": None, "users": None, "cohort": None}
-        components = build(made.with_options(fit), tiny_corpus)
-        before = components.task.init_params(Key.simulation(0))
-        records = run_two(components)
-        assert [record.released.round_num for record, _ in records] == [1, 2]
-        assert [record.released.attempt for record, _ in records] == [1, 1]
-        assert all(record.diagnostics.num_failed == 0 for record, _ in records)
-        params = records[-1][1].params
-        assert all_finite(params) and any((params[n] != before[n]).any() for n in params)
-        private = made.noise != "none"
-        assert components.plan.is_private == private
-        assert (records[-1][0].released.epsilon is not None) == private
-
-    def test_names_that_are_not_there(self):
-        with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
-            load_experiment("adadps-tag")
-        with pytest.raises(ValueError, match="fedpriv list"):
-            load_experiment("zzzzzz")
-        with pytest.raises(ValueError, match="there is no module 'no_such_module'"):
-            load_experiment("no_such_module:thing")
-        with pytest.raises(ValueError, match="has no function 'thing'"):
-            load_experiment("simulations.tags:thing")
-        with pytest.raises(ValueError, match="return an Experiment"):
-            load_experiment("builtins:dict")
-
-    def test_one_of_your_own_by_module_and_function(self):
-        assert load_experiment("simulations.tags:fedavg_tags").name == "fedavg-tags"

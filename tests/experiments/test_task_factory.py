@@ -58,35 +58,21 @@ def noted(function):
 
 
 class Reads:
-    def __call__(self, experiment, corpus):
-        return corpus
-
     def make(self, experiment, corpus):
         return corpus
 
-    @classmethod
-    def made(cls, experiment, corpus):
-        return corpus
-
-    @staticmethod
-    def plain(experiment, corpus):
-        return corpus
+    __call__ = make
+    made = classmethod(make)
+    plain = staticmethod(reads)
 
 
 class Ignores:
-    def __call__(self, experiment, corpus):
-        return self
-
     def make(self, experiment, corpus):
         return self
 
-    @classmethod
-    def made(cls, experiment, corpus):
-        return cls
-
-    @staticmethod
-    def plain(experiment, corpus):
-        return experiment
+    __call__ = make
+    made = classmethod(make)
+    plain = staticmethod(ignores)
 
 
 @dataclass

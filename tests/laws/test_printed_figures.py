@@ -1,4 +1,4 @@
-"""What is printed of a run holds of that run: no ε is rounded down, no description has figures."""
+"""What is printed of a run holds of that run: no ε or δ is rounded down."""
 
 import ast
 import re
@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("fedpriv", "server", "client", "simulations")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
 
-#: What raises a figure before it is written: `fedpriv.privacy.accounting` and what is made of it.
-RAISED = {"rounded_up", "rounded_up_to", "short"}
+#: What raises a figure before it is written: `fedpriv.privacy.epsilon` and what is made of it.
+RAISED = {"rounded_up", "rounded_up_to", "short", "shown_delta"}
 #: An ε that somebody asked for, or a constant, is written as it was given.
 ASKED = re.compile(r"target|ABOVE|learning|server|regulariser", re.I)
-NAMED = re.compile(r"(^|_)(epsilon|epsilons|eps|rdp|spent)($|_)", re.I)
+NAMED = re.compile(r"(^|_)(epsilon|epsilons|eps|rdp|spent|delta)($|_)", re.I)
 SPENT = re.compile(r"spent|epsilon|promised|final|priced", re.I)
 
 
@@ -42,7 +42,7 @@ def is_epsilon(node: ast.AST) -> bool:
 
 
 def written_otherwise(source: str) -> list[str]:
-    """Return the places of a module where an ε is rounded by a format, and not up."""
+    """Return the places of a module where an ε or a δ is rounded by a format, and not up."""
     found = []
     for node in ast.walk(ast.parse(source)):
         suspects: list[ast.AST] = []
@@ -62,7 +62,7 @@ def written_otherwise(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_every_printed_epsilon_is_rounded_up(file):
+def test_every_printed_epsilon_and_delta_is_rounded_up(file):
     """Red before in the pages of reproductions, the Flower server, the toy and five others."""
     assert written_otherwise(file.read_text("utf-8")) == []
 
@@ -80,6 +80,8 @@ def test_every_printed_epsilon_is_rounded_up(file):
         "format(epsilon, '.2f')",
         "f\"{'-' if e is None else spent.rdp:.1f}\"",
         'f"{max(epsilon, 1.0):.2f}"',
+        'f"{spent.delta:.3g}"',
+        "f\"{row['delta']:.2g}\"",
     ],
 )
 def test_the_law_sees_it(source):
@@ -91,7 +93,7 @@ def test_the_law_sees_it(source):
     [
         'f"{rounded_up(spent.value, 2):.2f}"',
         "f\"{rounded_up_to(row['epsilon'], 3):.3g}\"",
-        'f"{spent.delta:.3g} {target_epsilon:g}"',
+        'f"{shown_delta(spent.delta)} {target_epsilon:g}"',
         'f"{epsilon}"',
     ],
 )

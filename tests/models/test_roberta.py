@@ -19,7 +19,7 @@ from fedpriv.models.roberta import load_roberta, new_head, random_roberta, save_
 from fedpriv.rng import Key
 from fedpriv.training.local.module import check_module, module_params
 from fedpriv.training.per_example.backends import choose
-from fedpriv.training.per_example.masks import ExampleMasks
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
 
@@ -337,6 +337,7 @@ class TestExtra:
             with pytest.raises(ValueError, match=r"pip install 'fedpriv\[transformers\]'"):
                 call()
 
+    @pytest.mark.slow
     def test_the_library_does_without_it(self):
         code = (
             "import sys; sys.modules['transformers'] = sys.modules['tokenizers'] = None\n"

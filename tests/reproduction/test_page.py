@@ -11,7 +11,7 @@ import pytest
 from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, table
 
 from fedpriv.measures import ACCURACY, LOSS
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.reproduction import (
     Block,
     Layout,

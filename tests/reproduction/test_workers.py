@@ -255,7 +255,7 @@ class TestLeaving:
             (signal.SIGINT, True),
             pytest.param(signal.SIGINT, False, marks=pytest.mark.slow),
             pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
-            (signal.SIGKILL, False),
+            pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
         ],
         ids=["ctrl-c", "interrupt", "term", "kill"],
     )

@@ -14,8 +14,8 @@ from fedpriv.measures import UNNAMED
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.running.progress import follow, is_watched
+from tests.privacy.plans.clipped import clipped
 
 
 def console(**how):
@@ -26,13 +26,11 @@ class Prepared:
     """A run of thirty rounds that trains nobody."""
 
     def __init__(self):
-        plan = cohort_plan(
+        plan = clipped(
             num_users=100,
             expected_cohort_size=10,
             num_rounds=30,
-            bound="clip",
             l2_bound=1.0,
-            noise="gaussian",
             noise_multiplier=1.0,
             delta=0.001,
         )

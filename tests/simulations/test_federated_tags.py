@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.reproduction import (
     Run,
     best,

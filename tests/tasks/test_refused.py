@@ -186,6 +186,14 @@ CHANGED = {
 }
 
 
+def check_refused(fedpriv, tmp_path, source, said):
+    """One line says what is wrong, and there is no run folder."""
+    status, shown = fedpriv(source)
+    assert status == 2, shown
+    assert shown.startswith("error: ") and shown.count("\n") == 1 and said in shown
+    assert not (tmp_path / "run").exists()
+
+
 class TestRefused:
     def test_what_is_changed_below_runs(self, fedpriv, tmp_path):
         assert fedpriv(SOURCE)[0] == 0
@@ -206,10 +214,7 @@ class TestRefused:
         source = SOURCE.replace(old, new)
         if "public users" in said:
             source = source.replace("num_users=10", "num_users=10, num_public_users=3")
-        status, shown = fedpriv(source)
-        assert status == 2, shown
-        assert shown.startswith("error: ") and shown.count("\n") == 1 and said in shown
-        assert not (tmp_path / "run").exists()
+        check_refused(fedpriv, tmp_path, source, said)
 
     def test_an_error_in_its_own_method_is_its_own(self, fedpriv, tmp_path):
         faulty = SOURCE.replace("return TaskDescription(", "return self.gone(")
@@ -241,10 +246,7 @@ class TestCentral:
     @pytest.mark.parametrize(("old", "new", "said"), CENTRAL_CHANGED.values(), ids=CENTRAL_CHANGED)
     def test_what_does_not_fit_is_one_line(self, fedpriv, tmp_path, old, new, said):
         assert old in CENTRAL
-        status, shown = fedpriv(CENTRAL.replace(old, new))
-        assert status == 2, shown
-        assert shown.startswith("error: ") and shown.count("\n") == 1 and said in shown
-        assert not (tmp_path / "run").exists()
+        check_refused(fedpriv, tmp_path, CENTRAL.replace(old, new), said)
 
 
 def test_multipliers_of_its_own_are_used(fedpriv, tmp_path):

@@ -69,7 +69,7 @@ def bounded(app: ClientApp, *, users: Users) -> Callable[[_Function], _Function]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OwnTrainer:
-    """A `fedpriv.training.local.trainer.LocalTrainer`."""
+    """A `fedpriv.training.work.LocalTrainer`."""
 
     function: TrainFunction
 

@@ -26,7 +26,7 @@ from fedpriv.experiments.parts.users import MissingCorpusError
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
-from fedpriv.training.local.trainer import LocalTrainer
+from fedpriv.training.work import LocalTrainer
 
 Value = str | int | float | bool
 Config = Mapping[str, Value]

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row, as_ranges

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon, epsilon_of, rounded_up_to
+from fedpriv.privacy.accounting import epsilon_of
+from fedpriv.privacy.epsilon import Epsilon, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan

@@ -26,8 +26,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.accounting import Epsilon, epsilon, epsilon_of, rounded_up
+from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
+from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling
@@ -156,8 +157,8 @@ class Plan:
             return ("no noise is added: nothing is promised",)
         if self.delta * self.num_users >= 1.0 - 1e-9:
             return (
-                f"δ = {self.delta:g} is not below 1/n = {1.0 / self.num_users:g}: it allows "
-                f"publishing one {self.unit} outright",
+                f"δ = {shown_delta(self.delta)} is not below 1/n = "
+                f"{1.0 / self.num_users:g}: it allows publishing one {self.unit} outright",
             )
         return ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.privacy.plans.plan import Plan

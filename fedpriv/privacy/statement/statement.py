@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.accounting import Epsilon
+from fedpriv.privacy.epsilon import Epsilon, shown_delta
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
@@ -187,8 +187,8 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
         )
     )
     text = [
-        f"ε = {short(spent.value)} at δ = {spent.delta:.3g}: {change} changes the probability "
-        f"of anything released by a factor of at most e^{short(spent.value)}"
+        f"ε = {short(spent.value)} at δ = {shown_delta(spent.delta)}: {change} changes the "
+        f"probability of anything released by a factor of at most e^{short(spent.value)}"
         f"{factor(spent.value)}, except with probability δ."
         + (f" It {covers.mark}." if covers.mark else "")
     ]

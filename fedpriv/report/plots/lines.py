@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedpriv.report.plots import theme
-from fedpriv.report.wording import safe
+from fedpriv.untrusted_text import safe
 
 # Matplotlib wants real colours: each role is drawn in one that occurs nowhere else.
 _SENTINELS = {role: f"#0a0b{index:02x}" for index, role in enumerate(theme.LIGHT, start=16)}

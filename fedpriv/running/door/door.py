@@ -26,6 +26,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
+from fedpriv.running.door.turnout import Turnout
 from fedpriv.running.door.vault import Vault
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
@@ -39,19 +40,6 @@ _STREAM, _REPLAY = "stream", "replay"
 def _cohorts(name: str) -> str:
     """Return what the vault calls a sampler's memory of a query."""
     return f"cohorts-{name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What only a simulation may see of a round.
-
-    Attributes:
-        cohort_size: Users drawn for its last answer.
-        num_failed: Of these, users that contributed zero because they failed.
-    """
-
-    cohort_size: int = 0
-    num_failed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +67,7 @@ class RunDoor:
         * A row of noise with memory meets one sum: one that a crash left open is never drawn
           again, and its users stay counted as having taken part.
         * A release that is done again after a crash ("replay") is the identical one.
-        * The answer is all that leaves; sizes of cohorts and failures are seen by `seen` alone.
+        * The answer is all that leaves; sizes of cohorts and failures leave in `turnout` alone.
 
     Args:
         plan: What is paid for.
@@ -90,6 +78,7 @@ class RunDoor:
         root: The run's root key.
         vault: The run's secret state.
         beside: Draws noise while users train.
+        turnout: Is told who came; in secure mode there is none.
     """
 
     def __init__(
@@ -103,17 +92,17 @@ class RunDoor:
         root: Key,
         vault: Vault,
         beside: Executor,
+        turnout: Turnout | None = None,
     ) -> None:
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
-        self._vault, self._beside = vault, beside
+        self._vault, self._beside, self._turnout = vault, beside, turnout
         self._round_num = 0
         self._asked: set[str] = set()
         self._inside = False  # whether a program runs, which sees raw sums
         self._one_at_a_time = Lock()
         self._rows_drawn = 0
         self._memory: Any = None
-        self.seen = Seen()
 
     @property
     def round_num(self) -> int:
@@ -122,7 +111,7 @@ class RunDoor:
 
     def begin(self, round_num: int) -> None:
         """Open a round: what is asked from now on belongs to it."""
-        self._round_num, self.seen, self._asked = round_num, Seen(), set()
+        self._round_num, self._asked = round_num, set()
 
     @property
     def rho_left(self) -> float:
@@ -366,7 +355,8 @@ class RunDoor:
             work=query.work,
             template=find_work(self._works, query.work).template(query.params),
         )
-        self.seen = Seen(cohort_size=len(cohort), num_failed=total.num_failed)
+        if self._turnout is not None:
+            self._turnout.note(len(cohort), total.num_failed)
         return total
 
     def _check_again(self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum) -> None:

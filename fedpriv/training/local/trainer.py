@@ -26,18 +26,6 @@ _NOTHING = np.empty(0, np.float32)
 _COUNTS = (np.uint8, np.uint16, np.float32)
 
 
-class LocalTrainer(Protocol):
-    """Trains one user.
-
-    A class of trainers may also say of itself `thread_safe` (True: threads may share one) and
-    `cpu_only` (why it has no use for a GPU, in words); unsaid, neither is so.
-    """
-
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
-        """Return the user's raw update; `params` are not changed."""
-        ...
-
-
 class Examples(Protocol):
     """One user's examples: they can be counted and picked from."""
 

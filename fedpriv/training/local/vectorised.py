@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.failures import contributes_zero
+from fedpriv.training.failures import contributes_zero, raised_at
 from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ModuleTrainer, one_thread
 from fedpriv.training.local.padded_users import Kind, PaddedUsers, Work
@@ -175,7 +175,7 @@ class VectorisedTrainer:
             end_if_interrupted(error)
             if len(works) > 1:
                 # Somebody raises. Nobody else is to pay for it: each in a chunk of its own.
-                _LOG.debug("%d users are trained apart", len(works), exc_info=True)
+                _LOG.debug("%d users are trained apart: %s", len(works), raised_at(error))
                 return set().union(*(self._many(start, [work], rows) for work in works))
             _LOG.info("a user is trained without vectorisation: %s", type(error).__name__)
             return self._one(start, works, rows)

@@ -34,9 +34,9 @@ from torch import Tensor, nn
 
 from fedpriv.training.local.users_at_once import random_layer
 from fedpriv.training.per_example.ghost.backward import FactoredPass
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.hidden_state import KeepsStateError
 from fedpriv.training.per_example.independence import NARROW, WIDE, Precision, Trial
-from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.synthetic_inputs import moved
 from fedpriv.training.per_example.whole import LoopPass, Pass, VmapPass
 from fedpriv.training.stopping import end_if_interrupted

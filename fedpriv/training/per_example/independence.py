@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fedpriv.rng import Key
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Before, Factor
 from fedpriv.training.per_example.hidden_state import (
     KeepsStateError,
@@ -30,7 +31,6 @@ from fedpriv.training.per_example.hidden_state import (
     put_back,
     refuse_change,
 )
-from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.synthetic_inputs import KEY, other_batch, synthetic_inputs
 from fedpriv.training.per_example.whole import LoopPass, Pass
 

@@ -23,8 +23,8 @@ from fedpriv.training.per_example.backends import (
     PerExampleBackend,
     choose,
 )
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
-from fedpriv.training.per_example.masks import ExampleMasks
 from fedpriv.training.per_example.synthetic_inputs import moved, synthetic_inputs
 from fedpriv.tree import Params
 

@@ -12,9 +12,9 @@ from torch.func import functional_call, grad, vmap
 
 from fedpriv.rng import Key
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Dense, Factor
 from fedpriv.training.per_example.hidden_state import attributes, refuse_change
-from fedpriv.training.per_example.masks import ExampleMasks
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -24,8 +24,8 @@ from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.verify import verify_run
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.training.algorithm import Query

@@ -18,7 +18,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import serial

@@ -20,7 +20,7 @@ from fedpriv.backends.flower.own import _OwnTrainer, _OwnUsers, bounded
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
 

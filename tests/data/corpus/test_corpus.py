@@ -1,56 +1,13 @@
-import json
-import shutil
-from pathlib import Path
+"""A corpus as it is written: vocabulary, examples, splits, rosters and what is counted."""
 
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus import grouping, manifest, store
+from fedpriv.data.corpus import grouping, store
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.interning import Interner
 from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
-
-
-def said(user, text, tags="", title="", own=True, by=None):
-    return Sentence(
-        user_id=user,
-        tokens=text.split(),
-        title_tokens=title.split(),
-        tags=tags.split(),
-        own_title=own,
-        title_user_id=by,
-    )
-
-
-SENTENCES = [
-    said("pub1", "cash is king", "money", "cash cash"),
-    said("in1", "cash secret secret", "money law", "how to sue", own=False, by="pub2"),
-    said("pub2", "sue them is fun", "law money"),
-    said("in2", "nothing known here", "rare", "king ?", own=False, by="in1"),
-    said("in1", "king cash king", "law", "my own title"),
-    said("pub1", "is it", "law", "foreign words", own=False, by="in2"),
-    said("in1", "no label", "rare"),
-    said("in2", "fun", "law"),
-]
-ROSTER = RosterSpec(name="inside", rule="declared", ids=["in2", "in1", "gone"])
-
-
-def write(directory, sentences=SENTENCES, rosters=(ROSTER,), published=(None, None), **options):
-    settings = {
-        "name": "tiny", "synthetic": True, "source": {"kind": "test"}, "licence": "CC0-1.0",
-        "credit": "nobody", **options,
-    }  # fmt: skip
-    with CorpusWriter(directory, **settings) as writer:
-        for sentence in sentences:
-            writer.add(sentence)
-        writer.drop("bad rows", 3)
-        return writer.finish(list(rosters), rosters[0].name, *published)
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    return write(tmp_path / "corpus")
+from tests.data.corpus.sentences import ROSTER, SENTENCES, said, write
 
 
 def rows(view, user, split="all"):
@@ -344,111 +301,3 @@ def test_an_optional_roster_is_left_out_with_a_note(tmp_path):
     corpus = write(tmp_path / "c", rosters=[ROSTER, big])
     assert corpus.rosters == ("inside",)
     assert "99" in corpus.manifest["rosters_left_out"]["big"]
-
-
-def nothing_left(directory):
-    return list(directory.iterdir()) == []
-
-
-def test_an_error_while_writing_leaves_nothing(tmp_path):
-    def breaks():
-        yield from SENTENCES
-        raise RuntimeError("the source broke")
-
-    with pytest.raises(RuntimeError):
-        write(tmp_path / "c", breaks())
-    assert nothing_left(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sentences": []}, "no sentence"),
-        ({"sentences": [said("u", "", "law")]}, "without tokens"),
-        ({"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]}, "line"),
-        ({"published": ({"a": 1}, None)}, "both"),
-        ({"max_words": 0}, "max_words"),
-        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, "the corpus has"),
-        (
-            {"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]},
-            "default",
-        ),
-    ],
-)
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        write(tmp_path / "c", **change)
-    assert nothing_left(tmp_path)
-
-
-def test_an_existing_directory_is_not_touched(tmp_path):
-    (tmp_path / "c").mkdir()
-    with pytest.raises(ValueError, match="exists"):
-        write(tmp_path / "c")
-
-
-def edit_manifest(directory, digest=True, **changes):
-    path = directory / "manifest.json"
-    content = {**json.loads(path.read_text()), **changes}
-    if digest:
-        content["manifest_sha256"] = manifest._digest(content)
-    path.write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda d: (d / "manifest.json").unlink(), "not a prepared corpus"),
-        (lambda d: shutil.rmtree(d), "not a prepared corpus"),
-        (lambda d: (d / "manifest.json").write_text('{"format"'), "damaged"),
-        (lambda d: (d / "manifest.json").write_text("[]"), "not the manifest"),
-        (lambda d: edit_manifest(d, format="other"), "not the manifest"),
-        (lambda d: edit_manifest(d, version=2), "version 2"),
-        (lambda d: edit_manifest(d, digest=False, synthetic=False), "edited"),
-        (lambda d: edit_manifest(d, synthetic="no"), "synthetic"),
-        (lambda d: edit_manifest(d, default_roster="x"), "default roster"),
-        (lambda d: (d / "words.txt").unlink(), "missing"),
-        (lambda d: (d / "words.txt").write_text("is\n"), "bytes"),
-        (lambda d: flip(d / "rosters" / "inside" / "users.json"), "checksum"),
-        (lambda d: flip(d / "rosters" / "inside" / "labels.npy"), "checksum"),
-        (lambda d: cut(d / "sentences" / "words.npy"), "bytes"),
-    ],
-)
-def test_a_damaged_corpus_is_refused_on_opening(corpus, damage, message):
-    damage(corpus.directory)
-    with pytest.raises(ValueError, match=message):
-        Corpus.open(corpus.directory)
-
-
-def flip(path: Path):
-    content = bytearray(path.read_bytes())
-    content[-2] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def cut(path: Path):
-    path.write_bytes(path.read_bytes()[:-4])
-
-
-def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
-    corpus = write(tmp_path / "c")
-    flip(tmp_path / "c" / "rosters" / "inside" / "words.npy")
-    monkeypatch.setattr(manifest, "_CHECKED_ON_OPEN", 0)
-    Corpus.open(tmp_path / "c")
-    with pytest.raises(ValueError, match=r"words\.npy"):
-        corpus.verify()
-
-
-@pytest.mark.parametrize("name", ["words", "labels", "counts", "user_offsets", "word_offsets"])
-def test_files_that_do_not_fit_each_other_are_refused(corpus, name):
-    path = corpus.directory / "rosters" / "inside" / f"{name}.npy"
-    np.save(path, np.load(path)[:-1])
-    with pytest.raises(ValueError, match="import the corpus again"):
-        corpus.view()
-
-
-def test_arrays_are_read_only_views_of_the_files(corpus):
-    examples = corpus.view().examples("in1", "all")
-    for column in (examples.indices, examples.counts, examples.labels, examples.num_tokens):
-        assert not column.flags.owndata
-        assert not column.flags.writeable

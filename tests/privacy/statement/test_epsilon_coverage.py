@@ -10,7 +10,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy import sparse
 from torch import nn
 from typer.testing import CliRunner
 
@@ -20,36 +19,19 @@ from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
-from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
+from tests.tasks.sixty import sixty
 
 MARK = "does NOT cover"
 SIDE = "side information taken from"
 
 
 def central_task(source, provenance):
-    rng = np.random.default_rng(0)
-    x = sparse.csr_matrix(rng.normal(size=(60, 5)).astype(np.float32))
-    y = (x.toarray()[:, 0] > 0).astype(np.int64)
-
-    def measure(params):
-        return linear_metrics(params, x, y)
-
     scales = SideInformation(
         multiplier={"weight": np.ones(5, np.float32)}, source=source, description="counted words"
     )
-    return CentralTask(
-        name="sixty",
-        train=LogisticGradients(x, y),
-        num_train=60,
-        init=zeros({"weight": (5,), "bias": (1,)}),
-        measure=measure,
-        side={"frequency": lambda: scales},
-        provenance=provenance,
-        synthetic=True,
-    )
+    return sixty(side={"frequency": lambda: scales}, provenance=provenance)
 
 
 def central(source="public", listed=(), **options):

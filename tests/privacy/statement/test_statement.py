@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fedpriv.privacy.accounting import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
@@ -54,7 +54,7 @@ def test_every_term_of_the_promise_is_said():
     said = say(lost=2)
     spent = PLAN.epsilon(20)
     assert f"{rounded_up(spent.value, 4):.4f}" in said.headline
-    for part in ("simulated", "add-remove", "user", "PLD", f"{spent.delta:.4g}"):
+    for part in ("simulated", "add-remove", "user", "PLD", shown_delta(spent.delta)):
         assert part in said.headline
     whole = text(said)
     for part in (

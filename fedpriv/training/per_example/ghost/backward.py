@@ -17,8 +17,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from fedpriv.rng import Key
 from fedpriv.training.per_example.ghost.layers import NoRuleError, Rule, rule_of
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Factor, Untouched
-from fedpriv.training.per_example.masks import ExampleMasks
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

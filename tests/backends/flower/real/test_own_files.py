@@ -13,7 +13,7 @@ import pytest
 from client import app as client_app
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 
 PAGE = Path(__file__).parents[4] / "docs" / "your-own.md"
 

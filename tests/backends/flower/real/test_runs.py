@@ -76,6 +76,7 @@ def interrupted_after_one_round(corpus, out, **options):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.ray
 def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_corpus, tmp_path):

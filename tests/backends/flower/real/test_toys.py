@@ -12,7 +12,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.verify import verify_run
+from fedpriv.privacy.statement.verify import verify_run
 
 TOYS = Path(__file__).parents[2] / "door"
 

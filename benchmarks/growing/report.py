@@ -1,0 +1,149 @@
+"""The tables of `growth.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.machine import sentence
+
+Results = dict[str, Any]
+Rows = list[dict[str, Any]]
+
+
+def write_markdown(results: Results) -> str:
+    """Return the results as a page."""
+    parts = [
+        "# How a round grows",
+        "Everything here is measured on **synthetic** corpora, made by a generator "
+        "(`benchmarks/growth.py`): speed and memory mean something, accuracies would not. Seconds "
+        "are of steady rounds without evaluation, ledger and checkpoints synced to disk; each row "
+        "is a process of its own. Memory is the PSS of its whole process tree.",
+    ]
+    if "machine" in results:
+        parts.append(sentence(results["machine"]))
+    titles = {
+        "cohort": "Cohort",
+        "users": "Users",
+        "params": "Parameters",
+        "workers": "Workers",
+    }
+    for panel, title in titles.items():
+        if results.get(panel):
+            parts += [f"## {title} (synthetic)", _table(results[panel])]
+    if results.get("equal"):
+        parts += ["## A user's cost among many users and among few (synthetic)", _equal(results)]
+    if results.get("endurance"):
+        parts += ["## Endurance (synthetic)", *map(_endurance, results["endurance"])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Rows) -> str:
+    lines = [
+        "| users | cohort | parameters | engine | ms a round (quartiles) | ms a user | "
+        "CPU ms a user | memory, MiB (highest) | ready after, s |",
+        "|---:|---:|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        if "skipped" in row:
+            lines.append(
+                f"| – | {row['cohort']:,} | – | {engine_of(row)} | "
+                f"skipped: {row['skipped']} | | | | |"
+            )
+            continue
+        low, high = row["quartiles"]
+        lines.append(
+            f"| {row['users']:,} | {row['cohort']:,} | {row['num_params']:,} | "
+            f"{engine_of(row)} | {_ms(row['median'])} ({_ms(low)}–{_ms(high)}) | "
+            f"{_ms(row['median'] / row['cohort'])} | {_ms(row['round_cpu_per_user'])} | "
+            f"{row['pss_mib']['total']:,.0f} ({row['peak_pss_mib']:,.0f}) | "
+            f"{row['ready_seconds']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _equal(results: Results) -> str:
+    lines = [
+        "Users of the same size and the same model; runs alternate. *Work* is the CPU time inside "
+        "`partial_sum`; *round* is the CPU time of the whole process, over the users drawn.",
+        "",
+        "| users | cohort | work, CPU ms a user | round, CPU ms a user | highest memory, MiB |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for row in results["equal"]:
+        lines.append(
+            f"| {row['users']:,} | {row['cohort']:,} | {_ms(row['cpu_per_user'])} | "
+            f"{_ms(row['round_cpu_per_user'])} | {row['peak_pss_mib']:,.0f} |"
+        )
+    ratios = results["equal_ratios"]
+    lines += [
+        "",
+        f"Many over few, medians: work {ratios['work']:.3f} at the same cohort and "
+        f"{ratios['work_large_cohort']:.3f} at the large one; round {ratios['round']:.3f} at the "
+        "same cohort (asked: within 10 %).",
+    ]
+    return "\n".join(lines)
+
+
+def growth(row: dict[str, Any]) -> str:
+    """Return how total PSS and anonymous memory grew from the first look to the last."""
+    looks = _looks(row)
+    (began, first), (ended, last) = looks[0], looks[-1]
+
+    def change(kind: str) -> str:
+        a, b = (look["pss_mib"][kind] for look in (first, last))
+        return f"{a:,.0f} to {b:,.0f} MiB, {b / a - 1:+.1%}"
+
+    return (
+        f"total PSS {change('total')}; anonymous {change('anonymous')} "
+        f"(from round {began:,} to round {ended:,} after the warm-up; asked: below 2 %)"
+    )
+
+
+def _looks(row: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Return (rounds since the warm-up, what was seen then); old looks do not tell their round."""
+    every = row["look_every"]
+    return [(look.get("rounds", n * every), look) for n, look in enumerate(row["looks"], start=1)]
+
+
+def _endurance(row: dict[str, Any]) -> str:
+    lines = [
+        f"**Noise {row['noise']}.** {row['rounds']:,} rounds after {row['warm_up']} to warm up, "
+        f"cohort {row['cohort']:,} of {row['users']:,} synthetic users, {row['num_params']:,} "
+        f"parameters, {row['engine']} engine, evaluated every {row['look_every']} rounds: median "
+        f"{_ms(row['median'])} ms a round.",
+        "",
+        f"Growth from the first look to the last: **{growth(row)}**.",
+        "",
+        "What is counted: the PSS of the process and all it started, read between two rounds, "
+        "after one that was evaluated. *Anonymous* is memory of the program's own (arrays, heap, "
+        "stacks), in which a leak would show. The *total* adds the pages of mapped files (corpus, "
+        "libraries) and shared memory; the kernel takes pages of files back when it likes, so "
+        f"a total that falls proves nothing. Highest ever {row['peak_pss_mib']:,.0f} MiB, "
+        "evaluation included (asked: below 4,096).",
+        "",
+        sentence(row["machine"]),
+        "",
+        "| rounds | highest memory, MiB | between rounds, MiB | anonymous | mapped files "
+        "| ms a round |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for number, look in _looks(row):
+        pss = look["pss_mib"]
+        # No rounds went before the look at 0.
+        peak = f"{look['peak_mib']:,.0f}" if "peak_mib" in look else "–"
+        speed = _ms(look["median"]) if "median" in look else "–"
+        lines.append(
+            f"| {number:,} | {peak} | {pss['total']:,.0f} | {pss['anonymous']:,.0f} "
+            f"| {pss['files']:,.0f} | {speed} |"
+        )
+    return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+
+
+def engine_of(row: dict[str, Any]) -> str:
+    """Return a row's engine and its number of workers, in words."""
+    return f"{row['engine']} x {row['workers']}"

@@ -1,0 +1,207 @@
+"""Who takes part in which comparison, and how each worker is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import peers
+from jobs.protocol import Job
+
+HERE = Path(__file__).resolve().parents[1]
+JOBS = HERE / "jobs"
+DATA = HERE / ".data"
+PLUMBING_SIZES = (1_000, 2_000_000, 5_000_000)
+
+# Flower without its downloads, its telemetry and its update check.
+_FLOWER = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_HOME": str(DATA / "flower-home"),
+}
+_QUIET = {"PYTHONPATH": str(JOBS), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One tool in one setting.
+
+    Attributes:
+        name: In tables.
+        tool: "fedpriv", "flower" or "pfl".
+        command: Starts its worker.
+        environment: Added to the harness's own.
+    """
+
+    name: str
+    tool: str
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1) -> Contestant:
+    """Return fedpriv on an engine; `threads` are torch's within one operation."""
+    name = "fedpriv" if engine == "serial" else f"fedpriv, {engine.capitalize()}"
+    more = ["with checkpoints"] if "--checkpoints" in options else []
+    workers = f", {job.workers} workers" if engine == "ray" else ""
+    workers = f", {job.workers} of them" if engine == "threads" else workers
+    threaded = f", {threads} threads" if threads > 1 else ""
+    command = [sys.executable, str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
+    return Contestant(
+        name=", ".join([name + workers + threaded, *more]),
+        tool="fedpriv",
+        command=[*command, *options],
+        environment={**_QUIET, "OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def _flower(job: Job, client: str = "") -> Contestant:
+    return Contestant(
+        name=f"Flower{client}",
+        tool="flower",
+        command=[str(peers.environment("flower")), str(JOBS / "flower_jobs.py"), job.to_json()],
+        environment={**_QUIET, **_FLOWER, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def _pfl(job: Job, processes: int = 1, threads: int = 1, client: str = "") -> Contestant:
+    python = str(peers.environment("pfl"))
+    start = [python]
+    if processes > 1:
+        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    setting = f"{processes} processes" if processes > 1 else f"1 process, {threads} thread"
+    return Contestant(
+        name=f"pfl, {setting}{'s' if processes == 1 and threads > 1 else ''}{client}",
+        tool="pfl",
+        command=[*start, str(JOBS / "pfl_jobs.py"), job.to_json()],
+        environment={**_QUIET, "OMP_NUM_THREADS": str(threads), "PFL_PYTORCH_DEVICE": "cpu"},
+    )
+
+
+def same(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
+    """Return who trains the dense torch client: the engine is all that differs."""
+    job = Job(client="dense", data=str(tag_folder(corpus)), workers=_cores())
+    cores = _cores()
+    ours = [
+        _fedpriv(job, "serial"),
+        _fedpriv(job, "serial", threads=cores),
+        _fedpriv(job, "ray"),
+    ]
+    if not peers_too:
+        return ours
+    return [
+        *ours,
+        _flower(job),
+        _pfl(job),
+        _pfl(job, threads=cores),
+        _pfl(job, processes=cores),
+    ]
+
+
+def best(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
+    """Return who trains what its user would best write.
+
+    For the peers that is the sparse torch client, at whose price their own work shows; fedpriv
+    reads its own corpus, through the same roster. The peers with the dense client stand beside
+    them: it is what their own examples for such a model look like.
+    """
+    folder = tag_folder(corpus)
+    job = Job(client="sparse", data=str(folder), workers=_cores())
+    dense = Job(client="dense", data=str(folder), workers=_cores())
+    told = json.loads((folder / "about.json").read_text("utf-8"))
+    own = [f"--corpus={told['corpus']}", f"--roster={told['roster']}"]
+    ours = [
+        _fedpriv(job, "serial", *own),
+        _fedpriv(job, "serial", *own, "--checkpoints"),
+        _fedpriv(job, "threads", *own),
+        _fedpriv(job, "ray", *own),
+    ]
+    if not peers_too:
+        return ours
+    return [
+        *ours,
+        _flower(job),
+        _pfl(job),
+        _pfl(job, threads=_cores()),
+        _pfl(job, processes=_cores()),
+        _flower(dense, ", dense client"),
+        _pfl(dense, processes=_cores(), client=", dense client"),
+    ]
+
+
+def plumbing(num_params: int, *, private: bool) -> list[Contestant]:
+    """Return who sends params there and back, with clipping and noise or without."""
+    clip = 20.0 if private else None
+    job = Job(client="echo", num_params=num_params, l2_clip_norm=clip, workers=_cores())
+    return [
+        _fedpriv(job, "serial"),
+        _fedpriv(job, "ray"),
+        _flower(job),
+        _pfl(job),
+        _pfl(job, processes=_cores()),
+    ]
+
+
+def cifar(file: Path | None) -> list[Contestant]:
+    """Return who trains pfl's CIFAR-10 network, without privacy, as pfl's baseline does."""
+    job = Job(
+        client="cnn",
+        data=str(cifar_folder(file)),
+        num_users=1000,
+        cohort=50,
+        batch_size=10,
+        learning_rate=0.1,
+        l2_clip_norm=None,
+        workers=_cores(),
+    )
+    return [
+        _fedpriv(job, "serial"),
+        _fedpriv(job, "ray"),
+        _pfl(job),
+        _pfl(job, threads=_cores()),
+        _pfl(job, processes=_cores()),
+    ]
+
+
+def tag_folder(corpus: str | None) -> Path:
+    """Return the exported users of tag prediction, exporting them first if need be."""
+    folder = DATA / f"tags-{corpus}" if corpus else DATA / "tags"
+    return _made(folder, lambda: _export_tags(folder, corpus))
+
+
+def cifar_folder(file: Path | None) -> Path:
+    """Return the CIFAR-10 users, making them first if need be."""
+    from jobs import cifar_job
+
+    folder = DATA / "cifar"
+    return _made(folder, lambda: cifar_job.export(file or _beside("cifar10"), folder))
+
+
+def _export_tags(folder: Path, corpus: str | None) -> None:
+    command = [sys.executable, str(HERE / "export_tags.py"), str(folder)]
+    command += [f"--corpus={corpus}"] if corpus else []
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def _made(folder: Path, make: Callable[[], object]) -> Path:
+    if not folder.exists():
+        make()
+    return folder
+
+
+def _beside(name: str) -> Path | None:
+    """Return the training file of a data folder where fedpriv looks for one, if there is any."""
+    from fedpriv.data.files.folders import data_folders
+
+    found = [f for folder in data_folders() for f in sorted((folder / name).glob("*train*.bin*"))]
+    return found[0] if found else None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

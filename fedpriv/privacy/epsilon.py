@@ -1,0 +1,96 @@
+"""An ε as a statement, and how its figures are written: a printed bound is still a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.privacy.event import Relation
+
+
+def rounded_up(value: float, digits: int) -> float:
+    """Return the least decimal of so many digits that is not below the value.
+
+    A printed bound is still a bound. What is a part in 10⁹ above a decimal is taken for it.
+
+    >>> rounded_up(43.5359, 1), rounded_up(8.0000000001, 2)
+    (43.6, 8.0)
+    """
+    # Below one part in 10⁹ an excess is binary rounding, not privacy loss.
+    return math.ceil(value * 10.0**digits * (1 - 1e-9)) / 10.0**digits
+
+
+def rounded_up_to(value: float, figures: int) -> float:
+    """Return the least decimal of so many significant figures that is not below the value.
+
+    >>> rounded_up_to(43.5359, 3), rounded_up_to(0.98761, 3), rounded_up_to(0.0, 3)
+    (43.6, 0.988, 0.0)
+    """
+    if value <= 0.0 or math.isinf(value):
+        return value
+    return rounded_up(value, figures - 1 - math.floor(math.log10(value)))
+
+
+def shown_delta(delta: float) -> str:
+    """Return a δ in three figures, rounded up: an ε holds at no smaller one than its own.
+
+    >>> shown_delta(6.1612e-05), shown_delta(1 / 400), shown_delta(0.0)
+    ('6.17e-05', '0.0025', '0')
+    """
+    return f"{rounded_up_to(delta, 3):.3g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epsilon:
+    """An ε with everything that makes it a statement.
+
+    Attributes:
+        value: The headline ε; infinite when nothing is promised.
+        delta: Its δ.
+        relation: The neighbouring relation.
+        accountant: Who computed `value`: "PLD", "RDP", "composition" for a sum of pure ε, or "none"
+            when it is infinite by nature.
+        rdp: The RDP figure beside it, or None where RDP prices no such event.
+        unit: What one neighbour is.
+        reason: Why the value is infinite, else empty.
+    """
+
+    value: float
+    delta: float
+    relation: Relation
+    accountant: str
+    rdp: float | None = None
+    unit: str = "user"
+    reason: str = ""
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if math.isinf(self.value):
+            shown, beside = "∞", f"; {self.reason}" if self.reason else ""
+        else:
+            shown = f"{rounded_up(self.value, 4):.4f}"
+            beside = (
+                f"; RDP {rounded_up(self.rdp, 4):.4f}"
+                if self.rdp is not None and self.accountant != "RDP"
+                else ""
+            )
+        return (
+            f"ε = {shown} at δ = {shown_delta(self.delta)} ({self.relation.value}, "
+            f"per {self.unit}, by {self.accountant}{beside})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; an infinite ε is null, with its `reason`."""
+        finite = math.isfinite(self.value)
+        return {
+            "epsilon": self.value if finite else None,
+            "epsilon_rdp": self.rdp if self.rdp is not None and math.isfinite(self.rdp) else None,
+            "delta": self.delta,
+            "relation": self.relation.value,
+            "unit": self.unit,
+            "accountant": self.accountant,
+            **({} if finite else {"reason": self.reason}),
+        }

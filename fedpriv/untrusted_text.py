@@ -1,0 +1,22 @@
+"""Strings from elsewhere, made harmless: user ids, task names and messages may hold anything."""
+
+from __future__ import annotations
+
+import html
+import re
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+
+
+def safe(value: object) -> str:
+    """Return any value as text for HTML: no markup, no control or direction-changing signs.
+
+    >>> safe("<b>&")
+    '&lt;b&gt;&amp;'
+    """
+    return html.escape(plain(value))
+
+
+def plain(value: object) -> str:
+    """Return any value as text without control and direction-changing signs."""
+    return _CONTROL.sub("\ufffd", str(value))

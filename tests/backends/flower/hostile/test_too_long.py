@@ -1,0 +1,147 @@
+"""Exact sums that are longer than their users' bounds are bounded again, and do not overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+from fedpriv import tree
+from fedpriv.backends.flower.bounded_sum import BoundedSum
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.rng import Key
+from tests.backends.flower.hostile.payloads import (
+    BIAS,
+    BOUND,
+    EXACT,
+    HIGHEST,
+    LOWEST,
+    TAGS,
+    TOP,
+    WORDS,
+    exact_report,
+    in_order,
+    run,
+    sends,
+    some_rows,
+    whole,
+)
+
+
+def one_coordinate(value: int, dtype: type = np.int64) -> np.ndarray:
+    array = np.zeros((WORDS, TAGS), dtype)
+    array[7, 2] = value
+    return array
+
+
+ENDLESS = np.array([LOWEST, HIGHEST] * (WORDS * TAGS // 2)).reshape(WORDS, TAGS)
+TOO_LONG: dict[str, Callable[[], object]] = {
+    "lowest int64 everywhere": lambda: whole(np.full((WORDS, TAGS), LOWEST)),
+    "highest int64 everywhere": lambda: whole(np.full((WORDS, TAGS), HIGHEST)),
+    "both in turn": lambda: whole(ENDLESS),
+    "lowest int64 once": lambda: whole(one_coordinate(LOWEST)),
+    "highest int64 once": lambda: whole(one_coordinate(HIGHEST)),
+    "lowest int32": lambda: whole(np.full((WORDS, TAGS), -(2**31), np.int32)),
+    "highest int32": lambda: whole(np.full((WORDS, TAGS), 2**31 - 1, np.int32)),
+    "one step too long": lambda: whole(one_coordinate(TOP + 1)),
+    "just below its negative": lambda: whole(one_coordinate(-TOP - 1, np.int32)),
+    "every coordinate at the bound": lambda: whole(np.full((WORDS, TAGS), TOP)),
+    # 2^24 / √6 is 6849169.6: were it rounded to the nearest, the six would be too long again.
+    "six equal coordinates": lambda: whole(
+        np.where(np.arange(WORDS * TAGS) < 6, HIGHEST, 0).reshape(WORDS, TAGS)
+    ),
+    "a long bias only": lambda: whole(np.zeros((WORDS, TAGS), np.int32), np.full(TAGS, LOWEST)),
+    "a long row": lambda: some_rows(in_order(3), np.full((1, TAGS), LOWEST)),
+    "long rows of int32": lambda: some_rows(
+        np.arange(WORDS), np.full((WORDS, TAGS), -(2**31), np.int32)
+    ),
+}
+
+
+def length_squared(found, *others) -> int:
+    """Of a sum, less others, in units: Python's integers."""
+    parts = [tree.to_dense(part.total) for part in (found, *others)]
+    assert all(t.dtype.kind == "i" for part in parts for t in part.values())
+    return sum(
+        (int(first) - sum(map(int, rest))) ** 2
+        for name in parts[0]
+        for first, *rest in zip(*(part[name].reshape(-1) for part in parts), strict=True)
+    )
+
+
+def without_the_hostile(stub):
+    """The others' exact sum."""
+    silence = sends(total=whole(np.zeros((WORDS, TAGS), np.int32)), report=exact_report())
+    return run(stub, silence, bound=EXACT)[0]
+
+
+@pytest.mark.parametrize("make", TOO_LONG.values(), ids=TOO_LONG)
+def test_a_longer_exact_sum_is_bounded_again(stub, make):
+    found, _, counts = run(stub, sends(total=make(), report=exact_report()), bound=EXACT)
+    assert counts == {"rebounded": 1} and found.num_failed == 0
+    moved = length_squared(found, without_the_hostile(stub))
+    # Nearly all of its bound, and never more: rounding towards zero loses a little.
+    assert (0.999 * TOP) ** 2 < moved <= TOP**2
+
+
+@pytest.mark.parametrize("value", [TOP, -TOP])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_a_sum_as_long_as_it_may_be_is_left_alone(stub, value, kind):
+    tamper = sends(total=whole(one_coordinate(value, kind)), report=exact_report())
+    found, _, counts = run(stub, tamper, bound=EXACT)
+    assert not counts
+    assert length_squared(found, without_the_hostile(stub)) == TOP**2
+    moved = tree.to_dense(found.total)["kernel"][7, 2]
+    assert moved - tree.to_dense(without_the_hostile(stub).total)["kernel"][7, 2] == value
+
+
+@pytest.mark.parametrize("kernel_units", [
+    np.full((WORDS, TAGS), LOWEST), np.full((WORDS, TAGS), HIGHEST), one_coordinate(HIGHEST),
+    one_coordinate(LOWEST), one_coordinate(TOP), one_coordinate(-TOP),
+], ids=["lowest", "highest", "highest once", "lowest once", "bound", "minus bound"])  # fmt: skip
+@pytest.mark.parametrize("num_nodes", [12, 3])
+def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nodes):
+    """Every node sends the same, so that a sum that wrapped around would change its sign."""
+    task = stub.TinyTags()
+    hosts = stub.shards(task, num_nodes)
+    tampered = dict.fromkeys(hosts, sends(total=whole(kernel_units), report=exact_report()))
+    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
+    found = strategy.start(
+        stub.StubGrid(hosts, tamper=tampered),
+        lambda backend: backend.partial_sum(
+            params=task.params(), bound=EXACT, cohort=task.roster, key=Key.simulation(1),
+            round_num=4, attempt=2,
+        ),
+    )  # fmt: skip
+    sign = int(np.sign(kernel_units.astype(np.float64).sum()))
+    total = tree.to_dense(found.total)["kernel"]
+    assert set(np.unique(np.sign(total))) <= {0, sign} and total.any()
+    assert length_squared(found) <= (12 * TOP) ** 2
+    if (kernel_units != 0).sum() == 1 and abs(int(kernel_units[7, 2])) == TOP:
+        assert total[7, 2] == sign * num_nodes * TOP  # what nodes that are honest could send
+    else:
+        assert length_squared(found) > (0.999 * 12 * TOP) ** 2
+
+
+@pytest.mark.parametrize("value", [LOWEST, HIGHEST, TOP, -TOP])
+@pytest.mark.parametrize("num_users", [1, 100])
+def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
+    """More than an int32 holds: 300 nodes at what their users may contribute at most."""
+    template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
+    adds = BoundedSum(
+        params=template,
+        limit=BOUND.sum_limit,
+        granularity=EXACT.granularity,
+        round_num=4,
+        attempt=2,
+    )
+    sent = value if abs(value) > TOP else num_users * value
+    content = RecordDict({"total": whole(one_coordinate(sent)), "report": exact_report()})
+    for _ in range(300):
+        adds.add(content, num_users=num_users)
+    found = int(adds.result(300 * num_users).total["kernel"][7, 2])
+    limit = 300 * num_users * TOP
+    assert 0.999 * limit < (found if value > 0 else -found) <= limit
+    assert (adds.dropped["rebounded"] == 0) == (abs(value) == TOP)

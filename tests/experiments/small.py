@@ -1,0 +1,34 @@
+"""A small experiment, and two rounds of any."""
+
+import numpy as np
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+
+
+def base(**options):
+    made = Experiment(
+        name="base",
+        description="",
+        noise_multiplier=1.0,
+        cohort=6.0,
+        rounds=4,
+        delta=1e-3,
+        l2_clip_norm=0.5,
+        presets={"preconditioner-top": 10},
+    )
+    return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
+
+
+def run_two(components):
+    backend = SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+    )
+    run = rounds(components, backend, Key.simulation(0), eval_every=2)
+    return [next(run), next(run)]
+
+
+def all_finite(params):
+    return all(np.isfinite(array).all() for array in params.values())

@@ -1,0 +1,66 @@
+"""Every experiment there is runs two rounds."""
+
+import pytest
+
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.rng import Key
+from tests.experiments.small import all_finite, run_two
+
+ISSUED = {
+    "adadps-tags",
+    "adadps-tags-paper",
+    "adadps-update-tags",
+    "dp-fedavg-tags",
+    "dp-fedadam-tags",
+    "dp-normfedavg-tags",
+    "fedavg-tags",
+    "adas-tags",
+    "dp2-tags",
+    "past-releases-tags",
+}
+
+
+class TestEveryExperiment:
+    def test_those_of_the_issue_are_there(self):
+        assert set(find_experiments()) >= ISSUED
+
+    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    def test_its_name_is_its_own(self, name):
+        made = load_experiment(name)
+        assert made.name == name and made.description and "serial" in made.backends
+        assert set(made.backends) <= {"serial", "threads", "ray", "flower"}
+
+    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):
+        made = load_experiment(name)
+        fit = {"rounds": 3, "delta": 1e-2}
+        if isinstance(made.task, TagPredictionTask):
+            fit |= {"roster": None, "users": None, "cohort": None}
+        components = build(made.with_options(fit), tiny_corpus)
+        before = components.task.init_params(Key.simulation(0))
+        records = run_two(components)
+        assert [record.released.round_num for record, _ in records] == [1, 2]
+        assert [record.released.attempt for record, _ in records] == [1, 1]
+        assert all(record.diagnostics.num_failed == 0 for record, _ in records)
+        params = records[-1][1].params
+        assert all_finite(params) and any((params[n] != before[n]).any() for n in params)
+        private = made.noise != "none"
+        assert components.plan.is_private == private
+        assert (records[-1][0].released.epsilon is not None) == private
+
+    def test_names_that_are_not_there(self):
+        with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
+            load_experiment("adadps-tag")
+        with pytest.raises(ValueError, match="fedpriv list"):
+            load_experiment("zzzzzz")
+        with pytest.raises(ValueError, match="there is no module 'no_such_module'"):
+            load_experiment("no_such_module:thing")
+        with pytest.raises(ValueError, match="has no function 'thing'"):
+            load_experiment("simulations.tags:thing")
+        with pytest.raises(ValueError, match="return an Experiment"):
+            load_experiment("builtins:dict")
+
+    def test_one_of_your_own_by_module_and_function(self):
+        assert load_experiment("simulations.tags:fedavg_tags").name == "fedavg-tags"

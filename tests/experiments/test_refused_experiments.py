@@ -1,0 +1,137 @@
+"""Values and parts of experiments that do not fit are refused by name."""
+
+import math
+
+import pytest
+
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
+from tests.experiments.small import base
+
+BAD = [
+    ("inputs", "TFF"),
+    ("inputs", None),
+    ("inputs", 1),
+    ("precondition", "server"),
+    ("precondition", "None"),
+    ("precondition", ""),
+    ("side-information", "tfidf"),
+    ("bound", "clipping"),
+    ("bound", None),
+    ("noise", "laplace"),
+    ("noise", 1.0),
+    ("relation", "add"),
+    ("relation", "zero-out"),
+    ("sampling", "uniform"),
+    ("server-optimizer", "sgdm"),
+    ("aggregate", "mean"),
+    ("l2-clip-norm", 0.0),
+    ("l2-clip-norm", -1.0),
+    ("l2-clip-norm", math.nan),
+    ("l2-clip-norm", math.inf),
+    ("l2-clip-norm", "1.0"),
+    ("l2-clip-norm", None),
+    ("l2-clip-norm", True),
+    ("noise-multiplier", 0.0),
+    ("noise-multiplier", -1.0),
+    ("noise-multiplier", math.nan),
+    ("noise-multiplier", None),
+    ("target-epsilon", 0.0),
+    ("target-epsilon", -2.0),
+    ("target-epsilon", math.inf),
+    ("delta", 0.0),
+    ("delta", 1.0),
+    ("delta", -0.1),
+    ("delta", math.nan),
+    ("cohort", 0),
+    ("cohort", -3),
+    ("cohort", 61),
+    ("cohort", math.inf),
+    ("cohort-cap", 0),
+    ("cohort-cap", 7),
+    ("cohort-cap", 1.5),
+    ("rounds", 0),
+    ("rounds", -1),
+    ("rounds", 2.5),
+    ("rounds", None),
+    ("rounds", True),
+    ("local-learning-rate", 0.0),
+    ("local-learning-rate", math.inf),
+    ("local-batch-size", 0),
+    ("local-epochs", 0),
+    ("local-epochs", 1.5),
+    ("max-examples-per-user", 0),
+    ("server-learning-rate", 0.0),
+    ("server-learning-rate", -1.0),
+    ("seed", "0"),
+    ("seed", 0.5),
+    ("eval-every", 0),
+    ("eval-every", -1),
+    ("users", 0),
+    ("users", 61),
+    ("users", -1),
+    ("roster", "nobody"),
+    ("roster", 5),
+    ("normalise-regulariser", -1.0),
+    ("server-momentum", 1.0),
+    ("server-momentum", -0.1),
+    ("server-adaptivity", 0.0),
+    ("ema-decay", 1.0),
+    ("ema-decay", -0.5),
+    ("preconditioner-gain", 0.0),
+    ("preconditioner-gain", -1.0),
+    ("preconditioner-top", -1),
+]
+# Options that only act together with another.
+NEEDS = {
+    "normalise-regulariser": {"bound": "normalise"},
+    "server-momentum": {"server-optimizer": "momentum"},
+    "server-adaptivity": {"server-optimizer": "adam"},
+    "ema-decay": {"aggregate": "ema"},
+    "preconditioner-gain": {"precondition": "local"},
+    "preconditioner-top": {"precondition": "local"},
+    "side-information": {"precondition": "local"},
+}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("option", "value"), BAD)
+    def test_a_value_that_does_not_fit(self, tiny_corpus, option, value):
+        with pytest.raises(ValueError) as caught:
+            build(base().with_options({**NEEDS.get(option, {}), option: value}), tiny_corpus)
+        message = str(caught.value)
+        assert len(message) < 400 and "\n" not in message
+        # It is about that option, under a name its user can recognise.
+        words = {w for w in option.split("-") if w not in ("of", "per")} | {
+            "regulariser",
+            "adaptivity",
+            "beta1",
+            "multiplier",
+            "top",
+            "roster",
+            "cohort",
+        }
+        assert any(word in message.lower() for word in words)
+
+    @pytest.mark.parametrize(
+        ("options", "about"),
+        [
+            ({"bound": "none"}, "bound"),
+            ({"sampling": "fixed"}, "replace-one"),
+            ({"sampling": "fixed", "relation": "replace-one", "cohort": 6.5}, "whole"),
+            ({"sampling": "fixed", "relation": "replace-one", "cohort-cap": 20}, "cohort-cap"),
+            ({"cohort-cap": 61}, "cohort-cap"),
+        ],
+    )
+    def test_parts_that_do_not_fit_together(self, tiny_corpus, options, about):
+        with pytest.raises(ValueError, match=about):
+            build(base().with_options(options), tiny_corpus)
+
+    def test_noise_without_any_amount_is_asked_for(self, tiny_corpus):
+        made = Experiment(name="n", description="")
+        with pytest.raises(ValueError, match=r"noise-multiplier.*target-epsilon"):
+            build(made, tiny_corpus)
+
+    def test_tag_prediction_needs_a_corpus(self):
+        with pytest.raises(ValueError, match="corpus"):
+            build(base(), None)

@@ -1,0 +1,297 @@
+"""What a bound returns is no longer than it says, whatever was sent.
+
+Planted wrong bounds show that the laws can fail.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv import tree
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.tree import RowSparse
+from tests.laws.bounds.bounded import (
+    BOUNDS,
+    COLUMNS,
+    MULTIPLIER,
+    PARAMS,
+    ROWS,
+    every_bound,
+    exact_norm,
+    updates,
+)
+
+
+def exceeds(bound, update):
+    """Whether the bounded update is longer than the bound says."""
+    return exact_norm(bound.apply(update)) > bound.l2_bound
+
+
+class TestNorm:
+    @every_bound
+    @given(update=updates(), exponent=st.floats(-9, 9))
+    def test_no_output_exceeds_the_bound(self, make, update, exponent):
+        bound = make(10.0**exponent)
+        try:
+            assert not exceeds(bound, update)
+        except ValueError:
+            # Only what leaves the range of its dtype may be refused instead.
+            assert exact_norm(update) > 1e30
+
+    @every_bound
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    @pytest.mark.parametrize("norm", [1e-9, 1e-3, 1.0, 1e4])
+    def test_no_rounding_takes_it_over(self, make, dtype, norm):
+        # Ten thousand coordinates that all round the same way are the worst case.
+        for value in np.linspace(1.0, 2.0, 23):
+            update = {
+                "bias": np.full(COLUMNS, value, dtype),
+                "kernel": np.full((ROWS, COLUMNS), value / 3, dtype),
+            }
+            assert not exceeds(make(norm), update)
+
+    @pytest.mark.parametrize("c", [1e-9, 1e-3, 1.0, 1e6])
+    @pytest.mark.parametrize(
+        ("dtype", "size"),
+        [
+            (np.float32, 3e38),
+            (np.float32, 1e35),
+            (np.float32, 1e-38),
+            (np.float32, 3e-45),
+            (np.float64, 1e300),
+            (np.float64, 1e-300),
+            (np.float64, 1e-320),
+            (np.float16, 6e4),
+            (np.float16, 6e-8),
+        ],
+    )
+    def test_the_ends_of_a_dtypes_range(self, c, dtype, size):
+        """Factors that float32 cannot hold; a bias of another dtype may be in the same tree."""
+        rng = np.random.default_rng(3)
+        for other in (dtype, np.float32, np.float64):
+            kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
+            update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
+            norm = exact_norm(update)
+            for bound, length in (
+                (Clip(l2_clip_norm=c), min(norm, c)),
+                (Normalise(l2_clip_norm=c), c),
+            ):
+                assert not exceeds(bound, update)
+                assert exact_norm(bound.apply(update)) == pytest.approx(length, rel=1e-6)
+
+    @every_bound
+    @given(update=updates(-30, 30))
+    def test_the_direction_is_kept(self, make, update):
+        bound = make(1.0)
+        inner = getattr(bound, "multiplier", {})
+        wanted = tree.to_dense(tree.multiply({n: _as64(t) for n, t in update.items()}, inner))
+        found = tree.to_dense(bound.apply(update))
+        a, b = (
+            np.concatenate([t[n].reshape(-1).astype(np.float64) for n in sorted(PARAMS)])
+            for t in (wanted, found)
+        )
+        # Where nearly everything is below float16's or float32's grain, or below the grid's, there
+        # is no direction.
+        grain = 1e-6 if bound.granularity is None else 1e4 * bound.granularity
+        if np.linalg.norm(a) > grain and np.linalg.norm(b) > grain:
+            cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+            assert cosine > 1 - 1e-6
+
+    @every_bound
+    @given(update=updates(-30, 30), exponent=st.floats(-9, 9))
+    def test_what_is_on_a_grid_is_whole(self, make, update, exponent):
+        bound = make(10.0**exponent)
+        if bound.granularity is None:
+            return
+        assert bound.granularity == bound.l2_bound / 2**24
+        for tensor in tree.to_dense(bound.apply(update)).values():
+            whole = np.rint(tensor / bound.granularity)
+            np.testing.assert_array_equal(whole * bound.granularity, tensor)
+            assert np.abs(whole).max() <= 2**24
+
+    @given(update=updates(-30, 30))
+    def test_clip_leaves_what_is_short_enough_alone(self, update):
+        norm = exact_norm(update)
+        if norm == 0.0 or norm > 1e30:
+            return
+        kept = Clip(l2_clip_norm=norm * 1.001).apply(update)
+        for name, tensor in tree.to_dense(update).items():
+            np.testing.assert_array_equal(tree.to_dense(kept)[name], tensor)
+
+    @given(update=updates(-30, 30), exponent=st.floats(-9, 9))
+    def test_lengths_are_what_the_formulas_say(self, update, exponent):
+        c = 10.0**exponent
+        norm = exact_norm(update)
+        if not 1e-30 < norm < 1e30:
+            return
+        for bound, length in (
+            (Clip(l2_clip_norm=c), min(norm, c)),
+            (Normalise(l2_clip_norm=c), c),
+            (Normalise(l2_clip_norm=c, regulariser=c), c * norm / (c + norm)),
+        ):
+            found = exact_norm(bound.apply(update))
+            # float16 outputs that were not scaled are exact; 1e-37 is float32's grain.
+            assert found == pytest.approx(length, rel=1e-6, abs=1e-37)
+
+    @every_bound
+    @given(update=updates(-30, 30))
+    def test_row_sparse_equals_dense(self, make, update):
+        bound = make(1.0)
+        sparse, dense = (tree.to_dense(bound.apply(u)) for u in (update, tree.to_dense(update)))
+        for name in PARAMS:
+            # Norms that differ in their last bit may round a tie to either side.
+            near = 1e-44 if bound.granularity is None else bound.granularity * (1 + 1e-9)
+            np.testing.assert_allclose(sparse[name], dense[name], rtol=3e-7, atol=near)
+
+    @every_bound
+    @given(update=updates(-30, 30))
+    def test_the_update_is_not_changed(self, make, update):
+        before = {n: t.copy() for n, t in tree.to_dense(update).items()}
+        make(1e-3).apply(update)
+        for name, tensor in tree.to_dense(update).items():
+            np.testing.assert_array_equal(tensor, before[name])
+
+    @every_bound
+    def test_zero_stays_zero(self, make):
+        out = tree.to_dense(make(1.0).apply(PARAMS))
+        assert all(not tensor.any() for tensor in out.values())
+
+    @every_bound
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    def test_what_is_not_finite_is_refused(self, make, bad, dtype):
+        for name in PARAMS:
+            update = {n: t.astype(dtype) for n, t in PARAMS.items()}
+            update[name].reshape(-1)[-1] = bad
+            for bound in (make(1.0), Unbounded()):
+                with pytest.raises(ValueError, match="norm is"):
+                    bound.apply(update)
+
+    def test_matrices_are_measured_by_frobenius_not_spectral_norm(self):
+        matrix = {"kernel": np.eye(4, dtype=np.float32) * np.float32(0.9)}
+        clipped = Clip(l2_clip_norm=1.0).apply(matrix)["kernel"]
+        np.testing.assert_allclose(clipped, 0.5 * np.eye(4), rtol=1e-6)
+
+    @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
+    def test_a_bound_is_a_positive_number(self, value):
+        for make in (lambda c: Clip(l2_clip_norm=c), lambda c: Normalise(l2_clip_norm=c)):
+            with pytest.raises(ValueError, match="l2_clip_norm"):
+                make(value)
+
+    @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, -math.inf])
+    def test_a_regulariser_is_not_negative(self, value):
+        with pytest.raises(ValueError, match="regulariser"):
+            Normalise(l2_clip_norm=1.0, regulariser=value)
+
+    def test_every_bound_states_its_own(self):
+        for make in BOUNDS.values():
+            assert make(0.25).l2_bound == 0.25
+        assert Unbounded().l2_bound == math.inf
+
+
+def _as64(tensor):
+    if isinstance(tensor, RowSparse):
+        return RowSparse(rows=tensor.rows, values=tensor.values.astype(np.float64), num_rows=ROWS)
+    return tensor.astype(np.float64)
+
+
+# Wrong on purpose: what the laws above must catch.
+
+
+@dataclass
+class PerTensorClip:
+    l2_bound: float = 1.0
+
+    def apply(self, update):
+        clip = Clip(l2_clip_norm=self.l2_bound)
+        return {name: clip.apply({name: tensor})[name] for name, tensor in update.items()}
+
+
+@dataclass
+class SpectralClip:
+    l2_bound: float = 1.0
+
+    def apply(self, update):
+        norm = max(float(np.linalg.norm(np.atleast_2d(t), 2)) for t in update.values())
+        return tree.scale(update, min(1.0, self.l2_bound / norm))
+
+
+@dataclass
+class BoundThenPrecondition:
+    multiplier: dict = field(default_factory=lambda: MULTIPLIER)
+    l2_bound: float = 1.0
+
+    def apply(self, update):
+        return tree.multiply(Clip(l2_clip_norm=self.l2_bound).apply(update), self.multiplier)
+
+
+@dataclass
+class ClipWithoutMargin:
+    """Exact arithmetic would keep it; float32 does not."""
+
+    l2_bound: float = 1.0
+
+    def apply(self, update):
+        return tree.scale(update, self.l2_bound / tree.l2_norm(update))
+
+
+@dataclass
+class RoundedAfterwards:
+    """Bounded first and rounded to a grid then, with nothing set aside for the rounding."""
+
+    l2_bound: float = 1.0
+    granularity: float = 0.05
+
+    def apply(self, update):
+        bounded = Clip(l2_clip_norm=self.l2_bound).apply(update)
+        return {
+            name: np.rint(tensor / self.granularity) * self.granularity
+            for name, tensor in bounded.items()
+        }
+
+
+@dataclass
+class TwiceTheBound:
+    l2_bound: float = 1.0
+
+    def apply(self, update):
+        return Clip(l2_clip_norm=2 * self.l2_bound).apply(update)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PerTensorClip,
+        SpectralClip,
+        BoundThenPrecondition,
+        ClipWithoutMargin,
+        RoundedAfterwards,
+        TwiceTheBound,
+    ],
+)
+def test_a_wrong_bound_is_caught(wrong):
+    rng = np.random.default_rng(0)
+    found = [
+        exceeds(
+            wrong(),
+            {n: (9 * rng.normal(size=t.shape)).astype(np.float32) for n, t in PARAMS.items()},
+        )
+        for _ in range(50)
+    ]
+    assert any(found)
+
+
+@pytest.mark.slow
+@every_bound
+@settings(max_examples=2000)
+@given(update=updates(), exponent=st.floats(-20, 20))
+def test_no_output_exceeds_the_bound_at_length(make, update, exponent):
+    bound = make(10.0**exponent)
+    try:
+        assert not exceeds(bound, update)
+    except ValueError:
+        assert exact_norm(update) > 1e30

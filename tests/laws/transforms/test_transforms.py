@@ -1,0 +1,253 @@
+"""Laws of every transform: server optimisers, the checkpoint aggregates, and chains of them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.checkpoints.aggregates import ema
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.optimizers import (
+    adagrad,
+    adam,
+    cyclic,
+    inverse_root,
+    momentum,
+    rmsprop,
+    scheduled,
+    sgd,
+    stepwise,
+    yogi,
+)
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.running.folder import RunFolder
+from fedpriv.training.federated_averaging import ServerState
+from fedpriv.transform import chain, identity
+from tests.laws.transforms.stepping import SHAPES, copied, run, trees
+
+EVERY = {
+    "identity": identity,
+    "sgd": lambda: sgd(1.0),
+    "sgd-half": lambda: sgd(0.5),
+    "momentum": lambda: momentum(0.7, 0.9, ema=False),
+    "ema-momentum": lambda: momentum(1.0, 0.9, ema=True),
+    "adam": lambda: adam(0.01, 1e-5),
+    "yogi": lambda: yogi(0.1, 1e-3),
+    "adagrad": lambda: adagrad(0.1, 1e-3),
+    "adagrad-momentum": lambda: adagrad(0.1, 1e-3, 0.9),
+    "rmsprop": lambda: rmsprop(0.1, 1e-3),
+    "scheduled-step": lambda: scheduled(stepwise(4)),
+    "scheduled-cyclic": lambda: chain(adam(0.1), scheduled(cyclic(6))),
+    "scheduled-root": lambda: chain(sgd(0.5), scheduled(inverse_root())),
+    "ema": lambda: ema(0.9),
+    "ema-warm": lambda: ema(0.99, warmup=True),
+    "chain": lambda: chain(momentum(1.0, 0.9, ema=True), adam(0.01), sgd(0.5)),
+    "chain-of-chains": lambda: chain(chain(adam(0.1), adam(0.2)), identity(), yogi()),
+}
+every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+
+
+def same(left, right):
+    if isinstance(left, dict):
+        return set(left) == set(right) and all(same(left[n], right[n]) for n in left)
+    return left.dtype == right.dtype and left.shape == right.shape and np.array_equal(left, right)
+
+
+class StubLedger:
+    """A ledger that has everything that is asked for."""
+
+    head = "0" * 64
+    last_attempt, charges = 1, 9
+    plan = cohort_plan(num_users=5, expected_cohort_size=1, num_rounds=9)
+    state = SimpleNamespace(number_of=lambda round_num, attempt: round_num, releases=())
+
+    def resume(self):
+        pass
+
+    def release(self, round_num, attempt, digest):
+        assert len(digest) == 64
+
+    def reached(self, round_num, attempt):
+        return True
+
+    has_release = reached
+
+    def knows(self, head):
+        return True
+
+
+class TestEvery:
+    @every
+    def test_the_same_arguments_give_the_same_results(self, make):
+        params, *updates = trees(0, 5)
+        first, second = run(make(), params, updates), run(make(), params, updates)
+        assert all(same(a, b) for a, b in zip(first[0], second[0], strict=True))
+        assert same(first[1], second[1])
+
+    @every
+    def test_one_transform_may_run_twice_at_once(self, make):
+        """No state hides inside: interleaved runs do not hear of each other."""
+        transform = make()
+        (p1, *u1), (p2, *u2) = trees(1, 4), trees(2, 4)
+        alone = run(transform, p1, u1), run(transform, p2, u2)
+        states = [transform.init(copied(p1)), transform.init(copied(p2))]
+        for step in range(3):
+            for i, updates in enumerate((u1, u2)):
+                out, states[i] = transform.next(copied(updates[step]), states[i])
+                assert same(copied(out), alone[i][0][step])
+
+    @every
+    def test_giving_arrays_up_changes_no_result(self, make):
+        params, *updates = trees(3, 6)
+        kept, given = (run(make(), params, updates, copies) for copies in (True, False))
+        assert all(same(a, b) for a, b in zip(kept[0], given[0], strict=True))
+        assert same(kept[1], given[1])
+
+    @every
+    def test_float32_names_and_shapes_are_kept(self, make):
+        params, *updates = trees(4, 4)
+        outputs, _ = run(make(), params, updates)
+        for out in outputs:
+            assert {n: (t.shape, t.dtype) for n, t in out.items()} == {
+                n: (s, np.dtype(np.float32)) for n, s in SHAPES.items()
+            }
+
+    @every
+    def test_init_only_reads_the_params(self, make):
+        params = trees(5, 1)[0]
+        before = copied(params)
+        transform = make()
+        state = transform.init(params)
+        for update in trees(6, 3):
+            _, state = transform.next(update, state)
+        assert same(params, before)
+
+    @every
+    def test_zero_updates_and_extremes_stay_finite(self, make):
+        params = trees(7, 1)[0]
+        for size in (0.0, 1e-30, 1e-20, 1e15):
+            updates = [{n: t * np.float32(size) for n, t in u.items()} for u in trees(8, 4)]
+            outputs, _ = run(make(), params, updates)
+            assert all(np.isfinite(t).all() for out in outputs for t in out.values())
+
+    @every
+    @pytest.mark.parametrize("steps", [0, 1, 3])
+    def test_state_survives_the_run_folder_and_goes_on_as_if_never_stored(
+        self, make, steps, tmp_path
+    ):
+        transform, average = make(), ema(0.5)
+        params, *updates = trees(9, steps + 3)
+        _, state = run(transform, params, updates[:steps])
+        kept = ServerState(
+            round_num=steps,
+            params=params,
+            optimizer=state,
+            aggregate=run(average, params, updates[:2])[1],
+            update_norm=0.1 + 0.2,
+        )
+        first = ServerState(
+            round_num=0,
+            params=trees(15, 1)[0],
+            optimizer=transform.init(copied(params)),
+            aggregate=average.init(params),
+        )
+        RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept)
+        again = RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {})
+        found = again.resume(first)
+        assert same(found.params, kept.params) and same(found.optimizer, kept.optimizer)
+        assert same(found.aggregate, kept.aggregate)
+        assert (found.round_num, found.update_norm) == (steps, 0.1 + 0.2)
+        for update in updates[steps:]:
+            a, state = transform.next(copied(update), copied(state))
+            b, again = transform.next(copied(update), found.optimizer)
+            found = ServerState(round_num=0, params=params, optimizer=again, aggregate={})
+            assert same(copied(a), copied(b))
+
+
+class TestDegenerate:
+    """Settings under which one transform is another, exactly."""
+
+    def same_runs(self, left, right, number=5):
+        params, *updates = trees(10, number)
+        a, b = run(left, params, updates)[0], run(right, params, updates)[0]
+        return all(same(x, y) for x, y in zip(a, b, strict=True))
+
+    @pytest.mark.parametrize("rate", [1.0, 0.5, 0.3])
+    @pytest.mark.parametrize("moving", [True, False])
+    def test_momentum_zero_is_sgd(self, rate, moving):
+        assert self.same_runs(momentum(rate, 0.0, ema=moving), sgd(rate))
+        assert not self.same_runs(momentum(rate, 0.1, ema=moving), sgd(rate))
+
+    def test_rate_one_is_the_identity(self):
+        assert self.same_runs(sgd(1.0), identity())
+        assert not self.same_runs(sgd(0.999), identity())
+
+    @every
+    def test_a_chain_with_identities_is_itself(self, make):
+        for wrapped in (chain(make()), chain(identity(), make()), chain(make(), identity())):
+            assert self.same_runs(wrapped, make())
+
+    def test_chains_apply_in_order(self):
+        params, *updates = trees(12, 5)
+        found = run(chain(adam(0.1), momentum(1.0, 0.5, ema=False)), params, updates)[0]
+        inner = run(adam(0.1), params, updates)[0]
+        outer = run(momentum(1.0, 0.5, ema=False), params, inner)[0]
+        assert all(same(a, b) for a, b in zip(found, outer, strict=True))
+        other = run(chain(momentum(1.0, 0.5, ema=False), adam(0.1)), params, updates)[0]
+        assert not all(same(a, b) for a, b in zip(found, other, strict=True))
+
+    def test_an_empty_chain_is_the_identity(self):
+        assert self.same_runs(chain(), identity())
+
+    def test_a_schedule_of_one_is_the_identity(self):
+        assert self.same_runs(scheduled(lambda step: 1.0), identity())
+        assert not self.same_runs(scheduled(lambda step: 0.999), identity())
+
+    def test_ema_of_zero_is_the_newest(self):
+        params, *others = trees(13, 4)
+        outputs, _ = run(ema(0.0), params, others)
+        for out, newest in zip(outputs, others, strict=True):
+            for name in SHAPES:
+                np.testing.assert_allclose(out[name], newest[name], rtol=1e-6, atol=1e-7)
+
+    @given(st.floats(0.01, 100))
+    def test_adaptive_steps_ignore_the_scale_of_the_gradient(self, factor):
+        params, *updates = trees(14, 4)
+        scaled = [{n: t * np.float32(factor) for n, t in u.items()} for u in updates]
+        a, b = (run(adam(1.0, 1e-12), params, u)[0] for u in (updates, scaled))
+        for x, y in zip(a, b, strict=True):
+            for name in SHAPES:
+                np.testing.assert_allclose(x[name], y[name], rtol=1e-4)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("rate", [0.0, -1.0, np.nan, np.inf])
+    @pytest.mark.parametrize(
+        "make", [sgd, adam, yogi, adagrad, rmsprop, lambda r: momentum(r, 0.9, ema=True)]
+    )
+    def test_learning_rates(self, make, rate):
+        with pytest.raises(ValueError, match="server learning rate"):
+            make(rate)
+
+    @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, np.nan])
+    def test_weights_of_the_past(self, decay):
+        for make in (
+            lambda: momentum(1.0, decay, ema=True),
+            lambda: adam(1.0, 1e-8, beta1=decay),
+            lambda: adam(1.0, 1e-8, beta2=decay),
+            lambda: yogi(1.0, 1e-3, beta1=decay),
+            lambda: yogi(1.0, 1e-3, beta2=decay),
+            lambda: adagrad(1.0, 1e-3, beta1=decay),
+            lambda: rmsprop(1.0, 1e-3, decay=decay),
+            lambda: ema(decay),
+        ):
+            with pytest.raises(ValueError, match="must be at least 0 and below 1"):
+                make()
+
+    @pytest.mark.parametrize("adaptivity", [0.0, -1e-8, np.nan, np.inf])
+    def test_adaptivity(self, adaptivity):
+        for make in (adam, yogi, adagrad, rmsprop):
+            with pytest.raises(ValueError, match="adaptivity"):
+                make(1.0, adaptivity)

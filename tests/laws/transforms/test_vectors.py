@@ -1,0 +1,178 @@
+"""Optimisers step for step as the design notes have them, and schedules by their numbers."""
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.aggregates import ema
+from fedpriv.optimizers import (
+    adagrad,
+    adam,
+    cyclic,
+    inverse_root,
+    momentum,
+    rmsprop,
+    scheduled,
+    stepwise,
+    yogi,
+)
+from fedpriv.transform import chain
+from tests.laws.transforms.stepping import SHAPES, run, trees
+
+
+class TestGolden:
+    """Vectors of the design notes, recomputed by hand in float64 there."""
+
+    def sequence(self, transform, values):
+        updates = [{"w": np.array(v, np.float32)} for v in values]
+        return [
+            out["w"]
+            for out in run(transform, {"w": np.zeros(len(values[0]), np.float32)}, updates)[0]
+        ]
+
+    def test_dp_adam(self):
+        # g = -update: gradients [.2, -.4], [.1, .3]; α = .01, ε_s = 1e-5 outside the root.
+        steps = self.sequence(adam(0.01, 1e-5), [[-0.2, 0.4], [-0.1, -0.3]])
+        np.testing.assert_allclose(steps[0], [-0.0099995, 0.00999975], rtol=1e-5)
+        np.testing.assert_allclose(steps[0] / -0.01, [0.99995, -0.999975], rtol=1e-5)
+        np.testing.assert_allclose(steps[1] / -0.01, [0.932121, -0.089322], rtol=2e-5)
+        np.testing.assert_allclose(sum(steps), [-0.019321, 0.010893], rtol=5e-5)
+
+    def test_adam_state(self):
+        params = {"w": np.zeros(2, np.float32)}
+        _, state = run(
+            adam(0.01, 1e-5),
+            params,
+            [{"w": np.array(g, np.float32)} for g in ([0.2, -0.4], [0.1, 0.3])],
+        )
+        np.testing.assert_allclose(state["first"]["w"], [0.028, -0.006], rtol=1e-5)
+        np.testing.assert_allclose(
+            state["second"]["w"] / (1 - 0.999**2), [0.024992, 0.124982], rtol=1e-4
+        )
+
+    def test_server_momentum_as_moving_average(self):
+        steps = self.sequence(momentum(1.0, 0.9, ema=True), [[1.0], [1.0], [-1.0], [2.0]])
+        np.testing.assert_allclose(np.ravel(steps), [0.1, 0.19, 0.071, 0.2639], rtol=1e-6)
+        np.testing.assert_allclose(np.cumsum(steps), [0.1, 0.29, 0.361, 0.6249], rtol=1e-6)
+
+    def test_server_momentum_classic(self):
+        steps = self.sequence(momentum(0.5, 0.9, ema=False), [[1.0], [1.0], [-1.0], [2.0]])
+        np.testing.assert_allclose(np.ravel(steps), [0.5, 0.95, 0.355, 1.3195], rtol=1e-6)
+
+    def test_adagrad(self):
+        # A after the public gradients [1,.1], [2,0], [0,.2] is √v = [1,.1], [2.236068,.1], ...
+        steps = self.sequence(adagrad(1.0, 1e-9), [[1.0, 0.1], [2.0, 0.0], [0.0, 0.2]])
+        np.testing.assert_allclose(
+            steps, [[1, 1], [2 / 2.236068, 0], [0, 0.2 / 0.223607]], rtol=1e-5, atol=1e-12
+        )
+
+    def test_dp_rmsprop(self):
+        # The same gradients as DP-Adam's, α = .01, ε_s = 1e-5: u = g/(√v + ε_s), w = -α Σ u.
+        steps = self.sequence(rmsprop(0.01, 1e-5), [[-0.2, 0.4], [-0.1, -0.3]])
+        np.testing.assert_allclose(steps[0] / -0.01, [3.161778, -3.162028], rtol=2e-6)
+        np.testing.assert_allclose(steps[1] / -0.01, [1.474202, 1.961033], rtol=2e-6)
+        np.testing.assert_allclose(sum(steps), [-0.04636, 0.01201], rtol=1e-4)
+
+    def test_rmsprop_state(self):
+        _, state = run(
+            rmsprop(0.01, 1e-5),
+            {"w": np.zeros(2, np.float32)},
+            [{"w": np.array(g, np.float32)} for g in ([0.2, -0.4], [0.1, 0.3])],
+        )
+        np.testing.assert_allclose(state["second"]["w"], [0.0046, 0.0234], rtol=1e-6)
+
+    def test_yogi(self):
+        steps = self.sequence(yogi(1.0, 0.1, beta1=0.5, beta2=0.5), [[1.0], [0.5], [-2.0]])
+        m = v = 0.0
+        for found, g in zip(steps, [1.0, 0.5, -2.0], strict=True):
+            m = 0.5 * m + 0.5 * g
+            v = v - 0.5 * g * g * np.sign(v - g * g)
+            np.testing.assert_allclose(found, [m / (np.sqrt(v) + 0.1)], rtol=1e-6)
+
+    def test_ema_of_checkpoints(self):
+        out, state = None, ema(0.9).init({"w": np.zeros(1, np.float32)})
+        for value, expected in ((1.0, 0.1), (1.0, 0.19), (-1.0, 0.071), (2.0, 0.2639)):
+            out, state = ema(0.9).next({"w": np.array([value], np.float32)}, state)
+            np.testing.assert_allclose(out["w"], [expected], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("make", "reference"),
+        [
+            (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),
+            (lambda: adagrad(0.3, 1e-2), "adagrad"),
+            (lambda: rmsprop(0.3, 1e-2, 0.8), "rmsprop"),
+            (lambda: yogi(0.3, 1e-2, 0.8, 0.95), "yogi"),
+        ],
+    )
+    def test_equals_a_plain_float64_loop(self, make, reference):
+        params, *updates = trees(11, 12)
+        outputs, _ = run(make(), params, updates)
+        for name in SHAPES:
+            m, v = np.zeros(SHAPES[name]), np.zeros(SHAPES[name])
+            for t, (out, update) in enumerate(zip(outputs, updates, strict=True), 1):
+                g = update[name].astype(np.float64)
+                if reference == "adam":
+                    m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
+                    step = 0.3 * m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.95**t)) + 1e-4)
+                elif reference == "adagrad":
+                    v = v + g**2
+                    step = 0.3 * g / (np.sqrt(v) + 1e-2)
+                elif reference == "rmsprop":
+                    v = 0.8 * v + 0.2 * g**2
+                    step = 0.3 * g / (np.sqrt(v) + 1e-2)
+                else:
+                    m = 0.8 * m + 0.2 * g
+                    v = v - 0.05 * g**2 * np.sign(v - g**2)
+                    step = 0.3 * m / (np.sqrt(v) + 1e-2)
+                np.testing.assert_allclose(out[name], step, rtol=2e-4, atol=1e-6)
+
+
+class TestSchedules:
+    """Factors are of the step's number, from 1, whatever the step is."""
+
+    def factors(self, factor, number):
+        params, *_ = trees(0, 1)
+        ones = [{n: np.ones_like(t) for n, t in params.items()} for _ in range(number)]
+        return [float(out["bias"][0]) for out in run(scheduled(factor), params, ones)[0]]
+
+    def test_the_first_step_is_number_one(self):
+        asked = []
+        self.factors(lambda step: asked.append(step) or 1.0, 3)
+        assert asked == [1, 2, 3]
+
+    def test_all_tensors_of_a_step_get_its_factor(self):
+        params, *updates = trees(1, 3)
+        for t, out in enumerate(run(scheduled(inverse_root()), params, updates)[0], 1):
+            for name, update in updates[t - 1].items():
+                np.testing.assert_allclose(out[name], update / np.sqrt(t), rtol=1e-6)
+
+    def test_a_factor_scales_the_step_of_the_optimiser_before_it(self):
+        params, *updates = trees(2, 5)
+        plain = run(adam(0.1), params, updates)[0]
+        found = run(chain(adam(0.1), scheduled(stepwise(4))), params, updates)[0]
+        for t, (one, other) in enumerate(zip(plain, found, strict=True), 1):
+            by = stepwise(4)(t)
+            np.testing.assert_allclose(other["bias"], one["bias"] * by, rtol=1e-6)
+
+    def test_stepwise(self):
+        found = self.factors(stepwise(8), 10)
+        np.testing.assert_allclose(found, [1] * 4 + [0.1] * 2 + [0.01] * 4, rtol=1e-6)
+        found = self.factors(stepwise(3, share=0.5, at=(1 / 3,)), 3)
+        np.testing.assert_allclose(found, [1, 0.5, 0.5])
+
+    def test_cyclic_is_one_triangle(self):
+        found = self.factors(cyclic(9, lowest=0.2), 9)
+        np.testing.assert_allclose(found, [0.2, 0.4, 0.6, 0.8, 1, 0.8, 0.6, 0.4, 0.2], rtol=1e-6)
+        assert self.factors(cyclic(1, lowest=0.2), 1) == [pytest.approx(0.2)]
+        assert max(self.factors(cyclic(10), 10)) <= 1 and min(self.factors(cyclic(10), 10)) > 0
+
+    def test_inverse_root(self):
+        np.testing.assert_allclose(
+            self.factors(inverse_root(), 4), [1, 1 / np.sqrt(2), 1 / np.sqrt(3), 0.5], rtol=1e-6
+        )
+
+    def test_its_number_counts_exactly_up_to_many_steps(self):
+        """The count is kept as float32, which is exact up to 2^24 steps."""
+        state = {"count": {"steps": np.array(1_000_000, np.float32)}}
+        asked = []
+        scheduled(lambda step: asked.append(step) or 1.0).next({}, state)
+        assert asked == [1_000_001]

@@ -1,0 +1,302 @@
+"""The preconditioners: laws, and the vectors of the design notes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.mechanisms.moments import (
+    adam,
+    rmsprop,
+)
+from fedpriv.mechanisms.preconditioner import NoPreconditioner
+from fedpriv.mechanisms.preconditioners import (
+    Delayed,
+    Fixed,
+    MirrorDescent,
+    PastReleases,
+    PublicMoments,
+    private_share,
+)
+from tests.mechanisms.preconditioners.rounds_begun import (
+    KEY,
+    PARAMS,
+    PUBLIC,
+    close,
+    gradients,
+    rounds,
+)
+
+SHAPED = {"kernel": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
+
+
+class TestFixed:
+    def test_says_the_same_every_round(self):
+        a = np.array([3, 0.2], np.float32)
+        preconditioner = Fixed(multiplier={"w": 1 / a}, inverse={"w": a})
+        for context in rounds(preconditioner, 3):
+            assert np.array_equal(context.multiplier["w"], 1 / a)
+            assert np.array_equal(context.inverse["w"], a)
+            assert context.mixture is None and context.blend == 1.0 and not context.scale
+        out = context.bound(Clip(l2_clip_norm=1.0)).apply({"w": np.array([3, 0.4], np.float32)})
+        close(out["w"], [0.447214, 0.894427])
+
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+    def test_what_is_not_positive_is_refused(self, value):
+        bad = {"w": np.array([1.0, value], np.float32)}
+        for preconditioner in (Fixed(multiplier=bad), Fixed(inverse=bad)):
+            with pytest.raises(ValueError, match="positive"):
+                preconditioner.init(PARAMS)
+
+    def test_an_unknown_name_is_refused(self):
+        with pytest.raises(ValueError, match="'v'"):
+            Fixed(multiplier={"v": np.ones(2, np.float32)}).init(PARAMS)
+
+    @pytest.mark.parametrize("shape", [(3, 3), (2,), (4, 3, 1), (5, 1)])
+    def test_a_shape_that_does_not_fit_is_refused(self, shape):
+        """It would fail in every user alone: rounds of zeros, and no error."""
+        with pytest.raises(ValueError, match="kernel"):
+            Fixed(multiplier={"kernel": np.ones(shape, np.float32)}).init(SHAPED)
+
+    @pytest.mark.parametrize("shape", [(4, 3), (4, 1), (1, 1)])
+    def test_a_shape_that_broadcasts_is_taken(self, shape):
+        assert Fixed(multiplier={"kernel": np.ones(shape, np.float32)}).init(SHAPED) == {}
+
+
+class TestPublicMoments:
+    def test_each_round_looks_once_and_divides_before_the_bound(self):
+        seen = rounds(PublicMoments(gradient=gradients(PUBLIC), statistics=rmsprop()), 3)
+        for context, a in zip(
+            seen, ([0.317228, 0.032623], [0.701, 0.031], [0.665078, 0.070354]), strict=True
+        ):
+            close(1 / context.multiplier["w"], a, 2e-5)
+            assert context.mixture is None and not context.inverse and not context.scale
+
+    def test_dividing_the_step_leaves_the_bound_alone(self):
+        preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
+        before = PublicMoments(gradient=gradients(PUBLIC), statistics=adam())
+        for late, early in zip(rounds(preconditioner, 3), rounds(before, 3), strict=True):
+            assert late.bound(Clip(l2_clip_norm=1.0)) == Clip(l2_clip_norm=1.0)
+            assert np.array_equal(late.scale["w"], early.multiplier["w"])
+
+    def test_refresh_every(self):
+        seen = rounds(
+            PublicMoments(gradient=gradients(PUBLIC), statistics=rmsprop(), refresh_every=2), 5
+        )
+        values = [tuple(g.multiplier["w"]) for g in seen]
+        assert values[0] == values[1] != values[2] == values[3] != values[4]
+
+    def test_several_batches_average_squares_and_forget(self):
+        preconditioner = PublicMoments(
+            gradient=gradients([*PUBLIC, PUBLIC[1], PUBLIC[1], PUBLIC[1]]),
+            statistics=adam(regulariser=1e-12),
+            batches=3,
+        )
+        first, second = rounds(preconditioner, 2)
+        close(1 / first.multiplier["w"], np.sqrt([5 / 3, 0.05 / 3]))
+        close(1 / second.multiplier["w"], [2, 0], 1e-5)
+        close(-first.mixture.offset["w"], 0.1 * 0.1 * np.array([1, 0.1]))
+        close(-second.mixture.offset["w"], 0.1 * np.array([0.09 + 0.2, 0.009]))
+
+    def test_batches_have_keys_of_their_own(self):
+        keys = []
+
+        def gradient(params, key):
+            keys.append(key)
+            return {"w": PUBLIC[0]}
+
+        rounds(PublicMoments(gradient=gradient, statistics=rmsprop(), batches=3), 2)
+        assert len({key.to_bytes() for key in keys}) == 6
+
+    def test_it_looks_at_the_released_params(self):
+        seen = []
+
+        def gradient(params, key):
+            seen.append(params["w"].copy())
+            return {"w": PUBLIC[0]}
+
+        preconditioner = PublicMoments(gradient=gradient, statistics=rmsprop())
+        state = preconditioner.init(PARAMS)
+        for number in (1, 2):
+            params = {"w": np.full(2, number, np.float32)}
+            _, state = preconditioner.begin(params, state, number, KEY)
+        assert np.array_equal(seen, [[1, 1], [2, 2]])
+
+    def test_a_round_begun_twice_says_the_same(self):
+        """A lost attempt begins again from the same state."""
+        preconditioner = PublicMoments(gradient=lambda p, k: {"w": PUBLIC[0]}, statistics=adam())
+        state = preconditioner.init(PARAMS)
+        _, state = preconditioner.begin(PARAMS, state, 1, KEY)
+        first, _ = preconditioner.begin(PARAMS, state, 2, KEY)
+        again, _ = preconditioner.begin(PARAMS, state, 2, KEY)
+        assert np.array_equal(first.multiplier["w"], again.multiplier["w"])
+        assert np.array_equal(first.mixture.offset["w"], again.mixture.offset["w"])
+
+    def test_refusals(self):
+        made = {"gradient": gradients([]), "statistics": rmsprop()}
+        for wrong in ({"refresh_every": 0}, {"batches": 0}, {"divide": "after"}):
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                PublicMoments(**made, **wrong)
+
+
+class TestMirrorDescent:
+    def test_alpha(self):
+        found = [private_share(t, 100) for t in (0, 25, 50, 75, 100)]
+        np.testing.assert_allclose(found, [1, 0.923880, 0.707107, 0.382683, 0], atol=5e-7)
+        assert private_share(250, 100) == 0.0
+
+    def test_blends_updates_not_gradients(self):
+        preconditioner = MirrorDescent(gradient=lambda p, k: {"w": PUBLIC[0]}, num_rounds=4)
+        seen = rounds(preconditioner, 4)
+        close([g.blend for g in seen], [1, math.cos(math.pi / 8), math.sqrt(0.5), 0.382683])
+        for context in seen:
+            assert np.array_equal(context.public["w"], -PUBLIC[0])
+            assert context.bound(Unbounded()) == Unbounded()
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="num_rounds"):
+            MirrorDescent(gradient=gradients([]), num_rounds=0)
+
+
+PAST = ({"w": np.array([2.0, 0.1], np.float32)}, {"w": np.array([1.0, -0.3], np.float32)})
+
+
+class TestPastReleases:
+    def test_nothing_is_scaled_before_a_release(self):
+        first = rounds(PastReleases(), 1)[0]
+        close(first.multiplier["w"], [1, 1])
+        close(first.inverse["w"], [1, 1])
+
+    def test_a_is_of_past_releases_and_has_mean_square_one(self):
+        seen = rounds(PastReleases(decay=0.9, regulariser=1e-3), 3, means=[*PAST, PARAMS])
+        v = 0.1 * np.array([4, 0.01])
+        for context in seen[1:]:
+            a = np.sqrt(v) + 1e-3
+            close(context.inverse["w"], a / np.sqrt(np.mean(a**2)), 1e-5)
+            assert np.mean(np.square(context.inverse["w"])) == pytest.approx(1.0, rel=1e-6)
+            v = 0.9 * v + 0.1 * np.array([1, 0.09])
+
+    @pytest.mark.parametrize(
+        "preconditioner",
+        [
+            PastReleases(),
+            Fixed(
+                multiplier={"w": np.array([1 / 3, 5], np.float32)},
+                inverse={"w": np.array([3, 0.2], np.float32)},
+            ),
+        ],
+    )
+    def test_it_undoes_itself_without_noise_where_nothing_is_clipped(self, preconditioner):
+        updates = [{"w": np.array(u, np.float32)} for u in ([3, 0.4], [-0.3, 0.05], [0, 1e-4])]
+        plain = sum(update["w"] for update in updates) / 3
+        for context in rounds(preconditioner, 3, means=[*PAST, PARAMS]):
+            bound = context.bound(Clip(l2_clip_norm=1e6))
+            total = sum(bound.apply(update)["w"] for update in updates)
+            mean = tree.multiply({"w": total / np.float32(3)}, context.inverse)
+            close(mean["w"], plain, 1e-6)
+            tight = context.bound(Clip(l2_clip_norm=0.5))
+            total = sum(tight.apply(update)["w"] for update in updates)
+            scaled = tree.multiply({"w": total / np.float32(3)}, context.inverse)
+            assert not np.allclose(scaled["w"], plain, rtol=1e-2)
+
+    def test_refusals(self):
+        for wrong in ({"decay": 1.0}, {"decay": -0.1}, {"regulariser": 0.0}):
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                PastReleases(**wrong)
+
+
+class TestDelayed:
+    """Two plain rounds, then three preconditioned ones, twice."""
+
+    means = tuple({"w": np.array([t, 0.1 * t * t], np.float32)} for t in range(1, 11))
+    preconditioner = Delayed(plain=2, preconditioned=3, decay=0.9, regulariser=1e-3)
+
+    def test_phases(self):
+        seen = rounds(self.preconditioner, 10, means=self.means)
+        assert [bool(g.multiplier) for g in seen] == [False, False, True, True, True] * 2
+        assert not any(g.inverse or g.scale or g.mixture or g.blend != 1.0 for g in seen)
+
+    def test_v_is_of_the_average_of_the_plain_releases(self):
+        """Not of the average of squares, nor of the preconditioned rounds' releases."""
+        seen = rounds(self.preconditioner, 10, means=self.means)
+        v = np.zeros(2)
+        for start in (0, 5):
+            average = (self.means[start]["w"] + self.means[start + 1]["w"]) / 2
+            v = 0.9 * v + 0.1 * average.astype(np.float64) ** 2
+            for context in seen[start + 2 : start + 5]:
+                close(1 / context.multiplier["w"], np.sqrt(v) + 1e-3, 1e-5)
+
+    def test_ratios_are_a_wider_clip_and_another_rate(self):
+        """clip_{κC}(g/A) = κ clip_C(g/(κA)), and the step is ρ times that."""
+        ratios = Delayed(plain=2, preconditioned=3, clip_ratio=5.0, rate_ratio=0.1)
+        plain = rounds(Delayed(plain=2, preconditioned=3), 3, means=self.means)[-1]
+        seen = rounds(ratios, 3, means=self.means)
+        assert not seen[0].multiplier and not seen[0].inverse
+        for update in ([3, 0.4], [0.02, 0.001], [40, -9]):
+            update = {"w": np.array(update, np.float32)}
+            bounded = seen[-1].bound(Clip(l2_clip_norm=0.2)).apply(update)
+            found = tree.multiply(bounded, seen[-1].inverse)
+            expected = plain.bound(Clip(l2_clip_norm=1.0)).apply(update)
+            close(found["w"], 0.1 * expected["w"], 1e-5)
+
+    def test_state_is_named_trees_of_float32(self):
+        """So that it is kept with the optimiser's."""
+        state = self.preconditioner.init(SHAPED)
+        for round_num in range(1, 7):
+            _, state = self.preconditioner.begin(SHAPED, state, round_num, KEY)
+            state = self.preconditioner.end({n: np.ones_like(a) for n, a in SHAPED.items()}, state)
+            for arrays in state.values():
+                assert all(np.asarray(a).dtype == np.float32 for a in arrays.values())
+
+    def test_refusals(self):
+        for wrong in (
+            {"plain": 0},
+            {"preconditioned": 0},
+            {"clip_ratio": 0.0},
+            {"rate_ratio": math.inf},
+            {"regulariser": -1.0},
+            {"decay": 1.0},
+        ):
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                Delayed(**{"plain": 1, "preconditioned": 1, **wrong})
+
+
+PRECONDITIONERS = {
+    "none": NoPreconditioner(),
+    "fixed": Fixed(multiplier={"w": np.array([0.5, 4.0], np.float32)}),
+    "public": PublicMoments(gradient=lambda p, k: {"w": p["w"] + PUBLIC[0]}, statistics=adam()),
+    "step": PublicMoments(
+        gradient=lambda p, k: {"w": p["w"] + PUBLIC[0]}, statistics=rmsprop(), divide="step"
+    ),
+    "mirror": MirrorDescent(gradient=lambda p, k: {"w": p["w"] + PUBLIC[0]}, num_rounds=9),
+    "past": PastReleases(),
+    "delayed": Delayed(plain=1, preconditioned=2),
+}
+
+
+@pytest.mark.parametrize("preconditioner", PRECONDITIONERS.values(), ids=PRECONDITIONERS)
+class TestEveryPreconditioner:
+    def test_params_and_means_are_not_changed(self, preconditioner):
+        params = {"w": np.array([0.3, -0.4], np.float32)}
+        means = [{"w": np.array([t, -1.0], np.float32)} for t in range(4)]
+        rounds(preconditioner, 4, params, means)
+        assert np.array_equal(params["w"], np.array([0.3, -0.4], np.float32))
+        assert all(np.array_equal(m["w"], [t, -1.0]) for t, m in enumerate(means))
+
+    def test_whatever_it_says_the_bound_holds(self, preconditioner):
+        means = [{"w": np.array([5.0, 1e-3], np.float32)}] * 6
+        for context in rounds(preconditioner, 6, means=means):
+            for inner in (Clip(l2_clip_norm=0.3), Normalise(l2_clip_norm=0.3)):
+                bound = context.bound(inner)
+                assert bound.l2_bound == 0.3
+                for update in ([1e3, -1e3], [1e-6, 1e-6], [0, 7]):
+                    out = bound.apply({"w": np.array(update, np.float32)})
+                    assert tree.l2_norm(out) <= 0.3
+
+    def test_everything_said_is_float32(self, preconditioner):
+        for context in rounds(preconditioner, 4, means=[{"w": np.ones(2, np.float32)}] * 4):
+            said = [context.multiplier, context.inverse, context.public, context.scale]
+            said += [context.mixture.offset] if context.mixture else []
+            assert all(a.dtype == np.float32 for tensors in said for a in tensors.values())

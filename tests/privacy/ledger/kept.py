@@ -1,0 +1,80 @@
+"""A plan, and ledgers of it, as they are and rewritten."""
+
+import hashlib
+import os
+
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.ledger.chain import decode, encode
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from tests.privacy.plans.clipped import clipped
+
+PLAN = clipped(
+    num_users=400,
+    expected_cohort_size=20,
+    num_rounds=10,
+    l2_bound=0.5,
+    noise_multiplier=2.0,
+)
+DIGEST = "ab" * 32
+
+
+def create(path, plan=PLAN, **extra):
+    return Ledger.create(path, plan, mode="simulation", extra=extra)
+
+
+def filled(path, rounds=5):
+    with create(path) as ledger:
+        for round_num in range(1, rounds + 1):
+            ledger.charge(round_num, 1)
+            ledger.release(round_num, 1, hashlib.sha256(b"%d" % round_num).hexdigest())
+    return path.read_bytes()
+
+
+def failing(real, after, error):
+    calls = {"left": after}
+
+    def write(*args):
+        if calls["left"] == 0:
+            raise OSError(error, os.strerror(error))
+        calls["left"] -= 1
+        return real(*args)
+
+    return write
+
+
+# What one ledger may hold besides a charge and a release a round: other costs, several queries,
+# one charge for a whole run.
+
+
+class Answer:
+    """A privatizer of any cost."""
+
+    name = "made up"
+    after_crash = "retry"
+
+    def __init__(self, kind, value, whole_run=False):
+        self.cost = Cost(kind=kind, value=value, whole_run=whole_run)
+
+
+def plan_of(kind, value, *, rounds=10, whole_run=False, **rest):
+    """A plan in which everybody takes part and an answer costs so much."""
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=400),
+        bound=Clip(l2_clip_norm=0.5),
+        privatizer=Answer(kind, value, whole_run),
+    )
+    return Plan(mechanism=mechanism, num_rounds=rounds, **rest)
+
+
+def rewritten(path, change):
+    """Write a ledger again, its lines (kind and fields) changed and well chained."""
+    previous, data = "0" * 64, b""
+    kinds = [(record.kind, dict(record.fields)) for record in decode(path.read_bytes()).records]
+    for number, (kind, fields) in enumerate(change(kinds)):
+        record, line = encode(number, previous, kind, fields)
+        previous, data = record.hash, data + line
+    path.write_bytes(data)

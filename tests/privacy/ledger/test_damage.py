@@ -1,0 +1,122 @@
+"""Ledgers that were damaged, forged or torn."""
+
+import hashlib
+import json
+import random
+
+import pytest
+
+from fedpriv.privacy.ledger.chain import decode, encode
+from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from tests.privacy.ledger.kept import create, filled
+
+
+def damage(data, rng):
+    """Return the ledger damaged in one of five ways, all of whole lines."""
+    lines = data.splitlines(keepends=True)
+    way = rng.choice(["edit", "drop", "swap", "repeat", "forge"])
+    if way == "edit":  # one bit of one character, but the newline that ends a line
+        place = rng.choice([i for i, char in enumerate(data) if char != 10])
+        changed = data[place] ^ (1 << rng.randrange(7))
+        return data[:place] + bytes([changed]) + data[place + 1 :]
+    if way == "drop":  # a line inside; cutting lines off the end is seen by checkpoints
+        del lines[rng.randrange(len(lines) - 1)]
+    elif way == "swap":
+        first, second = rng.sample(range(len(lines)), 2)
+        lines[first], lines[second] = lines[second], lines[first]
+    elif way == "repeat":
+        number = rng.randrange(len(lines))
+        lines.insert(number, lines[number])
+    else:  # a change with its own hash made right, but not those after
+        number = rng.randrange(1, len(lines) - 1)
+        body = json.loads(lines[number])
+        body["round_num"] += 1
+        del body["hash"]
+        text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+        body["hash"] = hashlib.sha256(text).hexdigest()
+        lines[number] = json.dumps(body, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    return b"".join(lines)
+
+
+def test_damage_is_detected_100_times_of_100(path):
+    data, rng = filled(path), random.Random(13)
+    for trial in range(100):
+        damaged = damage(data, rng)
+        assert damaged != data
+        path.write_bytes(damaged)
+        with pytest.raises(LedgerError):
+            Ledger.open(path)
+        assert path.read_bytes() == damaged, f"trial {trial}: opening changed a damaged ledger"
+        with pytest.raises(LedgerError):
+            read_ledger(path)
+
+
+def test_a_forged_but_well_chained_ledger_still_has_to_make_sense(path):
+    """Rules are replayed: hashes made right do not make a release without a charge right."""
+    filled(path)
+    chain = decode(path.read_bytes())
+    kinds = [(record.kind, dict(record.fields)) for record in chain.records]
+    for forged in (
+        kinds[:1] + kinds[2:],
+        [*kinds, ("charge", kinds[1][1])],
+        [*kinds, ("gift", {})],
+        kinds[1:],
+        [
+            *kinds,
+            (
+                "charge",
+                {
+                    **kinds[1][1],
+                    "round_num": 6,
+                    "event": {"kind": "gaussian", "noise_multiplier": 50.0},
+                },
+            ),
+        ],
+    ):
+        previous, data = "0" * 64, b""
+        for number, (kind, fields) in enumerate(forged):
+            record, line = encode(number, previous, kind, fields)
+            previous, data = record.hash, data + line
+        path.write_bytes(data)
+        with pytest.raises(LedgerError):
+            Ledger.open(path)
+
+
+@pytest.mark.parametrize("kept", ["half", "all but the newline", "one byte", "zeros"])
+def test_a_torn_last_line_is_cut_off(path, kept):
+    whole = filled(path)
+    with Ledger.open(path) as ledger:
+        ledger.charge(6, 1)
+    line = path.read_bytes()[len(whole) :]
+    torn = {
+        "half": line[: len(line) // 2],
+        "all but the newline": line[:-1],
+        "one byte": line[:1],
+        "zeros": bytes(200),
+    }[kept]
+    path.write_bytes(whole + torn)
+    records, _, skipped = read_ledger(path)
+    assert skipped == len(torn) and path.read_bytes() == whole + torn
+    with Ledger.open(path) as ledger:
+        assert path.read_bytes() == whole
+        assert ledger.head == records[-1].hash
+        ledger.charge(6, 1)
+    assert path.read_bytes() == whole + line
+    Ledger.open(path).close()
+
+
+def test_a_ledger_without_a_whole_line_was_never_charged(path):
+    path.write_bytes(b'{"event":nul')
+    with pytest.raises(LedgerError, match="nothing was ever charged"):
+        Ledger.open(path)
+    create(path).close()
+    create(path).close()  # started, never charged: starting anew loses nothing
+    with create(path) as ledger:
+        ledger.charge(1, 1)
+    with pytest.raises(LedgerError, match="already holds"):
+        create(path)
+    path.write_text("something else\n")
+    with pytest.raises(LedgerError, match="already holds"):
+        create(path)

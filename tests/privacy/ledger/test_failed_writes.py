@@ -1,0 +1,136 @@
+"""Disks that fail, two writers, and a writer that is killed: never fewer charges than made."""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from tests.privacy.ledger.kept import DIGEST, PLAN, create, failing
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("name", ["write", "fsync"])
+def test_a_failed_write_refuses_and_breaks_the_ledger_for_good(path, monkeypatch, name, error):
+    ledger = create(path)
+    ledger.charge(1, 1)
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, failing(getattr(os, name), 0, error))
+        with pytest.raises(LedgerError, match="Nothing was drawn"):
+            ledger.charge(2, 1)
+    for call in (lambda: ledger.charge(2, 1), lambda: ledger.release(1, 1, DIGEST), ledger.resume):
+        with pytest.raises(LedgerError, match="takes no further line"):
+            call()
+    ledger.close()
+    with Ledger.open(path) as ledger:
+        # Never fewer than were acknowledged; an unsynced line may count once too often.
+        assert path.read_bytes().startswith(before)
+        assert ledger.charges == (1 if name == "write" else 2)
+
+
+def test_a_disk_that_fills_up_within_a_line_leaves_a_readable_ledger(path, monkeypatch):
+    ledger, real = create(path), os.write
+    before = path.read_bytes()
+
+    def full(descriptor, data):
+        if len(data) < 60:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[:50])
+
+    for broken_cut in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            if broken_cut:
+                patch.setattr(os, "ftruncate", failing(os.ftruncate, 0, errno.EIO))
+            with pytest.raises(LedgerError, match="No space left"):
+                ledger.charge(1, 1)
+        if broken_cut:
+            assert len(path.read_bytes()) > len(before)
+        else:
+            assert path.read_bytes() == before
+        ledger.close()
+        ledger = Ledger.open(path)
+        assert path.read_bytes() == before and ledger.charges == 0
+    ledger.charge(1, 1)
+    ledger.close()
+
+
+def test_short_writes_are_continued(path, monkeypatch):
+    real = os.write
+    with create(path) as ledger:
+        monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+        ledger.charge(1, 1)
+    assert read_ledger(path)[1].charges[0].round_num == 1
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(LedgerError, match="cannot open"):
+        create(tmp_path / "missing" / "ledger.jsonl")
+    with pytest.raises(LedgerError, match="cannot open"):
+        Ledger.open(tmp_path / "ledger.jsonl")
+    with pytest.raises(LedgerError):
+        create(tmp_path)
+
+
+def test_creation_on_a_full_disk_leaves_nothing_to_stumble_over(path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(os.write, 0, errno.ENOSPC))
+        with pytest.raises(LedgerError, match="No space left"):
+            create(path)
+    create(path).close()
+
+
+def test_two_writers_are_one_too_many(path):
+    first = create(path)
+    first.charge(1, 1)
+    for take in (lambda: Ledger.open(path), lambda: create(path)):
+        with pytest.raises(LedgerError, match="in use by another process"):
+            take()
+    read_ledger(path)  # readers need no lock
+    first.close()
+    with pytest.raises(LedgerError, match="closed"):
+        first.charge(1, 2)
+    Ledger.open(path).close()
+
+
+CHILD = """
+import sys
+from fedpriv.privacy.ledger.ledger import Ledger
+ledger = Ledger.open(sys.argv[1])
+attempt = ledger.attempts(1)
+while True:
+    attempt += 1
+    ledger.charge(1, attempt)
+    print(attempt, flush=True)
+"""
+
+
+def test_a_killed_writer_frees_the_lock_and_never_under_counts(tmp_path):
+    """Three kills at arbitrary moments: every acknowledged charge is there, at most one more."""
+    path = tmp_path / "ledger.jsonl"
+    create(path, cohort_plan(**{**PLAN.to_json(), "num_rounds": 100_000})).close()
+    rng, counted = random.Random(5), 0
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == str(counted + 1).encode()
+        with pytest.raises(LedgerError, match="in use"):
+            Ledger.open(path)
+        time.sleep(rng.uniform(0.0, 0.05))
+        child.send_signal(signal.SIGKILL)
+        said = child.stdout.read().split(b"\n")[:-1]
+        child.wait()
+        child.stdout.close()
+        acknowledged = int(said[-1]) if said else counted + 1
+        with Ledger.open(path) as ledger:
+            assert acknowledged <= ledger.charges <= acknowledged + 1
+            counted = ledger.charges

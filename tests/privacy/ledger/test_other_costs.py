@@ -1,0 +1,154 @@
+"""Ledgers of other costs than a Gaussian's, and of several queries a round."""
+
+import json
+
+import pytest
+
+from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.recorded import RecordedMechanism
+from fedpriv.privacy.statement.verify import verify_run
+from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
+
+SAMPLED = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0)
+
+
+class TestOtherCosts:
+    def test_pure_answers_are_charged_and_added_up_at_delta_zero(self, path):
+        made = plan_of("pure", 0.25)
+        assert made.delta == 0.0
+        with create(path, made) as ledger:
+            for round_num in range(1, 11):
+                ledger.charge(round_num, 1)
+            spent = ledger.epsilon()
+            assert (spent.value, spent.delta, spent.accountant) == (2.5, 0.0, "composition")
+            with pytest.raises(BudgetSpentError, match="all 10 charges are spent"):
+                ledger.charge(1, 2)
+        _, state, _ = read_ledger(path)
+        assert state.epsilon() == made.total() == spent
+        # What is read is the event and the words, not the objects; it accounts all the same.
+        assert isinstance(state.plan.mechanism, RecordedMechanism)
+        assert state.plan.event == made.event and state.plan.to_json() == made.to_json()
+        assert json.loads(path.read_bytes().splitlines()[1])["event"] == {
+            "kind": "pure",
+            "epsilon": 0.25,
+        }
+
+    def test_a_target_of_pure_answers(self, path):
+        made = plan_of("pure", 0.25, target_epsilon=1.1)
+        with create(path, made) as ledger:
+            for round_num in range(1, 5):
+                ledger.charge(round_num, 1)
+            assert not ledger.pays_for_more
+            with pytest.raises(BudgetSpentError, match=r"take ε to 1.2500, above the target 1.1"):
+                ledger.charge(5, 1)
+
+    def test_another_event_than_the_plans_is_refused(self, path):
+        with create(path, plan_of("pure", 0.25)) as ledger:
+            for event in (Event(kind="pure", epsilon=0.2), Event(kind="zcdp", rho=0.1), NONPRIVATE):
+                with pytest.raises(BudgetSpentError, match="it is charged for"):
+                    ledger.charge(1, 1, event)
+            ledger.charge(1, 1, Event(kind="pure", epsilon=0.25))
+
+    def test_a_charge_without_noise_is_written_as_what_it_is(self, path):
+        with create(path, cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=3)) as ledger:
+            ledger.charge(1, 1)
+        assert json.loads(path.read_bytes().splitlines()[1])["event"] == {"kind": "nonprivate"}
+
+    def test_prices_decided_on_the_way(self, path):
+        made = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)
+        with create(path, made) as ledger:
+            with pytest.raises(LedgerError, match="give its event"):
+                ledger.charge(1, 1)
+            ledger.charge(1, 1, Event(kind="gaussian", noise_multiplier=1.0))
+            ledger.charge(1, 1, Event(kind="pure", epsilon=0.5), query="best")
+            before = path.read_bytes()
+            for event in (Event(kind="zcdp", rho=0.4), SAMPLED, NONPRIVATE):
+                with pytest.raises(BudgetSpentError):
+                    ledger.charge(2, 1, event)
+            assert path.read_bytes() == before and ledger.pays_for_more
+            ledger.charge(2, 1, Event(kind="zcdp", rho=0.375))
+            with pytest.raises(BudgetSpentError, match="above the 1 of the plan"):
+                ledger.charge(3, 1, Event(kind="zcdp", rho=1e-6))
+            assert ledger.plan.left(ledger.state.spent) == 0.0
+            assert ledger.epsilon() == made.total()
+        with Ledger.open(path) as ledger:  # nothing that was spent comes back
+            assert ledger.plan == made and ledger.plan.left(ledger.state.spent) == 0.0
+
+    def test_a_run_that_has_ended_is_charged_no_further(self, path):
+        made, event = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5), Event(kind="zcdp", rho=0.25)
+        with create(path, made) as ledger:
+            ledger.charge(1, 1, event)
+            ledger.release(1, 1, DIGEST)
+            assert ledger.pays_for_more
+            with pytest.raises(LedgerError, match="reason 'tired' of an end is unknown"):
+                ledger.end("tired")
+            ledger.end("refused")
+        for _ in range(2):
+            with Ledger.open(path) as ledger:
+                assert ledger.state.ended is not None and not ledger.pays_for_more
+                with pytest.raises(BudgetSpentError, match="the run has ended"):
+                    ledger.charge(2, 1, event)
+                with pytest.raises(LedgerError, match=r"ended \(refused\); nothing follows"):
+                    ledger.end("finished")
+                ledger.resume()
+        assert verify_run(path.parent).ok
+        charge = {"round_num": 2, "attempt": 1, "event": event.to_json()}
+        rewritten(path, lambda lines: [*lines, ("charge", charge)])
+        with pytest.raises(LedgerError, match="nothing follows"):
+            read_ledger(path)
+
+    @pytest.mark.parametrize("fields", [{}, {"reason": "tired"}, {"reason": "refused", "more": 1}])
+    def test_an_end_that_could_not_have_been_written(self, fields, path):
+        create(path, AdaptivePlan(num_users=400, rho=1.0)).close()
+        rewritten(path, lambda lines: [*lines, ("end", fields)])
+        with pytest.raises(LedgerError, match="line 2"):
+            read_ledger(path)
+
+    def test_more_than_the_total_is_refused_when_it_is_read(self, path):
+        with create(path, AdaptivePlan(num_users=400, rho=1.0, delta=1e-5)) as ledger:
+            ledger.charge(1, 1, Event(kind="zcdp", rho=0.9))
+        rewritten(path, lambda lines: [*lines, (lines[1][0], {**lines[1][1], "round_num": 2})])
+        with pytest.raises(LedgerError, match=r"line 3: round 2 cannot be charged: ρ = 0.9 more"):
+            read_ledger(path)
+
+
+class TestQueries:
+    """A round may ask several things; each is charged, and counts its own attempts."""
+
+    def test_attempts_are_of_a_query(self, path):
+        with create(path) as ledger:
+            ledger.charge(1, 1)
+            ledger.charge(1, 1, query="count")
+            with pytest.raises(LedgerError, match="its next attempt is 2"):
+                ledger.charge(1, 1, query="count")
+            ledger.charge(1, 2, query="count")
+            assert [ledger.attempts(1, query) for query in ("update", "count", "else")] == [1, 2, 0]
+            assert ledger.attempts(1, "count") == 2 and ledger.attempts(1) == 1
+            assert ledger.state.number_of(1, 2, "count") == 3
+            assert ledger.charges == 3 and ledger.epsilon() == PLAN.epsilon(3)
+
+    def test_a_release_is_of_the_last_attempt_of_every_query(self, path):
+        with create(path) as ledger:
+            for attempt, query in ((1, "update"), (1, "count"), (2, "count")):
+                ledger.charge(1, attempt, query=query)
+            ledger.release(1, 2, DIGEST)
+            assert ledger.state.releases[-1].charges == ((1, 1), (3, 3))
+            assert [(c.query, c.attempt) for c in ledger.lost] == [("count", 1)]
+            for attempt, query in ((1, "update"), (1, "count")):
+                ledger.charge(2, attempt, query=query)
+            ledger.release(2, 1, DIGEST)
+            assert ledger.state.releases[-1].charges == ((4, 5),)
+            said = [charge.query for charge in ledger.state.charges]
+            assert said == ["update", "count", "count", "update", "count"]
+            head = ledger.head
+        with Ledger.open(path) as ledger:
+            assert ledger.head == head and [c.attempt for c in ledger.lost] == [1]
+
+    def test_an_empty_name_is_refused(self, path):
+        with create(path) as ledger, pytest.raises(LedgerError, match="query ''"):
+            ledger.charge(1, 1, query="")

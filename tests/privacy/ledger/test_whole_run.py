@@ -1,0 +1,143 @@
+"""One charge for a whole run, whose noise has memory."""
+
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from tests.privacy.ledger.kept import DIGEST, PLAN, create, failing, plan_of, rewritten
+
+
+class TestWholeRun:
+    """Noise with memory: one charge for all rows, each of which meets one sum at most."""
+
+    ROWS = plan_of("gaussian", 3.0, rounds=4, whole_run=True, delta=1e-5)
+
+    def test_it_is_charged_once_for_all_its_rows(self, path):
+        with create(path, self.ROWS) as ledger:
+            assert ledger.pays_for_more and ledger.plan.charged_once
+            with pytest.raises(LedgerError, match="before the run was charged"):
+                ledger.row(1)
+            ledger.charge(1, 1)
+            spent = ledger.epsilon()
+            assert (
+                spent
+                == self.ROWS.total()
+                == epsilon(self.ROWS.event, 1, delta=1e-5, relation="add-remove")
+            )
+            for number in range(1, 5):
+                assert ledger.row(number).row == number == ledger.rows == ledger.last_attempt
+                ledger.release(number, number, DIGEST)
+                assert ledger.epsilon() == spent
+            assert ledger.charges == 1 and not ledger.pays_for_more
+            with pytest.raises(BudgetSpentError, match="all 4 rows of noise are used up"):
+                ledger.row(5)
+            for again in ((1, 2), (2, 1)):
+                with pytest.raises(BudgetSpentError, match="charged for all of its rows"):
+                    ledger.charge(*again)
+        _, state, _ = read_ledger(path)
+        assert [(row.row, row.round_num) for row in state.rows] == [(n, n) for n in range(1, 5)]
+        assert state.releases[0].charges == ((1, 1),) and state.lost == ()
+        assert state.rounds_done == 4 and state.epsilon() == spent
+
+    def test_a_target_is_kept(self, path):
+        """All rows are charged with the first: a target below their ε admits none."""
+        spent = self.ROWS.total().value
+        kept = replace(self.ROWS, target_epsilon=spent * 1.01)
+        with create(path, kept) as ledger:
+            ledger.charge(1, 1)
+            assert ledger.row(1).row == 1
+        path.unlink()
+        with pytest.raises(ValueError, match="target"):
+            replace(self.ROWS, target_epsilon=spent * 0.99)
+
+    def test_a_row_that_a_crash_left_open_is_burned(self, path):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            ledger.row(1)
+            ledger.release(1, 1, DIGEST)
+            ledger.row(2)  # and the process dies
+        with Ledger.open(path) as ledger:
+            ledger.resume()
+            assert ledger.row(2).row == 3  # another row for the same round
+            ledger.release(2, 3, DIGEST)
+            assert ledger.reached(2, 3) and ledger.reached(2, 2) and not ledger.reached(2, 1)
+            ledger.row(3)
+            assert not ledger.pays_for_more  # the burned row is gone from the four
+        assert [(r.row, r.round_num) for r in read_ledger(path)[1].rows] == [
+            (1, 1), (2, 2), (3, 2), (4, 3)
+        ]  # fmt: skip
+
+    def test_a_row_is_on_the_disk_before_it_may_be_drawn(self, path, monkeypatch):
+        order, write, sync = [], os.write, os.fsync
+        ledger = create(path, self.ROWS)
+        ledger.charge(1, 1)
+        monkeypatch.setattr(os, "write", lambda *args: (order.append("write"), write(*args))[1])
+        monkeypatch.setattr(os, "fsync", lambda *args: (order.append("sync"), sync(*args))[1])
+        ledger.row(1)
+        order.append("returned")
+        assert order == ["write", "sync", "returned"]
+        monkeypatch.setattr(os, "write", failing(write, 0, errno.ENOSPC))
+        with pytest.raises(LedgerError, match="No space left"):
+            ledger.row(2)
+        with pytest.raises(LedgerError, match="takes no further line"):
+            ledger.row(2)
+        assert ledger.rows == 1
+        ledger.close()
+
+    @pytest.mark.parametrize(
+        ("row", "said"),
+        [
+            ({"row": 2, "round_num": 3}, "row 2 cannot be used; the next row is 3"),
+            ({"row": 1, "round_num": 3}, "row 1 cannot be used"),
+            ({"row": 4, "round_num": 3}, "row 4 cannot be used"),
+            ({"row": 3.0, "round_num": 3}, "row 3.0"),
+            ({"row": True, "round_num": 3}, "row True"),
+            ({"row": 3, "round_num": 3, "gift": 1}, "gift"),
+            ({"row": 3}, "round_num"),
+        ],
+        ids=str,
+    )
+    def test_a_forged_row_is_refused(self, path, row, said):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            ledger.row(1)
+            ledger.row(2)
+        rewritten(path, lambda lines: [*lines, ("row", row)])
+        with pytest.raises(LedgerError, match=said) as refusal:
+            read_ledger(path)
+        assert "line 5" in str(refusal.value)
+
+    def test_more_rows_than_were_made_are_refused_when_they_are_read(self, path):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            for number in range(1, 5):
+                ledger.row(number)
+        rewritten(path, lambda lines: [*lines, ("row", {"row": 5, "round_num": 5})])
+        with pytest.raises(LedgerError, match="row 5 is beyond the 4 rows of the plan"):
+            read_ledger(path)
+
+    @pytest.mark.parametrize("made", [PLAN, AdaptivePlan(num_users=4, rho=1.0)], ids=["fixed", "ρ"])
+    def test_a_run_that_is_charged_round_by_round_has_no_rows(self, path, made):
+        event = Event(kind="gaussian", noise_multiplier=1.0) if made is not PLAN else None
+        with create(path, made) as ledger:
+            ledger.charge(1, 1, event)
+            with pytest.raises(LedgerError, match="charged round by round"):
+                ledger.row(1)
+
+    def test_a_result_needs_a_row_of_its_own(self, path):
+        with create(path, self.ROWS) as ledger:
+            ledger.charge(1, 1)
+            ledger.row(1)
+            with pytest.raises(LedgerError, match="without a row of its own"):
+                ledger.release(2, 1, DIGEST)
+            ledger.release(1, 1, DIGEST)
+            with pytest.raises(LedgerError, match="released twice"):
+                ledger.release(1, 1, DIGEST)

@@ -1,0 +1,36 @@
+"""Short runs of tag prediction, in which a bug of the reference would show."""
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+
+
+def experiment(**options):
+    made = Experiment(
+        name="bugs",
+        description="",
+        noise_multiplier=1.0,
+        cohort=6.0,
+        rounds=6,
+        delta=1e-3,
+        l2_clip_norm=0.5,
+        local_learning_rate=2.0,
+        presets={"preconditioner-top": 10},
+    )
+    return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
+
+
+def states(made, corpus, backend=None, seed=0):
+    components = build(made, corpus)
+    backend = backend or SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+    )
+    found = [
+        (record, {n: t.copy() for n, t in state.params.items()})
+        for record, state in rounds(
+            components, backend, Key.simulation(seed), eval_every=made.eval_every
+        )
+    ]
+    return components, found

@@ -1,0 +1,175 @@
+"""No module needs itself, by any way round: not for types only, and not within functions either."""
+
+import ast
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Types that a package's `__init__` gives editors and that nothing loads: everything in fedpriv may
+#: import the package (for its version, or to ask for a name that is then loaded when it is used),
+#: and what runs there is a table of strings.
+DOOR = "fedpriv"
+
+
+def sources() -> dict[str, str]:
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path.read_text("utf-8")
+        for path in (ROOT / "fedpriv").rglob("*.py")
+    }
+
+
+def needs(module: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
+    """The modules that one imports: under TYPE_CHECKING and within functions too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"  # a module of a package, or else a name
+                found = inner if inner in known else node.module
+                if found in known:
+                    yield str(found)
+
+
+def needed(modules: Mapping[str, str]) -> dict[str, set[str]]:
+    return {
+        name: set() if name == DOOR else set(needs(name, source, modules))
+        for name, source in modules.items()
+    }
+
+
+def folders(edges: Mapping[str, set[str]], packages: set[str]) -> dict[str, set[str]]:
+    """The same arrows between folders; what one file of a folder needs of another is left out."""
+    room = {name: name if name in packages else name.rpartition(".")[0] for name in edges}
+    between: dict[str, set[str]] = {folder: set() for folder in room.values()}
+    for name, others in edges.items():
+        between[room[name]] |= {room[other] for other in others} - {room[name], DOOR}
+    return between
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[set[str]]:
+    """The sets that need each other: strongly connected ones, by Tarjan's algorithm."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        path.append(name)
+        for other in sorted(edges[name]):
+            if other not in order:
+                visit(other)
+            if other in path:
+                lowest[name] = min(lowest[name], lowest[other])
+        if lowest[name] == order[name]:
+            ring = set(path[path.index(name) :])
+            del path[path.index(name) :]
+            if len(ring) > 1 or name in edges[name]:
+                found.append(ring)
+
+    for name in sorted(edges):
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_no_modules_need_each_other():
+    modules = sources()
+    assert len(modules) > 100
+    assert circles(needed(modules)) == []
+
+
+def test_no_folders_need_each_other():
+    modules = sources()
+    packages = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in (ROOT / "fedpriv").rglob("__init__.py")
+    }
+    between = folders(needed(modules), packages)
+    assert len(between) > 30
+    assert circles(between) == []
+
+
+def test_the_door_loads_nothing_by_itself():
+    """The reason for the one exception: its imports of rooms are all for type checkers."""
+    tree = ast.parse((ROOT / "fedpriv" / "__init__.py").read_text("utf-8"))
+    (typing_only,) = (n for n in tree.body if isinstance(n, ast.If))
+    assert isinstance(typing_only.test, ast.Name) and typing_only.test.id == "TYPE_CHECKING"
+    typed = set(map(id, ast.walk(typing_only)))
+    loaded = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and id(node) not in typed
+    ]
+    assert {node.module for node in loaded} == {"__future__", "typing"}
+
+
+LAZY = "def later():\n    from fedpriv.a import thing"
+TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from fedpriv.a import thing"
+
+
+@pytest.mark.parametrize(
+    "back", ["import fedpriv.a", "from fedpriv import a", "from fedpriv.a import x", LAZY, TYPED]
+)
+def test_a_circle_is_seen_however_it_is_closed(back):
+    rooms = {"fedpriv": "", "fedpriv.a": "from fedpriv.b import x", "fedpriv.b": "import fedpriv.c"}
+    ring = [{"fedpriv.a", "fedpriv.b", "fedpriv.c"}]
+    assert circles(needed({**rooms, "fedpriv.c": back})) == ring
+    assert circles(needed({**rooms, "fedpriv.c": ""})) == []
+
+
+def test_a_circle_of_folders_is_seen_where_modules_have_none():
+    edges = {
+        "fedpriv.a": set[str](),
+        "fedpriv.a.top": {"fedpriv.a.inner.one"},
+        "fedpriv.a.inner": set[str](),
+        "fedpriv.a.inner.one": {"fedpriv.a.leaf"},
+        "fedpriv.a.leaf": set[str](),
+    }
+    packages = {"fedpriv.a", "fedpriv.a.inner"}
+    assert circles(edges) == []
+    assert circles(folders(edges, packages)) == [packages]
+    edges["fedpriv.a.inner.one"] = set()
+    assert circles(folders(edges, packages)) == []
+
+
+def python_files(*tops: str) -> Iterator[Path]:
+    """The modules of folders, but for hidden ones, such as the environments of benchmarks."""
+    for top in tops:
+        for folder, inner, names in os.walk(ROOT / top):
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def too_large(lines: Mapping[str, int]) -> list[str]:
+    """Files of more than 400 lines, and folders of more than a dozen files."""
+    folders: dict[str, int] = {}
+    for path in lines:
+        folder = path.rpartition("/")[0]
+        folders[folder] = folders.get(folder, 0) + 1
+    return [f"{path}: {number} lines" for path, number in lines.items() if number > 400] + [
+        f"{folder}: {number} files" for folder, number in folders.items() if number > 12
+    ]
+
+
+def test_files_and_folders_stay_small():
+    found = list(python_files("fedpriv", "tests", "benchmarks"))
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in found
+    }
+    assert len(lines) > 300
+    assert too_large(lines) == []
+
+
+def test_what_is_too_large_is_seen():
+    few = {f"fedpriv/room/{number}.py": 400 for number in range(12)}
+    assert too_large(few) == []
+    assert too_large({**few, "fedpriv/room/13.py": 1}) == ["fedpriv/room: 13 files"]
+    assert too_large({"fedpriv/tree.py": 401}) == ["fedpriv/tree.py: 401 lines"]

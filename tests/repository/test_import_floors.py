@@ -1,0 +1,137 @@
+"""Imports only go down: the picture in docs/architecture.md, checked against the code."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLOORS = (
+    "tree rng ranges hashes json_lines untrusted_text measures models kernels",
+    "transform sums data checkpoints",
+    "mechanisms noise optimizers",
+    "privacy",
+    "training",
+    "tasks",
+    "experiments",
+    "backends",
+    "running",
+    "report",
+    "reproduction",
+    "api",
+    "cli",
+    "__main__",
+)
+BELOW_BACKENDS = 7
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}
+DOORS = ("server", "client", "simulations")
+
+
+def imports(source: str, module: str) -> set[str]:
+    """Every dotted name that a module may load, lazy imports in functions included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: -node.level] if node.level else []
+            base += [node.module] if node.module else []
+            names |= {".".join([*base, alias.name]) for alias in node.names}
+    return names
+
+
+def broken_rules(sources: dict[str, str]) -> list[str]:
+    """The rules that modules (dotted name to source) break."""
+    broken = []
+    for module, source in sources.items():
+        top, _, rest = module.partition(".")
+        room = rest.split(".")[0]
+        if top == "fedpriv" and room and room not in FLOOR:
+            broken.append(f"{module}: room {room!r} has no floor")
+        for name in imports(source, module):
+            to_top, _, to_rest = name.partition(".")
+            to_room = to_rest.split(".")[0]
+            floor, to_floor = FLOOR.get(room, 99), FLOOR.get(to_room, 0)
+            inside = top == "fedpriv" and to_top == "fedpriv"
+            rules = {
+                "imports up": inside and to_floor > floor,
+                "imports sideways on floor 3": inside and floor == to_floor == 3 != room != to_room,
+                "fedpriv imports a door": top == "fedpriv" and to_top in DOORS,
+                "flwr or ray below the backends": inside is False
+                and to_top in ("flwr", "ray")
+                and floor <= BELOW_BACKENDS
+                and top == "fedpriv",
+                "post-processing sees users": room in ("checkpoints", "report")
+                and to_room in ("data", "training", "tasks"),
+                "client imports the loop or an engine": top == "client"
+                and (
+                    to_room in ("running", "cli", "report", "api")
+                    or (to_room == "backends" and to_rest.split(".")[1:2] != ["flower"])
+                ),
+                "pickle": to_top in ("pickle", "dill", "cloudpickle", "joblib", "shelve"),
+            }
+            broken += [f"{module}: {rule} ({name})" for rule, hit in rules.items() if hit]
+    return broken
+
+
+def all_sources() -> dict[str, str]:
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path.read_text("utf-8")
+        for top in ("fedpriv", *DOORS)
+        for path in (ROOT / top).rglob("*.py")
+    }
+
+
+def test_the_code_keeps_the_floors():
+    sources = all_sources()
+    assert len(sources) > 30 and "fedpriv.tree" in sources
+    assert broken_rules(sources) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("fedpriv.tree", "from fedpriv.privacy import plan"),
+        ("fedpriv.tree", "import fedpriv.transform"),
+        (
+            "fedpriv.data.corpus.view",
+            "def lazy():\n    from fedpriv.training.local.trainer import Schedule",
+        ),
+        ("fedpriv.training.federated_averaging", "from fedpriv.backends import Backend"),
+        ("fedpriv.privacy.plans.plan", "from ...training import local"),
+        ("fedpriv.noise.gaussian", "from fedpriv.mechanisms import Clip"),
+        ("fedpriv.optimizers", "from fedpriv import noise"),
+        ("fedpriv.mechanisms.bound", "from fedpriv.optimizers import sgd"),
+        ("fedpriv.training.local.trainer", "import ray"),
+        ("fedpriv.experiments.experiment", "from flwr.common import Message"),
+        ("fedpriv.privacy.ledger.ledger", "import flwr.server"),
+        ("fedpriv.report.page", "from fedpriv.data.corpus.corpus import Corpus"),
+        ("fedpriv.report.page", "from fedpriv.training.evaluate import Metrics"),
+        ("fedpriv.checkpoints.store", "from fedpriv.data import view"),
+        ("fedpriv.experiments.experiment", "import simulations"),
+        ("fedpriv.cli.run", "from server.app import app"),
+        ("client.app", "from fedpriv.backends import SerialBackend"),
+        ("client.app", "from fedpriv import running"),
+        ("fedpriv.data.corpus.store", "import pickle"),
+        ("fedpriv.helpers", "import math"),
+    ],
+)
+def test_a_planted_violation_is_seen(module, line):
+    assert broken_rules({module: line})
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("fedpriv.backends.flower.strategy", "import flwr"),
+        ("fedpriv.backends.workers", "import ray"),
+        ("server.app", "from fedpriv.running.prepared import start_run"),
+        ("simulations.tags", "from fedpriv.experiments.experiment import Experiment"),
+        ("fedpriv.noise.matrix", "from fedpriv.noise.gaussian import gaussian"),
+        ("fedpriv.cli.run", "from fedpriv.training.federated_averaging import ServerState"),
+    ],
+)
+def test_what_is_allowed_passes(module, line):
+    assert broken_rules({module: line}) == []

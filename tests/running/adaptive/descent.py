@@ -1,0 +1,126 @@
+"""An own file: gradient descent that pays for its directions and for its step sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.running.prepared import start_run
+
+SOURCE = """
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.measures import Measure
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.gaussian import Gaussian
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.tasks.description import TaskDescription
+from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.work import UserByUser
+
+SIZES = (0.0, 0.25, 0.5, 1.0)
+ROSTER = tuple(f"user-{number:02d}" for number in range(12))
+ALL, CLIP = Everybody(num_users=12), Clip(l2_clip_norm=8.0)
+
+
+class Points:
+    def examples(self, user_id):
+        return np.array([1, 2, 3], np.float32) + np.float32(0.1) * (ROSTER.index(user_id) - 5)
+
+    def num_examples(self, user_id):
+        return 1
+
+
+class Gradient:
+    def train(self, params, examples, key):
+        return {"w": examples - params["w"]}
+
+
+class Losses:
+    def train(self, params, examples, key):
+        tried = [params["w"] + size * params["direction"] for size in SIZES]
+        return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
+
+
+class Near:
+    roster, roster_sha256, data = ROSTER, roster_sha256(ROSTER), Points()
+    measures = (Measure(name="distance", label="distance", higher_is_better=False),)
+
+    def init_params(self, key):
+        return {"w": np.zeros(3, np.float32)}
+
+    def trainer(self, schedule, multiplier, device="cpu"):
+        shapes = {"losses": np.zeros(len(SIZES), np.float32)}
+        return {
+            "train": UserByUser(trainer=Gradient()),
+            "losses": UserByUser(trainer=Losses(), shapes=shapes),
+        }
+
+    def synthetic_batch(self):
+        return np.ones(3, np.float32)
+
+    def evaluate(self, params, *, public, part=(0, 1)):
+        far = np.linalg.norm(params["w"] - (1.0 if public else 2.0))
+        return Metrics.of(1, distance=float(far))
+
+    def describe(self):
+        return TaskDescription(name="points", synthetic=True, roster="all", num_users=12)
+
+
+def answered(noise_multiplier):
+    return Mechanism(
+        sampler=ALL, bound=CLIP, privatizer=Gaussian(noise_multiplier=noise_multiplier)
+    )
+
+
+@dataclass(frozen=True)
+class Descent:
+    \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
+
+    def init(self, params):
+        return ArrayState(params=params)
+
+    def result(self, state):
+        return state.params
+
+    def step(self, state, door):
+        asked = Query(params=state.params, mechanism=answered(5.0), name="gradient")
+        direction = door.ask(asked).update["w"]
+        tried = {**state.params, "direction": direction}
+        asked = Query(params=tried, work="losses", mechanism=answered(2.0), name="losses")
+        best = int(np.argmin(door.ask(asked).update["losses"]))
+        return state.after({"w": state.params["w"] + np.float32(SIZES[best]) * direction})
+
+
+def refine(made):
+    plan = AdaptivePlan(
+        num_users=12, rho=1.0, delta=1e-3, roster_sha256=made.plan.roster_sha256
+    )
+    return replace(made, plan=plan, algorithm=Descent())
+
+
+def experiment():
+    return Experiment(
+        name="descent", description="Prices on the way.", task=lambda experiment, corpus: Near(),
+        noise_multiplier=1.0, cohort=12.0, delta=1e-3, refine=refine,
+    )
+"""
+NAME = "own_descent:experiment"
+# Six rounds cost 6 (1/50 + 1/8) = 0.87. The seventh's gradient fits, and its losses do not.
+ROUNDS, CHARGES, SPENT = 6, 13, 0.89
+
+
+def start(out):
+    return start_run(load_experiment(NAME), NAME, None, Path(out))
+
+
+def changed(old, new):
+    assert old in SOURCE
+    Path("own_descent.py").write_text(SOURCE.replace(old, new) + "\n# changed\n", "utf-8")

@@ -1,0 +1,21 @@
+"""Fixtures of resumed centralised runs."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.running.central.resume.made_up import Seen, World, data, made_up
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch):
+    module = ModuleType("resumed_central")
+    module.made_up = made_up
+    monkeypatch.setitem(sys.modules, "resumed_central", module)
+    monkeypatch.setattr(World, "data", data())
+    monkeypatch.setattr(World, "silent", False)
+    monkeypatch.setattr(Seen, "looks", [])
+    return monkeypatch

@@ -1,0 +1,143 @@
+"""A centralised experiment of sixty examples that is found again when it is resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.data.features.dataset import Dataset
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.mechanisms import SideInformation
+from fedpriv.mechanisms.moments import Statistics
+from fedpriv.tasks.datasets import linear_task
+from fedpriv.training.per_example.linear import LogisticGradients
+
+NAME = "resumed_central:made_up"
+STEPS, KEPT_EVERY, KILLS = 24, 3, (3, 9, 18)
+DIM = 5
+SIDE = SideInformation(
+    multiplier={"weight": np.linspace(0.3, 3.0, DIM, dtype=np.float32)},
+    source="public",
+    description="given",
+)
+
+
+def data(seed=0, public_seed=1):
+    def part(seed, size):
+        x = np.random.default_rng(seed).normal(size=(size, DIM)).astype(np.float32)
+        return sparse.csr_matrix(x), (x[:, 0] > 0).astype(np.int64)
+
+    (x, y), (x_test, y_test), (x_public, y_public) = (
+        part(seed, 60),
+        part(2, 20),
+        part(public_seed, 12),
+    )
+    return Dataset(
+        name="sixty",
+        x_train=x,
+        y_train=y,
+        x_test=x_test,
+        y_test=y_test,
+        x_public=x_public,
+        y_public=y_public,
+        provenance={},
+        synthetic=True,
+    )
+
+
+class Seen(LogisticGradients):
+    """Notes which examples a gradient was asked of."""
+
+    looks: list[tuple[int, ...]] = []  # noqa: RUF012 - emptied by the fixture
+
+    def gradient(self, params, index, key=None):
+        Seen.looks.append(tuple(index.tolist()))
+        return super().gradient(params, index, key)
+
+
+class World:
+    """What lies on the disk when the experiment is found again."""
+
+    data = data()
+    silent = False
+
+
+def task(experiment, corpus):
+    from dataclasses import replace
+
+    side = {"given": lambda: SIDE}
+    made = linear_task(World.data, Seen, {"weight": (DIM,), "bias": (1,)}, side)
+    return replace(made, data_sha256=None) if World.silent else made
+
+
+def made_up():
+    return Experiment(
+        unit="example",
+        name="made-up",
+        description="A test.",
+        task=task,
+        statistics=Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g))),
+        batch_size=6,
+        steps=STEPS,
+        noise_multiplier=1.0,
+        learning_rate=0.5,
+        optimizer="sgd",
+        eval_every=KEPT_EVERY,
+        delta=1e-3,
+        presets={
+            "public-batch": 4,
+            "side-information": "given",
+            "delay-plain": 5,  # of nine rounds: killed among the plain and the preconditioned
+            "delay-preconditioned": 4,
+        },
+    )
+
+
+def killed_after(round_num):
+    """The run dies between a step that was kept and the charge of the next."""
+
+    def show(record):
+        if record.released.round_num == round_num:
+            raise KeyboardInterrupt
+
+    return show
+
+
+def params(folder, round_num):
+    return CheckpointStore(folder / "checkpoints").load(round_num)[0]
+
+
+KINDS = {
+    "none": {},
+    "none, momentum": {"optimizer": "momentum"},
+    "warm start": {"warm-start-epochs": 2},
+    "side-information": {},
+    "public-rmsprop, step": {},
+    "public-rmsprop, epoch": {"refresh": "epoch"},
+    "public-adam, step": {},
+    "public-adam, epoch": {"refresh": "epoch"},
+    "public-adagrad, step": {},
+    "public-adagrad, epoch": {"refresh": "epoch"},
+    "public-own": {},
+    "ideal": {},
+    "r-pub": {},
+    "r-pub, epoch": {"refresh": "epoch"},
+    "adam-pub": {"optimizer": "ema-momentum"},
+    "mirror-descent": {},
+    "delayed": {},
+    "past-releases": {"optimizer": "adam"},
+}
+
+
+def experiment(kind):
+    guide = kind.partition(",")[0]
+    guide = "none" if guide == "warm start" else guide
+    return made_up().with_options({"guide": guide, **KINDS[kind]})
+
+
+def charges(folder):
+    if not (folder / "experiment.json").exists():
+        return 0
+    with (folder / "ledger.jsonl").open("rb") as file:
+        return sum(b'"charge"' in line for line in file if line.endswith(b"\n"))

@@ -1,0 +1,72 @@
+"""Resumed centralised runs: every guide goes on as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.experiment import SLOTS
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.prepared import resume_run, start_run
+from tests.running.central.resume.made_up import (
+    KEPT_EVERY,
+    KILLS,
+    KINDS,
+    NAME,
+    STEPS,
+    Seen,
+    experiment,
+    killed_after,
+    params,
+)
+
+
+def test_every_kind_of_guide_is_here():
+    [known] = [slot.choices for slot in SLOTS["example"] if slot.name == "guide"]
+    assert {experiment(kind).guide for kind in KINDS} == set(known)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
+    """Between steps nothing is lost: the guide's state, the optimiser's and the round go on."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    start_run(experiment(kind), NAME, None, whole, keep_last=None).run()
+    prepared = start_run(experiment(kind), NAME, None, killed, keep_last=None)
+    for round_num in KILLS:
+        with pytest.raises(KeyboardInterrupt):
+            prepared.run(killed_after(round_num))
+        prepared = resume_run(killed, keep_last=None)
+        assert prepared.state.round_num == round_num
+    prepared.run()
+    for round_num in range(KEPT_EVERY, STEPS + 1, KEPT_EVERY):
+        expected, found = params(whole, round_num), params(killed, round_num)
+        for name in expected:
+            np.testing.assert_array_equal(found[name], expected[name], err_msg=str(round_num))
+    assert not np.array_equal(params(whole, STEPS)["weight"], params(whole, 3)["weight"])
+    verified = verify_run(killed)
+    assert verified.ok and (verified.num_charges, verified.num_lost) == (STEPS, 0)
+
+
+class Dying(SerialBackend):
+    """Dies in the middle of a step, after its guide has looked."""
+
+    def partial_sum(self, **given):
+        if given["round_num"] == 8 and given["attempt"] == 1:
+            raise KeyboardInterrupt
+        return super().partial_sum(**given)
+
+
+def test_another_attempt_at_a_step_looks_at_another_public_batch(tmp_path):
+    def make(experiment, components):
+        return Dying(trainer=components.trainer, measure=components.task.evaluate)
+
+    with pytest.raises(KeyboardInterrupt):
+        start_run(experiment("r-pub"), NAME, None, tmp_path / "r", make_backend=make).run()
+    first = Seen.looks[1:]  # before all steps the task is tried on public examples
+    assert len(first) == 8
+    Seen.looks.clear()
+    resume_run(tmp_path / "r").run()
+    again = Seen.looks[1:3]  # steps 7 and 8, whose first attempts are lost
+    assert all(len(look) == 4 for look in first + again)
+    assert len(set(first[6:8] + again)) == 4

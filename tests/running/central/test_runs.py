@@ -1,0 +1,328 @@
+"""Centralised experiments in run folders: charged every step, kept at evaluations, resumed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv import cli, json_lines
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.flower.settings import read_experiment
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
+from fedpriv.training.per_example.linear import LogisticGradients
+from tests.tasks.sixty import features_and_labels, sixty
+
+NAME = "made_up_central:made_up"
+
+
+def task(experiment, corpus):
+    x, y = features_and_labels()
+    return sixty(public=LogisticGradients(x[:10], y[:10]), num_public=10)
+
+
+def made_up():
+    return Experiment(
+        unit="example",
+        name="made-up",
+        description="A test.",
+        task=task,
+        batch_size=6,
+        steps=20,
+        noise_multiplier=1.0,
+        learning_rate=0.5,
+        optimizer="adam",
+        guide="public-rmsprop",
+        eval_every=6,
+        delta=1e-3,
+    )
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    module = ModuleType("made_up_central")
+    module.made_up = made_up
+    monkeypatch.setitem(sys.modules, "made_up_central", module)
+
+
+class Dying(SerialBackend):
+    """Dies in the middle of a step, after its charge."""
+
+    def __init__(self, components, at):
+        super().__init__(trainer=components.trainer, measure=components.task.evaluate)
+        self._at = at
+
+    def partial_sum(self, **given):
+        if (given["round_num"], given["attempt"]) == self._at:
+            raise KeyboardInterrupt
+        return super().partial_sum(**given)
+
+
+def dies(at):
+    return lambda experiment, components: Dying(components, at)
+
+
+def kept(folder):
+    return [line["round_num"] for line in json_lines.read(folder / "rounds.jsonl")]
+
+
+def model(folder, round_num):
+    from fedpriv.checkpoints.store import CheckpointStore
+
+    return CheckpointStore(folder / "checkpoints").load(round_num)[0]
+
+
+def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
+    summary = start_run(made_up(), NAME, None, tmp_path / "r").run()
+    components = build(made_up())
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
+    found = model(tmp_path / "r", 20)
+    assert all(np.array_equal(found[name], state.params[name]) for name in state.params)
+    assert summary["accuracy_public"] == record.released.measured["accuracy"] > 0.5
+    assert (summary["rounds"], summary["charges"], summary["unit"]) == (20, 20, "example")
+    assert summary["epsilon"] == components.plan.epsilon(20).value
+
+
+def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
+    start_run(made_up(), NAME, None, tmp_path / "r", keep_last=None).run()
+    assert kept(tmp_path / "r") == [6, 12, 18, 20]
+    assert [
+        line["round_num"] for line in json_lines.read(tmp_path / "r" / "diagnostics.jsonl")
+    ] == [
+        6,
+        12,
+        18,
+        20,
+    ]
+    found = verify_run(tmp_path / "r")
+    assert found.ok, found.checks
+    assert (found.num_charges, found.num_releases, found.num_lost) == (20, 4, 0)
+    assert found.epsilon == made_up_plan().epsilon(20)
+
+
+@pytest.mark.parametrize("ends", ["with its steps", "by its budget"])
+def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
+    """Step 20, or step 15 where no more can be paid for, is none of every sixth."""
+    options, last = {}, 20
+    if ends == "by its budget":
+        options, last = {"noise-multiplier": 1.0}, 15
+        options["target-epsilon"] = made_up_plan().epsilon(15).value * (1 + 1e-6)
+    experiment, folder = made_up().with_options(options), tmp_path / "r"
+    start_run(experiment, NAME, None, folder).run()
+    components = build(experiment)
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
+    assert state.round_num == last and kept(folder) == [*range(6, last, 6), last]
+    for name, array in model(folder, last).items():
+        np.testing.assert_array_equal(array, state.params[name])
+    with Ledger.open(folder / "ledger.jsonl") as ledger:
+        assert ledger.has_release(last, 1) and ledger.state.rounds_done == last
+    line = json_lines.read(folder / "rounds.jsonl")[-1]
+    assert line["accuracy_public"] == record.released.measured["accuracy"] is not None
+    prepared = resume_run(folder)
+    assert prepared.state.round_num == last
+    np.testing.assert_array_equal(prepared.state.params["weight"], state.params["weight"])
+    prepared.folder.close()
+
+
+def made_up_plan():
+    return build(made_up()).plan
+
+
+@pytest.mark.parametrize(
+    ("at", "goes_on_from", "reaches", "lost"),
+    [((3, 1), 0, 17, 3), ((9, 1), 6, 17, 3), ((13, 1), 12, 19, 1), ((20, 1), 18, 18, 2)],
+)
+def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, at, goes_on_from, reaches, lost):
+    """Steps since are lost attempts: spent, so that the run ends that much earlier."""
+    folder = tmp_path / "r"
+    with pytest.raises(KeyboardInterrupt):
+        start_run(made_up(), NAME, None, folder, make_backend=dies(at)).run()
+    assert verify_run(folder).ok
+    prepared = resume_run(folder)
+    assert prepared.state.round_num == goes_on_from
+    assert prepared.ledger.charges == at[0]
+    summary = prepared.run()
+    assert (summary["rounds"], summary["charges"]) == (reaches, 20)
+    assert summary["epsilon"] == made_up_plan().epsilon(20).value
+    found = verify_run(folder)
+    assert found.ok, found.checks
+    assert (found.num_charges, found.num_lost) == (20, lost)
+    assert found.epsilon == made_up_plan().epsilon(20)
+    assert kept(folder)[-1] == reaches and len(set(kept(folder))) == len(kept(folder))
+
+
+def test_killed_twice_at_the_same_step(tmp_path):
+    folder = tmp_path / "r"
+    with pytest.raises(KeyboardInterrupt):
+        start_run(made_up(), NAME, None, folder, make_backend=dies((9, 1))).run()
+    with pytest.raises(KeyboardInterrupt):
+        resume_run(folder, make_backend=dies((9, 2))).run()
+    summary = resume_run(folder).run()
+    # 1 to 9, then 7 to 9 twice more: 12 and 15 charges; five are left for 7 to 14... of 20.
+    assert (summary["rounds"], summary["charges"]) == (14, 20)
+    found = verify_run(folder)
+    assert found.ok and found.num_lost == 6
+
+
+def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
+    """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
+    with pytest.raises(KeyboardInterrupt):
+        start_run(made_up(), NAME, None, tmp_path / "a", make_backend=dies((9, 1))).run()
+    resume_run(tmp_path / "a", keep_last=None).run()
+    start_run(made_up(), NAME, None, tmp_path / "b", keep_last=None).run()
+    assert np.array_equal(model(tmp_path / "a", 6)["weight"], model(tmp_path / "b", 6)["weight"])
+    assert not np.array_equal(
+        model(tmp_path / "a", 12)["weight"], model(tmp_path / "b", 12)["weight"]
+    )
+
+
+@pytest.mark.parametrize("place", ["release", "record"])
+def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
+    from fedpriv.running.folder import RunFolder
+
+    def dead(self, *given):
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "r"
+    prepared = start_run(made_up(), NAME, None, folder)
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        if place == "release":
+            broken.setattr(Ledger, "release", dead)
+        else:
+            broken.setattr(RunFolder, "record", dead_when_due(RunFolder.record))
+        prepared.run()
+    prepared = resume_run(folder)
+    assert prepared.state.round_num == 6 and kept(folder) == [6]
+    assert prepared.run()["rounds"] == 20
+    assert verify_run(folder).ok and verify_run(folder).num_lost == 0
+    assert kept(folder) == [6, 12, 18, 20]
+
+
+def dead_when_due(record):
+    def write(self, released, diagnostics):
+        if released["round_num"] == 6:
+            raise KeyboardInterrupt
+        record(self, released, diagnostics)
+
+    return write
+
+
+def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
+    start_run(made_up(), NAME, None, tmp_path / "r").run()
+    summary = resume_run(tmp_path / "r").run()
+    assert (summary["rounds"], summary["charges"]) == (20, 20)
+    assert summary["accuracy_public"] is not None
+    assert verify_run(tmp_path / "r").ok
+
+
+def test_without_noise(tmp_path):
+    plain = made_up().with_options({"noise": "none", "bound": "none"})
+    summary = start_run(plain, NAME, None, tmp_path / "r").run()
+    assert summary["epsilon"] is None and verify_run(tmp_path / "r").ok
+
+
+def test_a_tampered_line_is_found(tmp_path):
+    start_run(made_up(), NAME, None, tmp_path / "r").run()
+    file = tmp_path / "r" / "rounds.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[1]["round_num"] = 13  # charged, on the way to step 18, and released to nobody
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = verify_run(tmp_path / "r")
+    assert not found.ok and "not released" in str(found.checks)
+
+
+class TestRefusals:
+    def test_other_engines_before_a_folder_is_made(self, tmp_path):
+        for make_backend in (on_threads(2), on_ray(Unused(), NAME, None)):
+            with pytest.raises(ValueError, match=r"one process; leave .* out"):
+                start_run(made_up(), NAME, None, tmp_path / "r", make_backend=make_backend)
+        assert not (tmp_path / "r").exists()
+
+    def test_a_corpus(self, tmp_path, tiny_corpus):
+        with pytest.raises(ValueError, match="brings its own data"):
+            start_run(made_up(), NAME, tiny_corpus, tmp_path / "r")
+        assert not (tmp_path / "r").exists()
+
+    def test_flower(self):
+        with pytest.raises(ValueError, match="centralised and has no nodes"):
+            read_experiment({"experiment": NAME})
+
+    def test_something_else(self):
+        sys.modules["made_up_central"].other = lambda: 3
+        with pytest.raises(ValueError, match="returned a int; let it return an Experiment"):
+            load_experiment("made_up_central:other")
+
+
+class Unused:
+    """A cluster that must not be started."""
+
+    share = None
+
+
+class TestCommand:
+    def run(self, *arguments):
+        return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+    def test_by_module_and_function(self, tmp_path):
+        said = self.run("run", NAME, "--out", tmp_path / "r", "-s", "steps=8", "--seed", "3")
+        assert said.exit_code == 0, said.output
+        assert "SYNTHETIC data sixty, 60 training examples" in said.output
+        assert "on the test set" in said.output and "example-level" in said.output
+        assert "user" not in said.output
+        assert (tmp_path / "r" / "report.html").is_file()
+        document = json.loads((tmp_path / "r" / "experiment.json").read_text())
+        assert document["experiment"]["seed"] == 3 and document["plan"]["unit"] == "example"
+        verified = self.run("verify", tmp_path / "r")
+        assert verified.exit_code == 0, verified.output
+
+    def test_by_name(self, tmp_path, monkeypatch):
+        package = ModuleType("simulations")
+        package.EXPERIMENTS = (made_up,)
+        monkeypatch.setitem(sys.modules, "simulations", package)
+        assert "made-up" in self.run("list").output
+        said = self.run("run", "made-up", "--out", tmp_path / "r", "-s", "steps=3", "--json")
+        assert said.exit_code == 0, said.output
+        assert json.loads(said.output)["experiment"] == "made-up"
+
+    def test_resumed(self, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            start_run(made_up(), NAME, None, tmp_path / "r", make_backend=dies((9, 1))).run()
+        said = self.run("run", "--resume", tmp_path / "r", "--json")
+        assert said.exit_code == 0, said.output
+        assert json.loads(said.output)["rounds"] == 17
+
+    @pytest.mark.parametrize("engine", ["threads", "ray"])
+    def test_engines(self, tmp_path, engine):
+        said = self.run("run", NAME, "--out", tmp_path / "r", "--engine", engine)
+        assert f"leave {engine!r} out" in str(said.exception)
+        assert not (tmp_path / "r").exists()
+
+    def test_options_of_federated_runs(self, tmp_path):
+        for option in (("--corpus", "x"), ("--rounds", 3), ("--server-optimizer", "adam")):
+            said = self.run("run", NAME, "--out", tmp_path / "r", *option)
+            assert isinstance(said.exception, ValueError), said.output
+        assert not (tmp_path / "r").exists()
+
+
+def test_the_serial_factory_knows_both_kinds():
+    backend = serial(made_up(), build(made_up()))
+    assert isinstance(backend, SerialBackend)
+    assert (
+        backend.evaluate(
+            {"weight": np.zeros(5, np.float32), "bias": np.zeros(1, np.float32)}, public=True
+        ).num_examples
+        == 60
+    )

@@ -1,0 +1,120 @@
+"""A run is paid for before it is drawn: budgets, lost attempts, new attempts."""
+
+import numpy as np
+import pytest
+
+from fedpriv import json_lines
+from fedpriv.backends import SerialBackend
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.prepared import resume_run
+from tests.running.loop.tag_runs import NOISE, charged, ledger_state, pairs, start, stopping
+
+
+class TestBudget:
+    def test_a_run_stops_before_the_charge_that_would_exceed_it(self, tiny_corpus, tmp_path):
+        rich = start(tiny_corpus, tmp_path / "rich").components.plan
+        target = (rich.epsilon(4).value + rich.epsilon(5).value) / 2
+        prepared = start(tiny_corpus, tmp_path / "run", target_epsilon=target, noise_multiplier=1.0)
+        assert prepared.components.plan.affordable_rounds == 4
+        summary = prepared.run()
+        assert (summary["rounds"], summary["charges"]) == (4, 4)
+        assert summary["epsilon"] == rich.epsilon(4).value <= target
+        assert json_lines.read(tmp_path / "run" / "rounds.jsonl")[-1]["accuracy_public"] is not None
+        before = {f: f.read_bytes() for f in (tmp_path / "run").rglob("*") if f.is_file()}
+        with (
+            Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger,
+            pytest.raises(BudgetSpentError, match="target"),
+        ):
+            ledger.charge(5, 1)
+        assert before == {f: f.read_bytes() for f in before}
+
+    def test_resuming_a_finished_run_buys_nothing_more(self, tiny_corpus, tmp_path):
+        first = start(tiny_corpus, tmp_path / "run").run()
+        again = resume_run(tmp_path / "run").run()
+        assert again == first
+        assert charged(tmp_path / "run") == [(i, 1) for i in range(1, 7)]
+
+    def test_lost_attempts_use_up_the_planned_charges(self, tiny_corpus, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            start(tiny_corpus, tmp_path / "run", make_backend=stopping(3)).run()
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                resume_run(tmp_path / "run", make_backend=stopping(1)).run()
+        prepared = resume_run(tmp_path / "run")
+        summary = prepared.run()
+        assert charged(tmp_path / "run") == [(1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4)]
+        assert (summary["rounds"], summary["charges"]) == (3, 6)
+        lines = json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        assert pairs(lines) == [(1, 1), (2, 1), (3, 4)]
+        plan = prepared.components.plan
+        assert [line["epsilon"] for line in lines] == [
+            None,
+            plan.epsilon(2).value,
+            plan.epsilon(6).value,
+        ]
+        assert summary["epsilon"] == plan.epsilon(plan.num_rounds).value
+
+    @pytest.mark.parametrize("error", [RuntimeError, MemoryError, SystemExit])
+    def test_a_backend_that_fails_spends_the_attempt_and_frees_the_ledger(
+        self, tiny_corpus, tmp_path, error
+    ):
+        with pytest.raises(error):
+            start(tiny_corpus, tmp_path / "run", make_backend=stopping(2, error)).run()
+        assert charged(tmp_path / "run") == [(1, 1), (2, 1)]
+        assert len(ledger_state(tmp_path / "run").lost) == 1
+        assert resume_run(tmp_path / "run").run()["rounds"] == 5
+
+
+class TestRedo:
+    def test_a_new_attempt_has_a_new_cohort_new_noise_and_new_user_keys(
+        self, tiny_corpus, tmp_path, monkeypatch
+    ):
+        noise, drawn = [], []
+        real = NOISE.gaussian
+
+        def spied(key, template, stddev):
+            made = real(key, template, stddev)
+            noise.append((key.to_bytes(), np.concatenate([made[n].ravel() for n in made])))
+            return made
+
+        class Spy(SerialBackend):
+            def partial_sum(self, **arguments):
+                drawn.append((arguments["cohort"], arguments["key"].to_bytes()))
+                return super().partial_sum(**arguments)
+
+        def backend(experiment, components):
+            return Spy(
+                trainer=components.trainer,
+                data=components.task.data,
+                measure=components.task.evaluate,
+            )
+
+        monkeypatch.setattr(NOISE, "gaussian", spied)
+        monkeypatch.setattr("fedpriv.running.folder.RunFolder.keep", _dies_before(4))
+        with pytest.raises(KeyboardInterrupt):
+            start(tiny_corpus, tmp_path / "run", make_backend=backend).run()
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                resume_run(tmp_path / "run", make_backend=backend).run()
+        resume_run(tmp_path / "run", make_backend=backend).run()
+        assert charged(tmp_path / "run")[:5] == [(1, a) for a in range(1, 6)]
+        assert len({key for key, _ in noise}) == len({key for _, key in drawn}) == 6
+        assert len({cohort for cohort, _ in drawn[:5]}) == 5
+        # All 15 pairs of 730 values: |r| above 0.25 once in 1e10 for each.
+        correlation = np.corrcoef(np.stack([values for _, values in noise]))
+        np.fill_diagonal(correlation, 0)
+        assert np.abs(correlation).max() < 0.25
+
+
+def _dies_before(number):
+    """Dies with the noise drawn and nothing kept, the first so many times."""
+    real, calls = RunFolder.keep, []
+
+    def keep(self, state):
+        calls.append(state.round_num)
+        if len(calls) <= number:
+            raise KeyboardInterrupt
+        real(self, state)
+
+    return keep

@@ -1,0 +1,109 @@
+"""What a run keeps: what is released and what is not apart, no user's name, no NaN."""
+
+import json
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpriv import json_lines
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.running.prepared import start_run
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+from tests.running.loop.tag_runs import RELEASED, start
+
+DIAGNOSTIC = {
+    "round_num",
+    "attempt",
+    "cohort_size",
+    "num_failed",
+    "accuracy",
+    "recall_at_5",
+    "loss",
+    "seconds",
+    "covered_by_epsilon",
+}
+
+
+class TestWhatIsKept:
+    def test_released_and_diagnostics_are_kept_apart(self, tiny_corpus, tmp_path):
+        prepared = start(tiny_corpus, tmp_path / "run")
+        seen = []
+        summary = prepared.run(on_round=seen.append)
+        released = json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        diagnostics = json_lines.read(tmp_path / "run" / "diagnostics.jsonl")
+        assert [set(line) for line in released] == [RELEASED] * 6
+        assert [set(line) for line in diagnostics] == [DIAGNOSTIC] * 6
+        assert all(line["covered_by_epsilon"] is False for line in diagnostics)
+        plan = prepared.components.plan
+        assert [line["epsilon"] for line in released] == [
+            None if i % 2 else plan.epsilon(i).value for i in range(1, 7)
+        ]
+        measured = [line["round_num"] for line in released if line["accuracy_public"] is not None]
+        assert measured == [2, 4, 6]
+        assert [record.released.round_num for record in seen] == [1, 2, 3, 4, 5, 6]
+        assert summary["rounds"] == summary["charges"] == 6
+        assert summary["epsilon"] == released[-1]["epsilon"] == plan.epsilon(6).value
+        assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+    def test_in_secure_mode_there_are_no_diagnostics(self, tiny_corpus, tmp_path):
+        summary = start(tiny_corpus, tmp_path / "run", secure=True).run()
+        assert len(json_lines.read(tmp_path / "run" / "rounds.jsonl")) == 6
+        assert not (tmp_path / "run" / "diagnostics.jsonl").exists()
+        # What is measured on rostered users is a diagnostic too.
+        assert summary["accuracy"] is summary["recall_at_5"] is None
+        assert summary["majority_class_accuracy"] is None
+        assert summary["accuracy_public"] is not None
+        document = json.loads((tmp_path / "run" / "experiment.json").read_text())
+        assert document["baseline"]["majority_class_accuracy"] is None
+
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_no_file_names_a_user(self, tiny_corpus, tmp_path, secure):
+        start(tiny_corpus, tmp_path / "run", secure=secure).run()
+        files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
+        assert len(files) > 5
+        for file in files:
+            content = file.read_bytes()
+            for user in tiny_corpus.view().roster:
+                assert f'"{user}"'.encode() not in content, file
+
+    def test_the_summary_of_a_run_without_privacy_has_no_epsilon(self, tiny_corpus, tmp_path):
+        summary = start(tiny_corpus, tmp_path / "run", noise="none").run()
+        assert summary["epsilon"] is summary["epsilon_rdp"] is None
+        assert all(
+            line["epsilon"] is None for line in json_lines.read(tmp_path / "run" / "rounds.jsonl")
+        )
+        text = (tmp_path / "run" / "summary.json").read_text()
+        assert "Infinity" not in text and "NaN" not in text
+
+    def test_a_task_without_classes_writes_json_without_nan(self, tmp_path):
+        rng = np.random.default_rng(0)
+        people = {
+            f"u{i}": ArrayExamples(
+                rng.normal(size=(4, 2)).astype(np.float32),
+                rng.normal(size=(4, 1)).astype(np.float32),
+            )
+            for i in range(6)
+        }
+        experiment = Experiment(
+            name="line",
+            description="",
+            rounds=2,
+            noise_multiplier=1.0,
+            cohort=3.0,
+            delta=0.01,
+            task=lambda experiment, corpus: ModuleTask(
+                name="line",
+                module=lambda: nn.Linear(2, 1),
+                loss=nn.functional.mse_loss,
+                users=people,
+                test=people["u0"],
+                public=people["u1"],
+            ),
+        )
+        summary = start_run(experiment, "line", None, tmp_path / "run").run()
+        assert "accuracy" not in summary and summary["mean_squared_error_public"] > 0
+        assert json_lines.read(tmp_path / "run" / "diagnostics.jsonl")[-1]["loss"] > 0
+        for file in (tmp_path / "run").glob("*.json*"):
+            assert "NaN" not in file.read_text() and "Infinity" not in file.read_text()

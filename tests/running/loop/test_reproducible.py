@@ -1,0 +1,114 @@
+"""The same seed gives the same run; secure runs share nothing."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedpriv import json_lines
+from fedpriv.backends import SerialBackend
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.experiments.build import build
+from fedpriv.privacy import accounting
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.running.loop import accounted_rounds, rounds
+from tests.privacy.plans.clipped import clipped
+from tests.running.loop.tag_runs import ledger_state, start
+
+
+def tensors(folder, round_num):
+    return CheckpointStore(folder / "checkpoints").load(round_num)[0]
+
+
+def same_tensors(left, right):
+    return set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
+
+
+class TestReproducible:
+    def test_the_same_seed_gives_the_same_run_bit_for_bit(self, tiny_corpus, tmp_path):
+        summaries = []
+        for name in ("a", "b"):
+            np.random.seed(len(name))
+            summaries.append(start(tiny_corpus, tmp_path / name).run())
+        for number in range(1, 7):
+            assert same_tensors(tensors(tmp_path / "a", number), tensors(tmp_path / "b", number))
+        for name in ("rounds", "diagnostics"):
+            a, b = (json_lines.read(tmp_path / f / f"{name}.jsonl") for f in ("a", "b"))
+            for line in a + b:
+                line.pop("seconds", None)
+            assert a == b and len(a) == 6
+        own = {"run_dir", "seconds_per_round"}
+        assert {k: v for k, v in summaries[0].items() if k not in own} == {
+            k: v for k, v in summaries[1].items() if k not in own
+        }
+        other = start(tiny_corpus, tmp_path / "c", seed=12)
+        other.run()
+        assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
+
+    def test_a_run_verifies_though_not_every_round_is_accounted(self, tiny_corpus, tmp_path):
+        start(tiny_corpus, tmp_path / "run").run()
+        told = [line["epsilon"] for line in json_lines.read(tmp_path / "run" / "rounds.jsonl")]
+        assert None in told and told[-1] is not None
+        assert verify_run(tmp_path / "run").ok
+        rounds_file = tmp_path / "run" / "rounds.jsonl"
+        lines = [json.loads(line) for line in rounds_file.read_text().splitlines()]
+        lines[-1]["epsilon"] = None  # the plan's last round has to say
+        rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert not verify_run(tmp_path / "run").ok
+
+    @pytest.mark.parametrize("eval_every", [1, 2, 3, 7, 10, 2000])
+    @pytest.mark.parametrize("num_rounds", [1, 6, 19, 100, 1000])
+    def test_few_rounds_are_accounted_all_of_them_evaluated(self, num_rounds, eval_every):
+        plan = clipped(
+            num_users=100,
+            expected_cohort_size=10,
+            num_rounds=num_rounds,
+            l2_bound=1.0,
+            noise_multiplier=1.0,
+        )
+        accounted = accounted_rounds(plan, eval_every)
+        evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
+        assert num_rounds in accounted <= evaluated and len(accounted) <= 21
+        assert len(evaluated) > 20 or accounted == evaluated
+
+    def test_the_loop_prices_nothing_that_was_not_accounted_before_it(self, tiny_corpus, tmp_path):
+        accounting._epsilon.cache_clear()
+        prepared = start(tiny_corpus, tmp_path / "run")
+        misses = []
+        prepared.run(on_round=lambda record: misses.append(accounting._epsilon.cache_info().misses))
+        assert len(misses) == 6 and misses[0] == misses[-1] > 0
+
+    def test_a_run_without_a_folder_is_the_same_run(self, tiny_corpus, tmp_path):
+        prepared = start(tiny_corpus, tmp_path / "a")
+        prepared.run()
+        components = build(prepared.experiment, tiny_corpus)
+        backend = SerialBackend(
+            trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+        )
+        *_, (record, state) = rounds(components, backend, Key.simulation(11))
+        found = tensors(tmp_path / "a", 6)
+        for name, array in state.params.items():
+            np.testing.assert_array_equal(found[name], array)
+            np.testing.assert_array_equal(found[f"ema/{name}"], state.aggregate["average"][name])
+        assert record.released.round_num == 6
+
+    def test_secure_runs_share_nothing_and_keep_no_key(self, tiny_corpus, tmp_path, monkeypatch):
+        made, secure = [], Key.secure
+        monkeypatch.setattr(
+            Key, "secure", classmethod(lambda cls: made.append(secure()) or made[-1])
+        )
+        for name in ("a", "b"):
+            np.random.seed(0)
+            summary = start(tiny_corpus, tmp_path / name, secure=True).run()
+            assert summary["mode"] == "secure" == ledger_state(tmp_path / name).mode
+        a, b = tensors(tmp_path / "a", 1), tensors(tmp_path / "b", 1)
+        for name in a:
+            assert len(np.intersect1d(a[name], b[name])) < 3
+        assert len(made) == 2
+        for key in made:
+            for file in tmp_path.rglob("*"):
+                if file.is_file():
+                    content = file.read_bytes()
+                    assert key.to_bytes() not in content
+                    assert key.to_bytes().hex().encode() not in content

@@ -1,0 +1,62 @@
+"""Made-up examples of tags, and dense training on them."""
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.data.corpus.examples import TagExamples
+
+WORDS, TAGS = 30, 5
+PARAMS = {
+    "kernel": np.random.default_rng(0).normal(size=(WORDS, TAGS)).astype(np.float32),
+    "bias": np.random.default_rng(1).normal(size=TAGS).astype(np.float32),
+}
+
+
+def make_examples(number, seed=0, words_each=4, empty=0.2):
+    """Random examples; a share of them has no word of the vocabulary."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        np.sort(
+            rng.choice(
+                WORDS // 2,
+                0 if rng.random() < empty else rng.integers(1, words_each),
+                replace=False,
+            )
+        )
+        for _ in range(number)
+    ]
+    counts = [rng.integers(1, 4, len(row)) for row in rows]
+    indptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    labels = rng.integers(0, TAGS, number).astype(np.int32)
+    return TagExamples(
+        indptr=indptr,
+        indices=np.concatenate([*rows, []]).astype(np.int32),
+        counts=np.concatenate([*counts, []]).astype(np.uint16),
+        num_tokens=np.array([c.sum() + rng.integers(1, 3) for c in counts], np.int32),
+        labels=labels,
+        tag_indptr=np.arange(number + 1, dtype=np.int64),
+        tag_indices=labels,
+        num_words=WORDS,
+        num_tags=TAGS,
+    )
+
+
+def dense_inputs(examples, inputs):
+    """The inputs by definition, without sparse arithmetic."""
+    x = np.zeros((len(examples), WORDS))
+    for row in range(len(examples)):
+        for at in range(examples.indptr[row], examples.indptr[row + 1]):
+            x[row, examples.indices[at]] = examples.counts[at]
+        if inputs == "tff":
+            x[row] /= max(x[row].sum(), 1)
+        elif x[row].any():
+            x[row] /= np.sqrt((x[row] ** 2).sum())
+    return x
+
+
+def assert_close(found, expected, rtol=1e-4, atol=2e-6):
+    for name in expected:
+        np.testing.assert_allclose(tree.to_dense(found)[name], expected[name], rtol=rtol, atol=atol)
+
+
+MULTIPLIER = (10.0 ** np.random.default_rng(2).uniform(-1, 1.3, WORDS)).astype(np.float32)

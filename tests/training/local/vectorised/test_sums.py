@@ -1,0 +1,255 @@
+"""Bounded sums of users trained at once: one by one's, bit for bit what each contributed."""
+
+import logging
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.rounding import Rounded
+from fedpriv.training.local.batch_invariance import is_batch_invariant
+from fedpriv.training.local.module import ArrayExamples, module_params
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
+from fedpriv.training.work import as_work
+from tests.training.local.vectorised.users import (
+    CLASSES,
+    KEY,
+    MODELS,
+    SIZES,
+    built,
+    cohort,
+    difference,
+    trainers,
+)
+
+
+class Hostile(ArrayExamples):
+    """Says it holds examples and then does not."""
+
+    def take(self, index):
+        raise RuntimeError("secret text")
+
+
+def spoilt_cohort(shape):
+    """Good users between bad ones, and what is wrong with each bad one."""
+    users = cohort(shape, sizes=(7, 9, 8, 6, 5, 9))
+    rng = np.random.default_rng(0)
+    users["u1"] = Hostile(users["u1"].x, users["u1"].y)
+    users["u2"] = ArrayExamples(users["u2"].x, np.full(8, CLASSES + 3))  # a label nobody knows
+    users["u3"] = ArrayExamples(np.full_like(users["u3"].x, np.nan), users["u3"].y)
+    users["u5"] = ArrayExamples(rng.normal(size=(9, 3)).astype(np.float32), users["u5"].y)
+    return users, ("u0", "u4")
+
+
+class Users:
+    def __init__(self, users):
+        self._users = users
+
+    def examples(self, user_id):
+        if user_id not in self._users:
+            raise ValueError("not here")
+        return self._users[user_id]
+
+    def num_examples(self, user_id):
+        return len(self.examples(user_id))
+
+
+def sums(trainer, params, bound, users, ids=None):
+    arguments = dict(
+        params=params, bound=bound, data=Users(users), user_ids=list(ids or users), key=KEY
+    )
+    return (
+        vectorised_partial_sum(trainer=trainer, **arguments),
+        as_work(trainer.alone).partial_sum(**arguments),
+    )
+
+
+class TestPartialSum:
+    @pytest.mark.parametrize(
+        "bound",
+        [
+            Clip(l2_clip_norm=0.2),
+            Clip(l2_clip_norm=100.0),
+            Normalise(l2_clip_norm=0.5, regulariser=0.1),
+            Unbounded(),
+            Rounded(bound=Clip(l2_clip_norm=0.2)),
+        ],
+        ids=["clip", "clip-far", "normalise", "unbounded", "grid"],
+    )
+    @pytest.mark.parametrize("precondition", [False, True])
+    def test_equals_one_by_one(self, bound, precondition):
+        module, shape = built("mlp")
+        params = module_params(module)
+        if precondition:
+            rng = np.random.default_rng(4)
+            multiplier = {"0.weight": rng.uniform(0.1, 3, (9, 1)).astype(np.float32)}
+            inner = bound.bound if isinstance(bound, Rounded) else bound
+            wrapped = Preconditioned(multiplier=multiplier, bound=inner)
+            bound = Rounded(bound=wrapped) if isinstance(bound, Rounded) else wrapped
+        _, many = trainers(module)
+        found, expected = sums(many, params, bound, cohort(shape))
+        assert found.granularity == expected.granularity
+        assert (found.num_users, found.num_failed) == (len(SIZES), 0)
+        one, other = found.real(), expected.real()
+        assert {a.dtype for a in found.total.values()} == {a.dtype for a in expected.total.values()}
+        assert tree.l2_norm(other) > 0.05
+        assert tree.l2_norm(difference(one, other)) <= 1e-5 * tree.l2_norm(other)
+
+    def test_whoever_fails_contributes_zero_alone(self, caplog):
+        module, shape = built("mlp")
+        params = module_params(module)
+        users, good = spoilt_cohort(shape)
+        _, many = trainers(module, users_at_once=6)
+        bound = Rounded(bound=Clip(l2_clip_norm=0.2))
+        with caplog.at_level(logging.WARNING):
+            found, expected = sums(many, params, bound, users, [*users, "nobody"])
+        assert found.num_failed == expected.num_failed == 5
+        assert found.num_users == 7
+        assert "secret" not in caplog.text
+        only_good, _ = sums(many, params, bound, users, good)
+        one, other = found.real(), only_good.real()
+        assert tree.l2_norm(difference(one, other)) <= 1e-5 * tree.l2_norm(other)
+
+    def test_no_user_moves_the_sum_by_more_than_the_bound(self):
+        module, shape = built("mlp")
+        params = module_params(module)
+        users = cohort(shape)
+        users["u0"] = ArrayExamples(users["u0"].x * 1e6, users["u0"].y)
+        _, many = trainers(module)
+        for bound in (Clip(l2_clip_norm=0.2), Rounded(bound=Clip(l2_clip_norm=0.2))):
+            for user in users:
+                found, _ = sums(many, params, bound, users, [user])
+                assert tree.l2_norm(found.real()) <= 0.2
+
+    def test_dropout_on_the_grid_is_bit_equal_to_one_by_one(self):
+        module = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))
+        _, many = trainers(module)
+        bound = Rounded(bound=Clip(l2_clip_norm=0.2))
+        found, expected = sums(many, module_params(module), bound, cohort((12,)))
+        assert all(np.array_equal(found.total[n], expected.total[n]) for n in expected.total)
+
+    def test_an_empty_cohort_is_zero(self):
+        module, _ = built("mlp")
+        params = module_params(module)
+        _, many = trainers(module)
+        total = vectorised_partial_sum(
+            params=params,
+            bound=Clip(l2_clip_norm=1.0),
+            trainer=many,
+            data=Users({}),
+            user_ids=[],
+            key=KEY,
+        )
+        assert total.num_users == 0 and tree.l2_norm(total.total) == 0
+
+
+def steep(name, users_at_once=32, **changes):
+    """A trainer whose local steps make much of little, on the grid, and its params."""
+    module, shape = built(name)
+    _, many = trainers(module, users_at_once, learning_rate=5.0, epochs=4, **changes)
+    return many, module_params(module), cohort(shape)
+
+
+class TestBatchInvariance:
+    """What leaving a user out changes is what that user contributed, bit for bit."""
+
+    BOUND = Rounded(bound=Clip(l2_clip_norm=0.2))
+
+    def sum(self, trainer, params, users):
+        total = vectorised_partial_sum(
+            params=params,
+            bound=self.BOUND,
+            trainer=trainer,
+            data=Users(users),
+            user_ids=list(users),
+            key=KEY,
+        )
+        return {n: np.asarray(a, np.int64) for n, a in total.total.items()}
+
+    @pytest.mark.parametrize(
+        ("users_at_once", "left_out"),
+        [
+            # One of every kind: u1 diverges, u9 raises, u7 has nothing, u6 more than it may use.
+            (3, ("u0", "u1", "u6", "u7", "u9")),
+            (32, ("u1", "u4", "u6", "u9")),
+            pytest.param(32, None, marks=pytest.mark.slow),
+            pytest.param(64, None, marks=pytest.mark.slow),
+        ],
+        ids=["3", "32", "32-everybody", "64-everybody"],
+    )
+    @pytest.mark.parametrize("name", MODELS)
+    def test_the_sum_is_the_sum_of_single_users(self, name, users_at_once, left_out):
+        many, params, users = steep(name, users_at_once)
+        users["u1"] = ArrayExamples(users["u0"].x * 1e30, users["u0"].y)  # diverges
+        users["u9"] = Hostile(users["u9"].x, users["u9"].y)  # raises
+        whole = self.sum(many, params, users)
+        for user in left_out or users:
+            own = self.sum(many, params, {user: users[user]})
+            rest = self.sum(many, params, {u: e for u, e in users.items() if u != user})
+            for tensor in whole:
+                np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
+            assert tree.l2_norm(own) * self.BOUND.granularity <= 0.2
+
+    @pytest.mark.parametrize("name", ["softmax_regression", "mlp"])
+    def test_batch_invariant_users_are_trained_together(self, name, only_vectorised):
+        many, params, users = steep(name)
+        only_vectorised()
+        assert any(np.any(tensor) for tensor in self.sum(many, params, users).values())
+        assert set(many._batch_invariant.values()) == {True}
+
+    def test_a_device_that_mixes_users_trains_them_one_by_one(self, monkeypatch, caplog):
+        """Such a device is made up: the second half of a chunk is a last bit off."""
+        together = VectorisedTrainer._together
+
+        def mixing(self, start, works):
+            local, well = together(self, start, works)
+            for tensor in local.values():
+                tensor[len(tensor) // 2 :] *= 1 + 2**-23
+            return local, well
+
+        monkeypatch.setattr(VectorisedTrainer, "_together", mixing)
+        many, params, users = steep("mlp")
+        with caplog.at_level(logging.WARNING):
+            found = self.sum(many, params, users)
+        assert (
+            caplog.text.count("the batch moves a user's last bits")
+            == len(many._batch_invariant)
+            > 1
+        )
+        alone = as_work(many.alone).partial_sum(
+            params=params,
+            bound=self.BOUND,
+            data=Users(users),
+            user_ids=list(users),
+            key=KEY,
+        )
+        for name, tensor in alone.total.items():
+            np.testing.assert_array_equal(found[name], tensor)
+
+    @pytest.mark.parametrize("slot", [0, 16, 31])
+    def test_the_trial_sees_one_slot_that_is_off(self, slot):
+        many, params, _ = steep("mlp")
+        start = many.alone.start(params)
+
+        def train(works):
+            local = many._together(start, works)[0]
+            local["0.bias"][slot, 0] *= 1 + 2**-22
+            return local
+
+        kind = (4, (12,), "float32", (), "int64")
+        assert is_batch_invariant(lambda works: many._together(start, works)[0], kind, 32)
+        assert not is_batch_invariant(train, kind, 32)
+
+    def test_the_trial_sees_a_batch_that_leaks(self):
+        many, params, _ = steep("mlp")
+        start = many.alone.start(params)
+
+        def train(works):
+            local = many._together(start, works)[0]
+            local["0.bias"] += 1e-6 * float(len({work.user for work in works}) > 1)
+            return local
+
+        assert not is_batch_invariant(train, (4, (12,), "float32", (), "int64"), 32)

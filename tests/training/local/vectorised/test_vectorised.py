@@ -1,0 +1,209 @@
+"""Many users at once equal one by one; whoever fails, fails alone."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv import tree
+from fedpriv.training.local.module import module_params
+from fedpriv.training.local.users_at_once import random_layer
+from tests.training.local.vectorised.users import (
+    CLASSES,
+    MODELS,
+    built,
+    cohort,
+    difference,
+    keys,
+    together,
+    trainers,
+)
+
+
+def one_by_one(trainer, params, users):
+    return [
+        trainer.train(params, examples, key)
+        for examples, key in zip(users.values(), keys(users), strict=True)
+    ]
+
+
+def assert_same_updates(found, expected, relative=1e-5):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert list(one) == list(other)
+        scale = tree.l2_norm(other)
+        assert tree.l2_norm(difference(one, other)) <= relative * scale
+        if scale == 0.0:
+            assert tree.l2_norm(one) == 0.0
+
+
+def kinds():
+    """Every model with every number of users at once; by default each with one kind of batches."""
+    batches = [(4, 1), (4, 3), (100, 1), (1, 2)]
+    for model, name in enumerate(MODELS):
+        for row, users_at_once in enumerate((2, 4, 100)):
+            for number, (batch_size, epochs) in enumerate(batches):
+                usual = number == (model + row) % len(batches)
+                marks = () if usual else pytest.mark.slow
+                yield pytest.param(name, batch_size, epochs, users_at_once, marks=marks)
+
+
+class TestEqualsOneByOne:
+    @pytest.mark.parametrize(("name", "batch_size", "epochs", "users_at_once"), list(kinds()))
+    def test_ragged_users(self, name, batch_size, epochs, users_at_once, only_vectorised):
+        module, shape = built(name)
+        params, users = module_params(module), cohort(shape)
+        alone, many = trainers(module, users_at_once, batch_size=batch_size, epochs=epochs)
+        expected = one_by_one(alone, params, users)
+        assert max(map(tree.l2_norm, expected)) > 0.01
+        only_vectorised()
+        assert_same_updates(together(many, params, users), expected)
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_a_local_preconditioner(self, name, only_vectorised):
+        module, shape = built(name)
+        params, users = module_params(module), cohort(shape)
+        rng = np.random.default_rng(2)
+        # By its first axis, as the side information of a kernel's rows comes.
+        multiplier = {
+            n: rng.uniform(0.2, 2, p.shape[:1]).astype(np.float32) for n, p in params.items()
+        }
+        alone, many = trainers(module, multiplier=multiplier)
+        plain, _ = trainers(built(name)[0])
+        expected = one_by_one(alone, params, users)
+        assert tree.l2_norm(
+            difference(expected[0], plain.train(params, users["u0"], keys(users)[0]))
+        )
+        only_vectorised()
+        assert_same_updates(together(many, params, users), expected)
+
+    def test_the_key_and_nothing_else_chooses_the_batches(self, only_vectorised):
+        module, shape = built("mlp")
+        params, users = module_params(module), cohort(shape, sizes=(40, 40))
+        users["u1"] = users["u0"]
+        _, many = trainers(module)
+        only_vectorised()
+        first, second = together(many, params, users)
+        assert tree.l2_norm(difference(first, second)) > 0
+
+    def test_nobody_and_only_empty_users(self):
+        module, shape = built("mlp")
+        params = module_params(module)
+        _, many = trainers(module)
+        assert together(many, params, {}) == []
+        assert all(tree.l2_norm(u) == 0 for u in together(many, params, cohort(shape, (0, 0))))
+
+    def test_neither_params_nor_torchs_generator_change(self):
+        module, shape = built("mlp")
+        params = module_params(module)
+        before = {n: a.copy() for n, a in params.items()}
+        state = torch.random.get_rng_state()
+        _, many = trainers(module)
+        together(many, params, cohort(shape))
+        assert all(np.array_equal(params[n], before[n]) for n in params)
+        assert torch.equal(state, torch.random.get_rng_state())
+
+
+def weighted(outputs, targets):
+    weights = torch.arange(1.0, CLASSES + 1)
+    return nn.functional.cross_entropy(outputs, targets, weight=weights)
+
+
+def ignoring(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, ignore_index=2)
+
+
+def summed(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+def across(outputs, targets):
+    return nn.functional.cross_entropy(outputs - outputs.mean(dim=0), targets)
+
+
+def numpy_in_between(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets) * float(targets.numpy().max() >= 0)
+
+
+class Running(nn.Module):
+    """Adds to a buffer in forward: what one user adds must not reach another."""
+
+    def __init__(self, replaced):
+        super().__init__()
+        self.linear, self.replaced = nn.Linear(12, CLASSES), replaced
+        self.register_buffer("running", torch.zeros(12))
+
+    def forward(self, x):
+        with torch.no_grad():
+            if self.replaced:
+                self.running = self.running + x.mean(dim=0)
+            else:
+                self.running += x.mean(dim=0)
+        return self.linear(x + self.running)
+
+
+class TestFallsBack:
+    @pytest.mark.parametrize("loss", [weighted, ignoring, summed, across, numpy_in_between])
+    def test_a_loss_that_is_not_a_mean_over_examples(self, loss):
+        module, shape = built("mlp")
+        params, users = module_params(module), cohort(shape)
+        alone, many = trainers(module, loss=loss, learning_rate=0.05)
+        assert_same_updates(together(many, params, users), one_by_one(alone, params, users))
+
+    def test_dropout_has_every_users_own_stream(self, caplog):
+        module = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))
+        params, users = module_params(module), cohort((12,))
+        with caplog.at_level(logging.WARNING):
+            alone, many = trainers(module)
+        assert "layer '1' draws at random" in caplog.text
+        expected = one_by_one(alone, params, users)
+        assert_same_updates(together(many, params, users), expected, relative=0.0)
+
+    def test_randomness_that_no_layer_shows(self):
+        class Hidden(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(12, CLASSES)
+
+            def forward(self, x):
+                return nn.functional.dropout(self.linear(x), 0.5, self.training)
+
+        module = Hidden()
+        assert random_layer(module) is None
+        params, users = module_params(module), cohort((12,))
+        alone, many = trainers(module)
+        expected = one_by_one(alone, params, users)
+        assert_same_updates(together(many, params, users), expected, relative=0.0)
+
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_buffer_that_forward_changes(self, replaced):
+        module = Running(replaced)
+        params, users = module_params(module), cohort((12,))
+        alone, many = trainers(module, learning_rate=0.05)
+        expected = one_by_one(alone, params, users)
+        assert not module.running.any()
+        afresh, _ = trainers(Running(replaced), learning_rate=0.05)
+        last = afresh.train(params, users["u9"], keys(users)[9])
+        assert_same_updates([last], expected[9:], relative=0.0)
+        assert_same_updates(together(many, params, users), expected)
+        assert not module.running.any()
+
+    @pytest.mark.parametrize(
+        ("layer", "drawn"),
+        [
+            (nn.Dropout(0.1), True),
+            (nn.Dropout2d(0.1), True),
+            (nn.AlphaDropout(0.1), True),
+            (nn.Dropout(0.0), False),
+            (nn.LSTM(3, 3, num_layers=2, dropout=0.2), True),
+            (nn.LSTM(3, 3), False),
+            (nn.MultiheadAttention(4, 2, dropout=0.2), True),
+            (nn.MultiheadAttention(4, 2), False),
+            (nn.RReLU(), True),
+            (nn.Linear(2, 2), False),
+        ],
+    )
+    def test_random_layers_are_known(self, layer, drawn):
+        assert (random_layer(nn.Sequential(layer)) is not None) == drawn

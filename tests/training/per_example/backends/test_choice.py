@@ -1,0 +1,264 @@
+"""The choice of how per-example gradients are made: what would pass the bound by is found."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Clip, Unbounded
+from fedpriv.models import TextLSTM
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
+from fedpriv.training.per_example.module import ModuleGradients
+from tests.training.per_example.backends.layers import (
+    BOUND,
+    CLASSES,
+    EVERYBODY,
+    KEY,
+    NUM,
+    WIDTH,
+    Layer,
+    cross_entropy,
+    floats,
+    furthest,
+    labels,
+    made,
+)
+
+
+class Narrow(Layer):
+    """The same, that cannot be tried in float64."""
+
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+def gap(left, right):
+    difference = {n: left[n] - right[n] for n in right}
+    return tree.l2_norm(difference) / max(tree.l2_norm(right), 1e-12)
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.words(ids)).mean(1))
+
+
+class Shared(nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.other.weight = self.one.weight
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.other(torch.tanh(self.one(x)))))
+
+
+class Twice(Shared):
+    """One layer called twice."""
+
+    def __init__(self):
+        super().__init__()
+        del self.other
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.one(torch.tanh(self.one(x)))))
+
+
+def convolution():
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
+    )
+
+
+def ids(length):
+    return np.random.default_rng(5).integers(0, 9, (NUM, length))
+
+
+MODELS = {
+    "linear": (lambda: nn.Linear(WIDTH, CLASSES), lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
+    "convolution": (convolution, lambda: floats(1, 4, 4), PER_EXAMPLE_BACKENDS),
+    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(6), PER_EXAMPLE_BACKENDS),
+    "embedding": (Words, lambda: ids(4), PER_EXAMPLE_BACKENDS),
+    "shared weights": (Shared, lambda: floats(WIDTH), ("vmap", "loop")),
+    "called twice": (Twice, lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
+}
+ACCEPTED = [(name, backend) for name, (_, _, backends) in MODELS.items() for backend in backends]
+
+
+def of_model(name, **options):
+    torch.manual_seed(0)
+    make, inputs, _ = MODELS[name]
+    return made(make(), inputs(), **options)
+
+
+class TestLaws:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_first_way_that_works_is_taken(self, name):
+        assert of_model(name)[0].backend == MODELS[name][2][0]
+
+    @pytest.mark.parametrize(("name", "backend"), ACCEPTED)
+    def test_bounded_sum_is_the_loops(self, name, backend):
+        gradients, params = of_model(name, backend=backend)
+        loop, _ = of_model(name, backend="loop")
+        for bound in (BOUND, Unbounded()):
+            expected = loop.bounded_sum(params, EVERYBODY, bound, KEY)
+            assert gap(gradients.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-5
+
+    @pytest.mark.parametrize("chunk", [None, 5])
+    @pytest.mark.parametrize(("name", "backend"), ACCEPTED)
+    def test_nobody_moves_the_sum_by_more_than_the_bound(self, name, backend, chunk):
+        gradients, params = of_model(name, backend=backend, chunk=chunk)
+        for size in (1, 2, 7):
+            moved = furthest(gradients, params, EVERYBODY[:size])
+            assert moved <= BOUND.l2_bound * (1 + 1e-5)
+
+
+def mixed(share, more_than=0):
+    return lambda _, h: h - share * h.mean(0) if len(h) > more_than else h
+
+
+class TestMixing:
+    @pytest.mark.parametrize(
+        ("module", "between"),
+        [
+            (Layer, mixed(1.0, more_than=4)),
+            (Layer, mixed(1e-3, more_than=4)),
+            (Narrow, mixed(1.0, more_than=4)),
+            (Narrow, mixed(0.01)),
+            (Narrow, mixed(1e-4, more_than=4)),
+            (Layer, lambda _, h: h + 0.1 * h.roll(1, 0) if len(h) > 4 else h),
+            (Layer, lambda _, h: h * len(h) ** 0.1),
+            (Layer, lambda _, h: torch.cat([h[:-1], 2 * h[-1:]]) if len(h) > 4 else h),
+        ],
+    )
+    def test_what_mixes_examples_does_not_go_in_one_batch(self, module, between):
+        gradients, params = made(module(between))
+        assert gradients.backend == "vmap"
+        for size in (6, NUM):
+            moved = furthest(gradients, params, EVERYBODY[:size])
+            assert moved <= BOUND.l2_bound * (1 + 1e-5)
+        with pytest.raises(ValueError, match=r"'factored' does not work.*example"):
+            assert made(module(between), backend="factored")[0].backend
+
+    def test_narrow_modules_that_do_not_mix_go_the_quick_way(self):
+        assert made(Narrow())[0].backend == "factored"
+
+    def test_words_that_mix_are_seen(self):
+        class Mixed(Words):
+            def forward(self, ids):
+                own = super().forward(ids)
+                return own - 0.01 * own.mean(0) if len(ids) > 4 else own
+
+        assert made(Mixed(), ids(4))[0].backend == "vmap"
+
+    def test_words_of_narrow_modules_too(self):
+        class Mixed(Words):
+            def forward(self, ids):
+                own = self.head(self.words(ids).mean(1).float())
+                return own - 3e-5 * own.mean(0)
+
+        with pytest.raises(ValueError, match="depends on the other examples"):
+            assert made(Mixed(), ids(4), backend="factored")[0].backend
+
+    def test_tried_is_the_chunk_that_will_be_used(self, monkeypatch):
+        sizes = []
+
+        def seen(_, h):
+            sizes.append(len(h))
+            return h
+
+        x, y = np.zeros((40, WIDTH), np.float32), np.zeros(40, np.int64)
+        for chunk, most in ((None, 40), (10, 10), (100, 40), (2, 3)):
+            sizes.clear()
+            choose(Layer(seen), cross_entropy, x, y, chunk=chunk)
+            assert max(sizes) == most
+        monkeypatch.setattr("fedpriv.training.per_example.backends._BYTES", 32 << 20)
+        wide = nn.Sequential(Layer(seen), nn.Linear(CLASSES, 1 << 17), nn.Linear(1 << 17, CLASSES))
+        sizes.clear()
+        made_for = choose(wide, cross_entropy, x, y, chunk=30)
+        assert 1 < made_for.chunk < 30 and max(sizes) == max(3, made_for.chunk)
+
+
+class TestDraws:
+    def test_functional_dropout_goes_one_by_one(self):
+        def dropped(module, h):
+            return functional.dropout(h, 0.02, module.training)
+
+        gradients, params = made(Layer(dropped))
+        assert gradients.backend == "loop"
+        with pytest.raises(ValueError, match="key"):
+            gradients.bounded_sum(params, EVERYBODY, BOUND)
+        one = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
+        again = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
+        assert all(np.array_equal(one[n], again[n]) for n in one)
+        assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
+
+    @pytest.mark.parametrize("backend", ["factored", "vmap"])
+    def test_no_other_backend_is_given(self, backend):
+        def rare(_, h):  # nothing is ever dropped, and the stream moves on
+            return h * (torch.rand(()) < 2.0)
+
+        with pytest.raises(ValueError, match="only backend 'loop' gives every example a stream"):
+            assert made(Layer(rare), backend=backend)[0].backend
+
+    def test_layers_of_dropout_are_taken_over(self):
+        module = nn.Sequential(Layer(), nn.Dropout(0.02))
+        chosen = choose(module, cross_entropy, floats(WIDTH), labels())
+        assert chosen.backend == "factored" and chosen.is_random
+
+
+class TestPenalties:
+    """The loss holds the module's own weights."""
+
+    def penalised(self, **options):
+        module = Layer()
+
+        def loss(outputs, targets):
+            return (
+                functional.cross_entropy(outputs, targets) + 9 * module.above.weight.square().sum()
+            )
+
+        return made(module, loss=loss, **options)
+
+    def test_are_in_the_gradient(self):
+        gradients, params = self.penalised()
+        assert gradients.backend == "loop"
+        total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
+        plain = made(Layer())[0].bounded_sum(params, EVERYBODY, Unbounded())
+        expected = plain["above.weight"] - NUM * 18 * params["above.weight"]
+        np.testing.assert_allclose(total["above.weight"], expected, rtol=1e-4, atol=1e-4)
+        assert gap({"": total["below.weight"]}, {"": plain["below.weight"]}) < 1e-6
+
+    @pytest.mark.parametrize("backend", ["factored", "vmap"])
+    def test_no_other_backend_is_given(self, backend):
+        with pytest.raises(ValueError, match="does the loss use a weight"):
+            assert self.penalised(backend=backend)[0].backend
+
+    def test_small_ones_count(self):
+        module = Layer()
+
+        def loss(outputs, targets):
+            return functional.cross_entropy(outputs, targets) + 1e-4 * module.above.bias.sum()
+
+        assert made(module, loss=loss)[0].backend == "loop"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_params_that_have_diverged_do_not_change_the_way(value):
+    """A diverged run that is resumed chooses at its own params; every example then adds zero."""
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(6, np.int64))
+    params = {name: np.full_like(a, value) for name, a in module_params(module).items()}
+    total = made.bounded_sum(params, np.arange(6), Clip(l2_clip_norm=1.0))
+    assert made.backend == "factored"
+    assert all(np.isfinite(array).all() for array in total.values())

@@ -1,0 +1,95 @@
+"""A centralised task of made-up reviews, and an experiment on it."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.mechanisms import SideInformation
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.per_example.linear import (
+    LogisticGradients,
+)
+
+NUM, DIM, KEY = 200, 12, Key.simulation(4)
+SHAPES = {"weight": (DIM,), "bias": (1,)}
+SIDE = np.linspace(0.2, 5.0, DIM, dtype=np.float32)
+
+
+def reviews(num, seed):
+    rng = np.random.default_rng(seed)
+    x = (rng.random((num, DIM)) < 0.4) * rng.uniform(0.5, 2.0, (num, DIM))
+    y = (x[:, 0] + 0.3 * rng.normal(size=num) > x[:, 1]).astype(np.int64)
+    return LogisticGradients(sparse.csr_matrix(x.astype(np.float32)), y)
+
+
+def task(experiment=None, corpus=None):
+    return CentralTask(
+        name="made up",
+        train=reviews(NUM, 0),
+        num_train=NUM,
+        init=zeros(SHAPES),
+        measure=lambda params: None,
+        public=reviews(20, 1),
+        num_public=20,
+        side={
+            "frequency": lambda: SideInformation(
+                multiplier={"weight": SIDE}, source="public", description="counts"
+            ),
+            "ones": lambda: SideInformation(
+                multiplier={"weight": np.ones(DIM, np.float32)}, source="public", description="1"
+            ),
+        },
+        synthetic=True,
+    )
+
+
+BASE = Experiment(
+    unit="example",
+    name="central",
+    description="A test.",
+    task=task,
+    batch_size=20,
+    steps=6,
+    noise_multiplier=0.5,
+    l2_clip_norm=0.3,
+    learning_rate=0.5,
+    delta=1e-3,
+)
+
+
+def run(experiment):
+    components = build(experiment)
+    backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
+    records, states = zip(*rounds(components, backend, KEY), strict=True)
+    return components, records, states
+
+
+def flat(state):
+    return np.concatenate([state.params[name].reshape(-1) for name in sorted(state.params)])
+
+
+class Recording(LogisticGradients):
+    """Notes what it is asked of."""
+
+    def __init__(self, x, y):
+        super().__init__(x, y)
+        self.looks, self.groups = [], []
+
+    def gradient(self, params, index, key=None):
+        self.looks.append(tuple(index.tolist()))
+        return super().gradient(params, index, key)
+
+    def grouped_sum(self, params, groups, bound, key=None):
+        self.groups.append({frozenset(group.tolist()) for group in groups})
+        return super().grouped_sum(params, groups, bound, key)
+
+
+def recording(num, seed):
+    x = np.random.default_rng(seed).normal(size=(num, DIM)).astype(np.float32)
+    return Recording(sparse.csr_matrix(x), (x[:, 0] > 0).astype(np.int64))

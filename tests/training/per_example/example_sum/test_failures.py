@@ -1,0 +1,131 @@
+"""Examples and micro-batches that are not finite are left out and counted."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from torch import nn
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
+from fedpriv.mechanisms import Clip
+from fedpriv.running.loop import rounds
+from fedpriv.training.failures import contributes_zero, counted_failures
+from fedpriv.training.per_example.example_sum import (
+    CentralSum,
+)
+from fedpriv.training.per_example.linear import (
+    LinearRegressionGradients,
+    LogisticGradients,
+    SoftmaxGradients,
+)
+from fedpriv.training.per_example.module import ModuleGradients
+from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, task
+
+
+def spoilt(kind, bad):
+    """A training set of 30 whose examples 3 and 11 cannot be learnt from, and its zero params."""
+    rng = np.random.default_rng(8)
+    x, y = rng.normal(size=(30, DIM)).astype(np.float32), rng.integers(0, 2, 30)
+    x[[3, 11], 2] = bad
+    weight = {"weight": np.zeros(DIM, np.float32)}
+    bias = {"bias": np.zeros(1, np.float32)}
+    match kind:
+        case "logistic":
+            return LogisticGradients(sparse.csr_matrix(x), y), weight | bias
+        case "softmax":
+            kernel = {"kernel": np.zeros((DIM, 3), np.float32), "bias": np.zeros(3, np.float32)}
+            return SoftmaxGradients(sparse.csr_matrix(x), y, 3), kernel
+        case "regression":
+            return LinearRegressionGradients(x, y - 0.5), weight
+    module = nn.Linear(DIM, 2)
+    params = {"weight": np.zeros((2, DIM), np.float32), "bias": np.zeros(2, np.float32)}
+    return ModuleGradients(module, nn.functional.cross_entropy, x, y), params
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax", "regression", "module"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+class TestWhatIsNotFinite:
+    def total(self, gradients, params, drawn, num_groups=None):
+        summed = CentralSum(gradients=gradients, num_examples=30, num_groups=num_groups)
+        cohort = [str(i) for i in drawn]
+        return summed.partial_sum(
+            params=params, bound=Clip(l2_clip_norm=0.5), user_ids=cohort, key=KEY
+        )
+
+    def test_an_example_is_left_out_and_counted(self, kind, bad):
+        gradients, params = spoilt(kind, bad)
+        found = self.total(gradients, params, range(12))
+        rest = self.total(gradients, params, [i for i in range(11) if i != 3])
+        assert (found.num_users, found.num_failed) == (12, 2)
+        assert (rest.num_users, rest.num_failed) == (10, 0)
+        for name in params:
+            assert np.isfinite(found.total[name]).all() and np.any(found.total[name])
+            np.testing.assert_allclose(found.total[name], rest.total[name], rtol=1e-5, atol=1e-7)
+
+    def test_so_is_a_micro_batch_with_one_in_it(self, kind, bad):
+        gradients, params = spoilt(kind, bad)
+        found = self.total(gradients, params, range(30), num_groups=8)
+        place = KEY.fold("micro-batches").generator().integers(8, size=30)
+        spoiled = {int(place[3]), int(place[11])}
+        kept = [i for i in range(30) if int(place[i]) not in spoiled]
+        rest = self.total(gradients, params, kept, num_groups=8)
+        assert (found.num_failed, rest.num_failed) == (len(spoiled), 0)
+        for name in params:
+            np.testing.assert_allclose(found.total[name], rest.total[name], rtol=1e-5, atol=1e-7)
+
+    def test_when_params_have_diverged_everybody_fails(self, kind, bad):
+        gradients, params = spoilt(kind, bad)
+        gone = {name: np.full_like(array, np.nan) for name, array in params.items()}
+        self.total(gradients, params, (0, 1))  # a module chooses its backend at params it can use
+        found = self.total(gradients, gone, range(7))
+        assert found.num_failed == 7 and not any(np.any(a) for a in found.total.values())
+        assert self.total(gradients, params, (0, 1)).num_failed == 0  # each sum for itself
+
+
+class TestCountedFailures:
+    def test_a_count_is_of_its_own_with_and_thread(self):
+        inside, go_on = threading.Event(), threading.Event()
+
+        def other():
+            with counted_failures() as failures:
+                contributes_zero(ValueError())
+                inside.set()
+                go_on.wait(60)
+                contributes_zero(ValueError())
+            return failures.count
+
+        with ThreadPoolExecutor(1) as pool, counted_failures() as mine:
+            done = pool.submit(other)
+            assert inside.wait(60)
+            contributes_zero(ValueError())
+            go_on.set()
+            assert done.result() == 2
+            with counted_failures() as inner:
+                contributes_zero(ValueError())
+            contributes_zero(ValueError())
+        assert (mine.count, inner.count) == (2, 1)
+        contributes_zero(ValueError())  # nobody counts
+        assert mine.count == 2
+
+    def test_it_ends_with_an_error(self):
+        with pytest.raises(KeyError), counted_failures() as failures:
+            raise KeyError
+        contributes_zero(ValueError())
+        assert failures.count == 0
+
+
+def test_a_run_says_how_many_examples_failed():
+    gradients, _ = spoilt("logistic", np.nan)
+    components = build(
+        BASE.with_options({"batch-size": 30, "noise": "none"}),
+        task=replace(task(), train=gradients, num_train=30),
+    )
+    records = [r for r, _ in rounds(components, SerialBackend(trainer=components.trainer), KEY)]
+    assert [r.diagnostics.cohort_size for r in records] == [30] * 6
+    assert [r.diagnostics.num_failed for r in records] == [2] * 6

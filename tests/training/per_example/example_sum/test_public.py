@@ -1,0 +1,145 @@
+"""What public examples are used for: warm starts, ideal guides, looks, batches."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
+from fedpriv.running.loop import rounds
+from fedpriv.training.per_example.example_sum import (
+    public_gradient,
+    warm_start,
+)
+from fedpriv.training.per_example.linear import (
+    LogisticGradients,
+)
+from tests.training.per_example.example_sum.reviews import (
+    BASE,
+    DIM,
+    KEY,
+    NUM,
+    SHAPES,
+    flat,
+    recording,
+    reviews,
+    run,
+    task,
+)
+
+
+class TestWarmStart:
+    def test_it_learns_from_public_examples_and_never_from_private_ones(self):
+        class Private(LogisticGradients):
+            def gradient(self, params, index, key=None):
+                raise AssertionError("a private example was looked at without noise")
+
+        x = sparse.csr_matrix(np.ones((NUM, DIM), np.float32))
+        guarded = replace(task(), train=Private(x, np.zeros(NUM, np.int64)))
+        for guide in ("none", "public-rmsprop"):
+            experiment = BASE.with_options({"warm-start-epochs": 2, "guide": guide})
+            found = build(experiment, task=guarded).task.init_params(KEY)
+            assert np.abs(found["weight"]).max() > 0
+
+    def test_in_one_batch_it_is_gradient_descent_by_hand(self):
+        """Twenty public examples are one batch, whatever their order."""
+        warmed = build(BASE.with_options({"warm-start-epochs": 3, "warm-start-rate": 0.7}))
+        found, public = warmed.task.init_params(KEY), reviews(20, 1)
+        expected = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
+        for _ in range(3):
+            step = public.gradient(expected, np.arange(20))
+            expected = {n: a - np.float32(0.7) * step[n] for n, a in expected.items()}
+        for name in SHAPES:
+            np.testing.assert_array_equal(found[name], expected[name])
+        assert flat(run(BASE.with_options({"warm-start-epochs": 1}))[2][-1]).any()
+
+    def test_every_epoch_goes_through_every_example_in_another_order(self):
+        public = recording(50, 3)
+        zero = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
+        warm_start(public, 50, zero, KEY, epochs=2, learning_rate=0.1, batch_size=20)
+        assert [len(look) for look in public.looks] == [20, 20, 10] * 2
+        for epoch in (public.looks[:3], public.looks[3:]):
+            assert sorted(i for look in epoch for i in look) == list(range(50))
+        assert public.looks[:3] != public.looks[3:]
+        assert not any(array.any() for array in zero.values())
+
+
+class TestIdeal:
+    """Clean gradients as guide: nothing is promised, and the noise is that of the private twin."""
+
+    @pytest.mark.parametrize("micro_batch", [1, 4])
+    def test_its_noise_is_bit_for_bit_that_of_a_run_that_promises_it(self, micro_batch):
+        options = {"micro-batch": micro_batch}
+        promised = build(BASE.with_options(options)).plan
+        plan = build(BASE.with_options({**options, "guide": "ideal"})).plan
+        assert promised.is_private and not plan.is_private
+        twin, ideal = promised.live_mechanism, plan.live_mechanism
+        assert ideal.privatizer.stddev == twin.stddev == 0.15 * min(micro_batch, 2)
+        params = {"weight": np.zeros((500, 200), np.float32)}
+        found = ideal.draw(params, KEY)["weight"]
+        np.testing.assert_array_equal(found, twin.draw(params, KEY)["weight"])
+        # 1e5 normals: their deviation is within 1.5 % in all but 2e-11 of keys.
+        assert found.std() == pytest.approx(0.15 * min(micro_batch, 2), rel=0.015)
+
+    def test_without_noise_it_has_none(self):
+        ideal = build(BASE.with_options({"guide": "ideal", "noise": "none"}))
+        noise = ideal.plan.live_mechanism.draw(ideal.task.init_params(KEY), KEY)
+        assert not any(a.any() for a in noise.values())
+
+
+class TestPublicLooks:
+    def looks(self, **options):
+        public = recording(20, 1)
+        experiment = BASE.with_options({"guide": "public-rmsprop", "public-batch": 5, **options})
+        components = build(experiment, task=replace(task(), public=public))
+        list(rounds(components, SerialBackend(trainer=components.trainer), KEY))
+        return public.looks
+
+    @pytest.mark.parametrize("guide", ["public-adam", "r-pub", "mirror-descent"])
+    def test_every_step_looks_at_another_batch(self, guide):
+        looks = self.looks(guide=guide)
+        assert len(set(looks)) == len(looks) == 6
+        assert all(len(set(look)) == 5 for look in looks)
+
+    def test_so_does_every_batch_of_an_epochs_look(self):
+        looks = self.looks(refresh="epoch", steps=12)
+        assert len(set(looks)) == len(looks) == 8  # four before steps 1 and 11 each
+
+
+def test_public_batches_are_drawn_from_the_key_and_may_be_everything():
+    public = reviews(20, 1)
+    params = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
+    some, everything = public_gradient(public, 20, 5), public_gradient(public, 20, None)
+    first = some(params, KEY)["weight"]
+    np.testing.assert_array_equal(first, some(params, KEY)["weight"])
+    assert not np.array_equal(first, some(params, KEY.fold(1))["weight"])
+    mean = np.mean([some(params, KEY.fold(i))["weight"] for i in range(400)], axis=0)
+    np.testing.assert_allclose(mean, everything(params, KEY)["weight"], atol=0.02)
+
+
+def test_the_page_of_ones_own_preconditioner(tmp_path):
+    """docs/your-own.md: rules of somebody's own in one file; they change the run and no ε."""
+    page = Path(__file__).parents[4] / "docs" / "your-own.md"
+    *_, code = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "own.py").write_text(code, "utf-8")
+    spec = importlib.util.spec_from_file_location("own_statistics", tmp_path / "own.py")
+    own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    experiment = own.experiment()
+    _, records, states = run(experiment)
+    plain = run(experiment.with_options({"guide": "none"}))
+    assert records[-1].released.epsilon <= 2.0 == plain[0].plan.target_epsilon
+    assert records[-1].released.measured["accuracy"] > 0.6
+    assert not np.allclose(flat(states[-1]), flat(plain[2][-1]))
+    with pytest.raises(ValueError, match="needs statistics"):
+        build(replace(experiment, statistics=None))
+    bad = replace(own.LARGEST, scale=lambda v: v * 0)
+    with pytest.raises(ValueError, match="not positive"):
+        run(replace(experiment, statistics=bad))

@@ -1,0 +1,107 @@
+"""Linear models, their data, and the same updates made dense by other means."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.mechanisms import Preconditioned
+from fedpriv.mechanisms.bound import Mixture
+from fedpriv.training.per_example.linear import (
+    LinearRegressionGradients,
+    LogisticGradients,
+    SoftmaxGradients,
+)
+
+NUM, INPUTS, CLASSES = 14, 25, 4
+
+
+class Case:
+    """A model, its data, and the same updates made dense by other means."""
+
+    def __init__(self, kind, seed=0, num=NUM):
+        self.rng = rng = np.random.default_rng(seed)
+        self.kind = kind
+        self.x = (rng.normal(size=(num, INPUTS)) * (rng.random((num, INPUTS)) < 0.3)).astype(
+            np.float32
+        )
+        self.x[2] = 0.0  # an example without words
+        self.csr = sparse.csr_matrix(self.x)
+        self.shapes = {
+            "logistic": {"weight": (INPUTS,), "bias": (1,)},
+            "softmax": {"kernel": (INPUTS, CLASSES), "bias": (CLASSES,)},
+            "regression": {"weight": (INPUTS,)},
+        }[kind]
+        self.params = {
+            name: rng.normal(size=shape).astype(np.float32) for name, shape in self.shapes.items()
+        }
+        if kind == "logistic":
+            self.y = rng.integers(0, 2, num)
+        elif kind == "softmax":
+            self.y = rng.integers(0, CLASSES, num)
+        else:
+            self.y = rng.normal(size=num)
+        self.made = self.make(self.csr)
+
+    def make(self, csr):
+        if self.kind == "logistic":
+            return LogisticGradients(csr, self.y)
+        if self.kind == "softmax":
+            return SoftmaxGradients(csr, self.y, CLASSES)
+        return LinearRegressionGradients(csr.toarray(), self.y)
+
+    def updates(self, params=None):
+        """Minus every example's gradient, dense and float64."""
+        params = {n: a.astype(np.float64) for n, a in (params or self.params).items()}
+        for row, label in zip(self.x.astype(np.float64), self.y, strict=True):
+            if self.kind == "regression":
+                yield {"weight": -(row @ params["weight"] - label) * row}
+            elif self.kind == "logistic":
+                p = 1 / (1 + math.exp(-(row @ params["weight"] + params["bias"][0])))
+                yield {"weight": -(p - label) * row, "bias": np.array([label - p])}
+            else:
+                z = row @ params["kernel"] + params["bias"]
+                p = np.exp(z) / np.exp(z).sum()
+                p[label] -= 1
+                yield {"kernel": -np.outer(row, p), "bias": -p}
+
+    def random(self, low, high, *, full):
+        """float32 arrays by name: of all coordinates, or one a row."""
+        out = {}
+        for name, shape in self.shapes.items():
+            shape = shape if full else (shape[0], *(1 for _ in shape[1:]))
+            out[name] = self.rng.uniform(low, high, shape).astype(np.float32)
+        return out
+
+
+KINDS = ("logistic", "softmax", "regression")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def oracle(updates, groups, bound):
+    updates = list(updates)
+    total = {name: np.zeros(array.shape) for name, array in updates[0].items()}
+    for group in groups:
+        mean = {n: sum(updates[i][n] for i in group) / len(group) for n in total}
+        for name, array in bound.apply(mean).items():
+            total[name] = total[name] + array
+    return total
+
+
+def close(found, expected, tolerance=1e-6):
+    assert set(found) == set(expected)
+    norm = math.sqrt(sum((a**2).sum() for a in expected.values()))
+    for name, array in expected.items():
+        assert found[name].shape == array.shape and found[name].dtype == np.float64
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance * max(norm, 1e-3))
+
+
+def preconditioned(case, inner, shape, mixed):
+    multiplier = {} if shape is None else case.random(0.2, 5.0, full=shape == "full")
+    if shape == "matrix alone":
+        multiplier.pop("bias", None)
+    mixture = Mixture(own=0.9, offset=case.random(-0.3, 0.3, full=True)) if mixed else None
+    if not multiplier and mixture is None:
+        return inner
+    return Preconditioned(multiplier=multiplier, bound=inner, mixture=mixture)

@@ -1,0 +1,180 @@
+"""Linear models: what is not finite contributes zero, and cancellation keeps its digits."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
+from fedpriv.mechanisms.bound import Mixture
+from fedpriv.training.per_example.linear import (
+    LinearRegressionGradients,
+    LogisticGradients,
+    SoftmaxGradients,
+)
+from tests.training.per_example.linear.case import (
+    NUM,
+    Case,
+    close,
+    every_kind,
+    oracle,
+    preconditioned,
+)
+
+
+class TestWhatFails:
+    @every_kind
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+    def test_bad_inputs_contribute_zero_alone(self, kind, value, caplog):
+        case = Case(kind)
+        case.x[5, :3] = value
+        if value == 3e38:
+            case.params = {n: np.full_like(a, 3e38) for n, a in case.params.items()}
+            case.x[:5], case.x[6:] = 0.0, 0.0
+        bad = case.make(sparse.csr_matrix(case.x))
+        index, others = np.arange(NUM), np.delete(np.arange(NUM), 5)
+        for mixed in (False, True):
+            bound = preconditioned(case, Normalise(l2_clip_norm=0.7), "row", mixed)
+            with caplog.at_level(logging.WARNING):
+                found = bad.bounded_sum(case.params, index, bound)
+            assert all(np.isfinite(a).all() for a in found.values())
+            if value != 3e38:
+                close(found, bad.bounded_sum(case.params, others, bound), 1e-12)
+                groups = [np.array([1, 5]), np.array([0, 3])]
+                assert "a user contributes zero: ValueError" in caplog.text
+                close(
+                    bad.grouped_sum(case.params, groups, bound),
+                    bad.grouped_sum(case.params, groups[1:], bound),
+                    1e-12,
+                )
+        assert "norm" not in caplog.text  # the kind of the error, never its text
+
+    @every_kind
+    def test_bad_params_give_zeros(self, kind):
+        case = Case(kind)
+        params = {name: np.full_like(array, np.nan) for name, array in case.params.items()}
+        bound = preconditioned(case, Clip(l2_clip_norm=1.0), "row", True)
+        found = case.made.bounded_sum(params, np.arange(NUM), bound)
+        assert all(not a.any() for a in found.values())
+
+    @every_kind
+    def test_a_bad_offset_gives_zeros(self, kind):
+        case = Case(kind)
+        offset = case.random(-1, 1, full=True)
+        next(iter(offset.values())).reshape(-1)[1] = np.nan
+        bound = Preconditioned(
+            multiplier={}, bound=Clip(l2_clip_norm=1.0), mixture=Mixture(own=0.5, offset=offset)
+        )
+        found = case.made.bounded_sum(case.params, np.arange(NUM), bound)
+        assert all(not a.any() for a in found.values())
+
+    @every_kind
+    def test_refusals(self, kind):
+        case, bound = Case(kind), Clip(l2_clip_norm=1.0)
+        for index in ([NUM], [-1], [[0]], [0.5]):
+            with pytest.raises(ValueError, match="positions"):
+                case.made.bounded_sum(case.params, np.array(index), bound)
+        with pytest.raises(ValueError, match="positions"):
+            case.made.gradient(case.params, np.array([NUM]))
+        with pytest.raises(ValueError, match="group 1 is empty"):
+            case.made.grouped_sum(case.params, [np.array([0]), np.array([], np.int64)], bound)
+        with pytest.raises(ValueError, match="exact-sum"):
+            case.made.bounded_sum(case.params, np.array([0]), Rounded(bound=bound))
+        short = {name: array[:-1] for name, array in case.params.items()}
+        with pytest.raises(ValueError, match="fit"):
+            case.made.bounded_sum(short, np.array([0]), bound)
+
+    def test_refusals_of_data(self):
+        x = sparse.csr_matrix(np.eye(3, dtype=np.float32))
+        with pytest.raises(ValueError, match="labels"):
+            LogisticGradients(x, np.array([0, 1, 2]))
+        with pytest.raises(ValueError, match="labels"):
+            LogisticGradients(x, np.array([0, 1]))
+        with pytest.raises(ValueError, match="labels"):
+            SoftmaxGradients(x, np.array([0.0, 1.0, 2.0]), 3)
+        with pytest.raises(ValueError, match="num_classes"):
+            SoftmaxGradients(x, np.array([0, 0, 0]), 1)
+        with pytest.raises(ValueError, match="CSR"):
+            LogisticGradients(x.tocsc(), np.array([0, 1, 1]))
+        with pytest.raises(ValueError, match="targets"):
+            LinearRegressionGradients(np.zeros((3, 2)), np.zeros(2))
+        x.indices[0] = 7
+        with pytest.raises(ValueError):
+            LogisticGradients(x, np.array([0, 1, 1]))
+
+
+class TestCancellation:
+    """Where terms nearly cancel, what is measured must be what is added."""
+
+    @pytest.mark.parametrize("gap", [0.0, 1e-7, 1e-4, 1e-2])
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
+    def test_an_offset_that_cancels_an_example(self, kind, gap):
+        case, inner = Case(kind), Normalise(l2_clip_norm=1.0)
+        update = list(case.updates())[6]
+        offset = {n: (-0.5 * (1 + gap) * a).astype(np.float32) for n, a in update.items()}
+        multiplier = case.random(0.5, 2.0, full=True)
+        bound = Preconditioned(
+            multiplier=multiplier, bound=inner, mixture=Mixture(own=0.5, offset=offset)
+        )
+        found = case.made.bounded_sum(case.params, np.array([6]), bound)
+        norm = math.sqrt(sum((a**2).sum() for a in found.values()))
+        assert norm == pytest.approx(1.0, rel=1e-6)
+        if gap >= 1e-4:
+            close(found, oracle([update], [[0]], bound), 1e-5)
+
+    @pytest.mark.parametrize("left", [1e-9, 1.3e-8, 1e-6])
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
+    def test_an_offset_of_which_almost_nothing_is_left(self, kind, left):
+        """Its touched part cancels exactly; the rest drowns in a difference of squares."""
+        row = np.array([[1.0, 0.5, 3.0, 0.0, 0.0]], np.float32)
+        if kind == "logistic":
+            made = LogisticGradients(sparse.csr_matrix(row), np.array([0]))
+            params = {"weight": np.zeros(5, np.float32), "bias": np.zeros(1, np.float32)}
+            offset = {"weight": 0.25 * row[0], "bias": np.array([0.25], np.float32)}
+        else:
+            made = SoftmaxGradients(sparse.csr_matrix(row), np.array([1]), 2)
+            params = {"kernel": np.zeros((5, 2), np.float32), "bias": np.zeros(2, np.float32)}
+            signs = np.array([0.25, -0.25], np.float32)
+            offset = {"kernel": np.outer(row, signs), "bias": signs}
+        matrix = next(iter(offset))
+        offset[matrix][4] = left
+        bound = Preconditioned(
+            multiplier={},
+            bound=Normalise(l2_clip_norm=1.0),
+            mixture=Mixture(own=0.5, offset=offset),
+        )
+        found = made.bounded_sum(params, np.array([0]), bound)
+        assert found[matrix][4] == pytest.approx(1.0 if kind == "logistic" else 0.5**0.5, rel=1e-6)
+        assert math.sqrt(sum((a**2).sum() for a in found.values())) <= 1.0
+
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
+    def test_a_group_that_cancels(self, kind):
+        """Two members cancel and swallow a third's small part; scaled one by one they return it.
+
+        In the mean it is lost in the rounding of ±1e16/8; of ±1e16/8 times ten it is not, and
+        comes back rounded up to twice the bound.
+        """
+        rows = np.array([[1e16, 0], [0.96, 0.8], [1e16, 0], [0, 0]], np.float32)
+        x, y = sparse.csr_matrix(rows), np.array([0, 0, 1, 1])
+        if kind == "logistic":
+            made = LogisticGradients(x, y)
+            params = {"weight": np.zeros(2, np.float32), "bias": np.zeros(1, np.float32)}
+        else:
+            made = SoftmaxGradients(x, y, 2)
+            params = {"kernel": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
+        found = made.grouped_sum(params, [np.arange(4)], Normalise(l2_clip_norm=1.0))
+        norm = math.sqrt(sum((a**2).sum() for a in found.values()))
+        assert 0.999 < norm <= 1.0
+
+    def test_certain_examples_keep_their_residual(self):
+        """p - 1 would be 0 here, and the normalised update nothing."""
+        x = sparse.csr_matrix(np.array([[3.0, 4.0]], np.float32))
+        params = {"weight": np.zeros(2, np.float32), "bias": np.array([60.0], np.float32)}
+        total = LogisticGradients(x, np.array([1])).bounded_sum(
+            params, np.array([0]), Normalise(l2_clip_norm=1.0)
+        )
+        np.testing.assert_allclose(
+            [*total["weight"], *total["bias"]], np.array([3, 4, 1]) / math.sqrt(26), rtol=1e-6
+        )

@@ -1,0 +1,212 @@
+"""Exact bounded sums of linear models, against one dense float64 example after another."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
+from tests.training.per_example.linear.case import (
+    KINDS,
+    NUM,
+    Case,
+    close,
+    every_kind,
+    oracle,
+    preconditioned,
+)
+
+BOUNDS = {
+    "clip": Clip(l2_clip_norm=0.7),
+    "normalise": Normalise(l2_clip_norm=0.7),
+    "regularised": Normalise(l2_clip_norm=0.7, regulariser=0.1),
+    "unbounded": Unbounded(),
+}
+every_bound = pytest.mark.parametrize("inner", BOUNDS.values(), ids=BOUNDS)
+
+
+def singles(index):
+    return [[i] for i in index]
+
+
+def distance(a, b):
+    return math.sqrt(sum(((a[name] - b[name]) ** 2).sum() for name in a))
+
+
+class TestEqualsTheDenseLoop:
+    @pytest.mark.parametrize("mixed", [False, True])
+    @pytest.mark.parametrize("shape", [None, "row", "matrix alone", "full"])
+    @every_bound
+    @every_kind
+    def test_examples_and_groups(self, kind, inner, shape, mixed):
+        case = Case(kind)
+        bound = preconditioned(case, inner, shape, mixed)
+        index = np.array([3, 0, 2, 7, 13, 5])
+        updates = list(case.updates())
+        close(
+            case.made.bounded_sum(case.params, index, bound),
+            oracle(updates, singles(index), bound),
+        )
+        groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
+        close(case.made.grouped_sum(case.params, groups, bound), oracle(updates, groups, bound))
+
+    @every_kind
+    def test_gradient_is_the_mean(self, kind):
+        case = Case(kind)
+        index = np.array([1, 4, 6])
+        found = case.made.gradient(case.params, index)
+        updates = list(case.updates())
+        for name, array in found.items():
+            assert array.dtype == np.float32 and array.shape == case.params[name].shape
+            expected = -sum(updates[i][name] for i in index) / 3
+            np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-7)
+
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
+    def test_duplicates_in_a_row_are_merged_first(self, kind):
+        """A word stored twice weighs (a + b)², not a² + b²."""
+        case = Case(kind)
+        csr = case.csr
+        half = sparse.csr_matrix(
+            (np.repeat(csr.data / 2, 2), np.repeat(csr.indices, 2), csr.indptr * 2), csr.shape
+        )
+        stored = half.data.copy()
+        made, index, bound = case.make(half), np.arange(NUM), Clip(l2_clip_norm=0.3)
+        close(
+            made.bounded_sum(case.params, index, bound),
+            oracle(case.updates(), singles(index), bound),
+        )
+        assert np.array_equal(half.data, stored)
+
+    @every_kind
+    def test_chunks_do_not_show(self, kind, monkeypatch):
+        case, index = Case(kind), np.arange(NUM)
+        whole = case.made.gradient(case.params, index)
+        monkeypatch.setattr("fedpriv.training.per_example.linear._CHUNK", 3)
+        for name, array in case.made.gradient(case.params, index).items():
+            np.testing.assert_allclose(array, whole[name], rtol=1e-6, atol=1e-8)
+
+    @every_kind
+    def test_params_and_data_are_not_changed(self, kind):
+        case = Case(kind)
+        before = {name: array.copy() for name, array in case.params.items()}
+        case.made.bounded_sum(case.params, np.arange(NUM), Clip(l2_clip_norm=0.1))
+        assert all(np.array_equal(before[name], case.params[name]) for name in before)
+        assert np.array_equal(case.csr.toarray(), case.x)
+
+
+class TestLaws:
+    @settings(max_examples=60, deadline=None)
+    @given(
+        kind=st.sampled_from(KINDS),
+        seed=st.integers(0, 1000),
+        out=st.integers(0, NUM - 1),
+        inner=st.sampled_from([b for b in BOUNDS.values() if b.l2_bound < math.inf]),
+        shape=st.sampled_from([None, "row", "full"]),
+        mixed=st.booleans(),
+        size=st.sampled_from([1e-20, 1e-3, 1.0, 1e4, 1e15]),
+    )
+    def test_an_example_moves_the_sum_by_at_most_the_bound(
+        self, kind, seed, out, inner, shape, mixed, size
+    ):
+        case = Case(kind, seed)
+        case.x *= np.float32(size)
+        made, bound = (
+            case.make(sparse.csr_matrix(case.x)),
+            preconditioned(case, inner, shape, mixed),
+        )
+        everyone = np.arange(NUM)
+        moved = distance(
+            made.bounded_sum(case.params, everyone, bound),
+            made.bounded_sum(case.params, np.delete(everyone, out), bound),
+        )
+        assert moved <= bound.l2_bound * (1 + 1e-9)
+        groups = np.array_split(everyone, 5)
+        changed = [group[group != out] for group in groups]
+        moved = distance(
+            made.grouped_sum(case.params, groups, bound),
+            made.grouped_sum(case.params, changed, bound),
+        )
+        assert moved <= 2 * bound.l2_bound * (1 + 1e-9)
+
+    @every_kind
+    def test_the_whole_group_moves_the_sum_by_the_bound_once(self, kind):
+        """A bound of every member before the mean would be as small, but not this."""
+        case = Case(kind)
+        bound, members = Clip(l2_clip_norm=1e-3), np.array([0, 3, 4, 5])
+        found = case.made.grouped_sum(case.params, [members], bound)
+        zeros = {name: np.zeros_like(array) for name, array in found.items()}
+        assert distance(found, zeros) == pytest.approx(1e-3, rel=1e-6)
+        members_first = oracle(case.updates(), singles(members), bound)
+        assert distance(found, {n: a / 4 for n, a in members_first.items()}) > 1e-4
+
+    @every_bound
+    @every_kind
+    def test_groups_of_one_are_examples(self, kind, inner):
+        case = Case(kind)
+        for shape, mixed in ((None, False), ("full", False), ("row", True)):
+            bound = preconditioned(case, inner, shape, mixed)
+            index = np.array([4, 1, 9])
+            close(
+                case.made.grouped_sum(case.params, [index[:1], index[1:2], index[2:]], bound),
+                case.made.bounded_sum(case.params, index, bound),
+                1e-12,
+            )
+
+    @every_kind
+    def test_a_group_of_the_same_is_one(self, kind):
+        case = Case(kind)
+        bound = preconditioned(case, Normalise(l2_clip_norm=0.5, regulariser=0.2), "row", True)
+        close(
+            case.made.grouped_sum(case.params, [np.array([6, 6, 6])], bound),
+            case.made.bounded_sum(case.params, np.array([6]), bound),
+            1e-12,
+        )
+
+    @every_kind
+    def test_nobody_is_zero(self, kind):
+        case = Case(kind)
+        bound = preconditioned(case, Clip(l2_clip_norm=1.0), "row", True)
+        nobody = np.zeros(0, np.int64)
+        for found in (
+            case.made.bounded_sum(case.params, nobody, bound),
+            case.made.grouped_sum(case.params, [], bound),
+        ):
+            assert {n: a.shape for n, a in found.items()} == case.shapes
+            assert all(a.dtype == np.float64 and not a.any() for a in found.values())
+        with pytest.raises(ValueError, match="no examples"):
+            case.made.gradient(case.params, nobody)
+
+    @every_kind
+    @pytest.mark.parametrize("shape", ["row", "full"])
+    def test_a_multiplier_of_ones_changes_no_bit(self, kind, shape):
+        """AdaDPS with A = 1 is DP-SGD."""
+        case, inner = Case(kind), Clip(l2_clip_norm=0.3)
+        ones = {n: np.ones_like(a) for n, a in case.random(0, 1, full=shape == "full").items()}
+        bound = Preconditioned(multiplier=ones, bound=inner)
+        for plain, same in (
+            (
+                case.made.bounded_sum(case.params, np.arange(NUM), inner),
+                case.made.bounded_sum(case.params, np.arange(NUM), bound),
+            ),
+            (
+                case.made.grouped_sum(case.params, [np.arange(5), np.arange(5, 9)], inner),
+                case.made.grouped_sum(case.params, [np.arange(5), np.arange(5, 9)], bound),
+            ),
+        ):
+            assert all(np.array_equal(plain[name], same[name]) for name in plain)
+
+    @every_kind
+    @pytest.mark.parametrize("broadcast", [False, True])
+    def test_a_multiplier_of_one_number_scales(self, kind, broadcast):
+        case = Case(kind)
+        full = {
+            n: np.full((1,) * len(s) if broadcast else s, 2.0, np.float32)
+            for n, s in case.shapes.items()
+        }
+        bound = Preconditioned(multiplier=full, bound=Unbounded())
+        found = case.made.bounded_sum(case.params, np.arange(NUM), bound)
+        plain = case.made.bounded_sum(case.params, np.arange(NUM), Unbounded())
+        close(found, {name: 2 * array for name, array in plain.items()}, 1e-12)

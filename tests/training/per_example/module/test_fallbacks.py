@@ -1,0 +1,171 @@
+"""What no rule covers goes to a safe backend; what is wrong is named."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedpriv.mechanisms.bound import Clip, Unbounded
+from fedpriv.mechanisms.rounding import Rounded
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.module import ModuleGradients
+from tests.training.per_example.module.models import (
+    CLASSES,
+    EVERYBODY,
+    KEY,
+    NUM,
+    autoencoder,
+    built,
+    cross_entropy,
+    floats,
+    gap,
+)
+
+
+def test_chunks_are_as_large_as_memory_allows(monkeypatch):
+    small, large = built("mlp")[0], autoencoder()[0]
+    assert small._chosen().chunk == large._chosen().chunk == 1024
+    # Four gradients of a million numbers, held twice each.
+    monkeypatch.setattr("fedpriv.training.per_example.backends._BYTES", 36 << 20)
+    wide = nn.Linear(1000, 1000)
+    x, y = np.zeros((4, 1000), np.float32), np.zeros((4, 1000), np.float32)
+    for backend, chunk in (("factored", 1024), ("vmap", 4), ("loop", 4)):
+        made = ModuleGradients(wide, functional.mse_loss, x, y, backend=backend)
+        assert made._chosen().chunk == chunk
+
+
+class Odd(nn.Module):
+    """A dense layer and something that no rule covers."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = nn.Linear(12, CLASSES)
+        self.kind = kind
+        if kind == "lstm":
+            self.more = nn.LSTM(3, 4, batch_first=True)
+        if kind == "own parameter":
+            self.more = nn.Parameter(torch.ones(CLASSES))
+        if kind == "tied":
+            self.more = nn.Linear(12, CLASSES)
+            self.more.weight = self.layer.weight
+        if kind == "round the corner":
+            self.more = nn.Conv2d(1, CLASSES, 3, padding=1, padding_mode="circular")
+        if kind == "counts":
+            self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        if self.kind == "past its layer":
+            return self.layer(x) + functional.linear(x.square(), self.layer.weight)
+        if self.kind == "functional dropout":
+            return functional.dropout(self.layer(x), 0.5, self.training)
+        if self.kind == "lstm":
+            return self.more(self.layer(x).reshape(-1, 4, 1).expand(-1, 4, 3))[0].mean(1)
+        if self.kind == "own parameter":
+            return self.layer(x) * self.more
+        if self.kind == "tied":
+            return self.layer(x) + self.more(x.square())
+        if self.kind == "round the corner":
+            return self.more(x.reshape(-1, 1, 3, 4)).mean((2, 3)) + self.layer(x)
+        if self.kind == "asks for float32":
+            return self.layer(x.float())
+        if self.kind == "counts":
+            self.seen += len(x)
+            return self.layer(x) * self.seen
+        if self.kind == "looks at values":
+            return self.layer(x) * (2.0 if x.sum().item() > 0 else 1.0)
+        return self.layer(x - x.mean(0))  # mixes examples
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        ("past its layer", "vmap"),
+        ("functional dropout", "loop"),
+        ("lstm", "loop"),
+        ("own parameter", "vmap"),
+        ("tied", "vmap"),
+        ("counts", "loop"),
+        ("looks at values", "loop"),
+        ("round the corner", "vmap"),
+        ("asks for float32", "factored"),
+        ("mixes examples", "vmap"),
+    ],
+)
+def test_what_no_rule_covers_goes_to_a_safe_backend(kind, backend):
+    torch.manual_seed(0)
+    module, rng = Odd(kind), np.random.default_rng(0)
+    x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
+    gradients = ModuleGradients(module, cross_entropy, x, y)
+    params, bound = module_params(module), Clip(l2_clip_norm=0.7)
+    assert gradients.backend == backend
+    if backend == "factored":
+        return
+    with pytest.raises(ValueError, match="'factored' does not work"):
+        ModuleGradients(module, cross_entropy, x, y, backend="factored").bounded_sum(
+            params, EVERYBODY, bound, KEY
+        )
+    total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
+    singles = [gradients.bounded_sum(params, np.array([i]), bound, KEY) for i in EVERYBODY]
+    assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
+    if kind == "functional dropout":
+        with pytest.raises(ValueError, match="key"):
+            gradients.bounded_sum(params, EVERYBODY, bound)
+
+
+def test_choosing_a_way_draws_nothing_from_the_process():
+    x, y = floats(12)(np.random.default_rng(0)), np.zeros(NUM, np.int64)
+    gradients = ModuleGradients(nn.Sequential(nn.Linear(12, 12), nn.RReLU()), cross_entropy, x, y)
+    before = torch.random.get_rng_state()
+    assert gradients.backend == "loop"
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_loss_that_mixes_examples_is_taken_apart():
+    def weighted(outputs, targets):  # a mean by weight: a batch's is not the mean of its examples'
+        return functional.cross_entropy(outputs, targets, weight=torch.tensor([1.0, 5.0, 0.1, 2.0]))
+
+    rng = np.random.default_rng(0)
+    x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
+    module = nn.Linear(12, CLASSES)
+    params = module_params(module)
+    sums = [
+        ModuleGradients(module, weighted, x, y, backend=backend).bounded_sum(
+            params, EVERYBODY, Clip(l2_clip_norm=0.7)
+        )
+        for backend in ("factored", "loop")
+    ]
+    assert gap(*sums) < 1e-5
+
+
+def test_memory_maps_are_read_by_index(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    mapped = [np.load(tmp_path / f"{n}.npy", mmap_mode="r") for n in "xy"]
+    module = nn.Linear(12, CLASSES)
+    params, index = module_params(module), np.array([9, 0, 4])
+    left = ModuleGradients(module, cross_entropy, *mapped).bounded_sum(params, index, Unbounded())
+    right = ModuleGradients(module, cross_entropy, x, y).bounded_sum(params, index, Unbounded())
+    assert all(np.array_equal(left[n], right[n]) for n in params)
+
+
+def test_wrong_arguments_are_named():
+    module, x, y = nn.Linear(12, CLASSES), np.zeros((3, 12), np.float32), np.zeros(3, np.int64)
+    with pytest.raises(ValueError, match="3 inputs but 2 targets"):
+        ModuleGradients(module, cross_entropy, x, y[:2])
+    with pytest.raises(ValueError, match="chunk 0"):
+        ModuleGradients(module, cross_entropy, x, y, chunk=0)
+    with pytest.raises(ValueError, match="backend 'quick'"):
+        ModuleGradients(module, cross_entropy, x, y, backend="quick")
+    with pytest.raises(ValueError, match="BatchNorm1d"):
+        ModuleGradients(nn.BatchNorm1d(12), cross_entropy, x, y)
+    gradients = ModuleGradients(module, cross_entropy, x, y)
+    params = module_params(module)
+    with pytest.raises(ValueError, match="grid"):
+        gradients.bounded_sum(params, y, Rounded(bound=Clip(l2_clip_norm=1.0)))
+    with pytest.raises(ValueError, match="bias"):
+        gradients.bounded_sum({"weight": params["weight"]}, y, Unbounded())
+    with pytest.raises(ValueError, match="group is empty"):
+        gradients.grouped_sum(params, [y[:0]], Unbounded())

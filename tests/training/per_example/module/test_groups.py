@@ -1,0 +1,90 @@
+"""Groups of examples contribute their bounded means; empty and spoilt ones contribute zero."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Clip, Unbounded
+from tests.training.per_example.module.models import (
+    EVERYBODY,
+    KEY,
+    MODELS,
+    bounds_of,
+    built,
+    gap,
+    preconditioned,
+)
+
+
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
+    gradients, params = built("mlp", backend=backend)
+    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
+    gradients._x[3] = bad
+    if bad == 3e38:  # finite inputs, saturated layers: only the products overflow
+        params = {n: p * np.float32(1e20) for n, p in params.items()}
+    with caplog.at_level(logging.WARNING):
+        found = gradients.bounded_sum(params, EVERYBODY, bound)
+    assert all(np.isfinite(a).all() for a in found.values())
+    expected = gradients.bounded_sum(params, np.delete(EVERYBODY, 3), bound)
+    assert gap(found, expected) < 1e-6
+    assert {r.getMessage() for r in caplog.records} == {"a user contributes zero: ValueError"}
+
+
+def test_a_group_with_such_an_example_contributes_zero():
+    gradients, params = built("mlp")
+    bound = Clip(l2_clip_norm=0.7)
+    gradients._x[3] = np.nan
+    groups = [np.array([0, 1]), np.array([2, 3]), np.array([4])]
+    expected = gradients.grouped_sum(params, [groups[0], groups[2]], bound)
+    assert gap(gradients.grouped_sum(params, groups, bound), expected) < 1e-6
+
+
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_an_empty_batch_gives_zeros(backend):
+    gradients, params = built("mlp", backend=backend)
+    nobody = np.array([], np.int64)
+    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
+    for total in (
+        gradients.bounded_sum(params, nobody, bound),
+        gradients.grouped_sum(params, [], bound),
+    ):
+        assert all(not a.any() and a.shape == params[n].shape for n, a in total.items())
+    with pytest.raises(ValueError, match="no examples"):
+        gradients.gradient(params, nobody)
+
+
+@pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "lstm", "partly frozen"])
+def test_groups_of_one_are_examples(name):
+    gradients, params = built(name)
+    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
+    groups = [np.array([i]) for i in EVERYBODY]
+    left = gradients.grouped_sum(params, groups, bound, KEY)
+    right = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
+    assert all(np.array_equal(left[n], right[n]) for n in params)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk"),
+    [
+        pytest.param(name, chunk, marks=pytest.mark.slow if (name, chunk) == ("resnet", 2) else ())
+        for name in MODELS
+        for chunk in (None, 2)
+    ],
+)
+@pytest.mark.parametrize("backend", ["factored", "vmap"])
+def test_groups_contribute_their_bounded_means(name, backend, chunk):
+    gradients, params = built(name, backend=backend, chunk=chunk)
+    groups = [np.array(g) for g in ([5, 1, 2], [0], [3, 4], [6, 7, 8, 9, 10])]
+    totals = [gradients.bounded_sum(params, group, Unbounded(), KEY) for group in groups]
+    for bound in bounds_of(params):
+        expected = tree.zeros(params)
+        for group, total in zip(groups, totals, strict=True):
+            mean = {n: (a / len(group)).astype(np.float32) for n, a in total.items()}
+            for n, a in bound.apply(mean).items():
+                expected[n] += a
+        found = gradients.grouped_sum(params, groups, bound, KEY)
+        assert gap(found, expected) < 1e-5, bound

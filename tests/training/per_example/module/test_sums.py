@@ -1,0 +1,203 @@
+"""Bounded sums over single examples: every backend agrees, and the laws of the bound hold."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.training.local.module import load_params
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
+from fedpriv.training.per_example.module import ModuleGradients
+from tests.training.per_example.module.models import (
+    CLASSES,
+    EVERYBODY,
+    KEY,
+    MODELS,
+    NUM,
+    autoencoder,
+    bounds_of,
+    built,
+    cross_entropy,
+    gap,
+    preconditioned,
+)
+
+SOME = EVERYBODY[::3]  # whom to look at alone, where every example costs a pass
+
+
+def test_each_model_goes_the_quick_way():
+    assert {name: built(name)[0].backend for name in MODELS} == dict.fromkeys(MODELS, "factored")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "resnet" else n for n in MODELS]
+)
+@pytest.mark.parametrize("other", ["vmap", "loop"])
+def test_every_way_finds_the_same(name, other):
+    quick, params = built(name, backend="factored")
+    slow, _ = built(name, backend=other)
+    index = np.array([8, 2, 10, 3, 0, 7])
+    for bound in bounds_of(params):
+        expected = slow.bounded_sum(params, index, bound, KEY)
+        found = quick.bounded_sum(params, index, bound, KEY)
+        assert gap(found, expected) < 1e-5, bound
+        assert all(a.dtype == np.float64 and a.shape == params[n].shape for n, a in found.items())
+
+
+@pytest.mark.parametrize("name", ["mlp", "sequences", "lstm", "convolutions"])
+@pytest.mark.parametrize("backend", ["factored", "vmap"])
+def test_an_example_alone_is_bounded_as_its_update_is(name, backend):
+    gradients, params = built(name, backend=backend)
+    for bound in bounds_of(params):
+        raw = gradients.bounded_sum(params, np.array([4]), Unbounded(), KEY)
+        update = {n: a.astype(np.float32) for n, a in raw.items()}
+        found = gradients.bounded_sum(params, np.array([4]), bound, KEY)
+        assert gap(found, bound.apply(update)) < 1e-5, bound
+
+
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_the_sum_without_a_bound_is_minus_the_gradient(backend):
+    gradients, params = built("mlp", backend=backend)
+    total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
+    mean = gradients.gradient(params, EVERYBODY)
+    assert all(a.dtype == np.float32 for a in mean.values())
+    assert gap({n: -a / NUM for n, a in total.items()}, mean) < 1e-6
+
+    module = load_params(MODELS["mlp"][0](), params)
+    x, y = MODELS["mlp"][1](np.random.default_rng(3)), gradients._y
+    cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+    assert gap(mean, {n: p.grad.numpy() for n, p in module.named_parameters()}) < 1e-6
+
+
+def test_mean_gradient_does_not_depend_on_chunks():
+    whole, params = built("mlp")
+    parts, _ = built("mlp", chunk=4)
+    left, right = whole.gradient(params, EVERYBODY), parts.gradient(params, EVERYBODY)
+    assert gap(left, right) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["mlp", "long sequences", "convolutions", "lstm"])
+@pytest.mark.parametrize("backend", ["factored", "vmap"])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_no_example_leaves_the_bound(name, backend, scale):
+    gradients, params = built(name, backend=backend)
+    steep = {n: p * np.float32(scale) for n, p in params.items()}
+    for bound in bounds_of(params):
+        for position in SOME:
+            one = gradients.bounded_sum(steep, np.array([position]), bound, KEY)
+            assert tree.l2_norm(one) <= bound.l2_bound
+
+
+@pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "partly frozen", "lstm"])
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, backend):
+    gradients, params = built(name, backend=backend)
+    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
+    total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
+    singles = [gradients.bounded_sum(params, np.array([i]), bound, KEY) for i in EVERYBODY]
+    assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
+    for left_out in SOME:
+        others = gradients.bounded_sum(params, np.delete(EVERYBODY, left_out), bound, KEY)
+        moved = {n: total[n] - others[n] for n in params}
+        assert tree.l2_norm(moved) <= 0.7 * (1 + 1e-6)
+        assert gap(moved, singles[left_out]) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "lstm"])
+@pytest.mark.parametrize("backend", ["factored", "vmap", "loop"])
+def test_chunks_do_not_matter(name, backend):
+    whole, params = built(name, backend=backend)
+    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
+    expected = whole.bounded_sum(params, EVERYBODY, bound, KEY)
+    for chunk in (1, 3, 5, 100):
+        parts, _ = built(name, backend=backend, chunk=chunk)
+        assert gap(parts.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-6
+
+
+def test_ones_are_no_preconditioner_bit_for_bit():
+    for name in MODELS:
+        gradients, params = built(name)
+        plain = Clip(l2_clip_norm=0.7)
+        ones = {n: np.ones(p.shape, np.float32) for n, p in params.items()}
+        left = gradients.bounded_sum(params, EVERYBODY, plain, KEY)
+        right = gradients.bounded_sum(
+            params, EVERYBODY, Preconditioned(multiplier=ones, bound=plain), KEY
+        )
+        assert all(np.array_equal(left[n], right[n]) for n in params)
+
+
+def test_a_multiplier_broadcasts_as_it_does_for_users():
+    gradients, params = built("softmax regression")
+    column = np.linspace(0.1, 5, 12, dtype=np.float32)[:, None]
+    full = np.broadcast_to(column, params["kernel"].shape).copy()
+    found, expected = (
+        gradients.bounded_sum(
+            params, EVERYBODY, Preconditioned(multiplier={"kernel": m}, bound=Clip(l2_clip_norm=1))
+        )
+        for m in (column, full)
+    )
+    assert all(np.array_equal(found[n], expected[n]) for n in params)
+
+
+def test_autoencoder():
+    quick, params = autoencoder()
+    slow, _ = autoencoder(backend="loop")
+    assert quick.backend == "factored"
+    for bound in bounds_of(params):
+        expected = slow.bounded_sum(params, EVERYBODY, bound)
+        assert gap(quick.bounded_sum(params, EVERYBODY, bound), expected) < 1e-5
+
+
+def test_dropout_needs_a_key_and_every_example_has_its_own():
+    gradients, params = built("partly frozen")
+    bound = Clip(l2_clip_norm=0.7)
+    with pytest.raises(ValueError, match="key"):
+        gradients.bounded_sum(params, EVERYBODY, bound)
+    one = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(1))
+    again = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(1))
+    other = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(2))
+    assert all(np.array_equal(one[n], again[n]) for n in params)
+    assert gap(one, other) > 1e-3
+    assert gap(gradients.gradient(params, EVERYBODY), gradients.gradient(params, EVERYBODY)) == 0
+    dropped = gradients.gradient(params, EVERYBODY, KEY)
+    total = gradients.bounded_sum(params, EVERYBODY, Unbounded(), KEY)
+    assert gap({n: -a / NUM for n, a in total.items()}, dropped) < 1e-6
+
+
+def test_masks_keep_the_mean_and_are_an_examples_own():
+    layer = nn.Dropout(0.3)
+    masks, keys = ExampleMasks(layer), [KEY.fold(n) for n in range(3)]
+    with masks.drawn(keys):
+        together = layer(torch.ones(3, 4000))
+    assert set(together.unique().tolist()) == {0.0, torch.tensor(1 / 0.7).item()}
+    assert together.mean().item() == pytest.approx(1.0, abs=0.02)
+    with masks.drawn(keys[1:2]):
+        assert torch.equal(layer(torch.ones(1, 4000)), together[1:2])
+    with masks.drawn(keys), pytest.raises(ValueError, match="5 rows for 3 examples"):
+        layer(torch.ones(5, 2))
+    with masks.drawn(None):
+        assert torch.equal(layer(torch.ones(2, 7)), torch.ones(2, 7))
+
+
+def test_the_processs_own_generator_is_left_alone():
+    for backend in ("factored", "vmap", "loop"):
+        gradients, params = built("partly frozen", backend=backend)
+        before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+        gradients.bounded_sum(params, EVERYBODY, Unbounded(), KEY)
+        gradients.gradient(params, EVERYBODY, KEY)
+        assert torch.equal(before[0], torch.random.get_rng_state())
+        assert np.array_equal(before[1], np.random.get_state()[1])
+
+
+def test_tiny_gradients_are_normalised_and_not_amplified_wrongly():
+    gradients, params = built("linear")
+    gradients._x[:] *= np.float32(1e-20)
+    bound = Normalise(l2_clip_norm=0.7)
+    params = {n: p * 0 for n, p in params.items()}
+    frozen = ModuleGradients(
+        nn.Linear(12, CLASSES, bias=False), cross_entropy, gradients._x, gradients._y
+    )
+    one = frozen.bounded_sum({"weight": params["weight"]}, np.array([1]), bound)
+    assert 0.7 * (1 - 1e-6) <= tree.l2_norm(one) <= 0.7

@@ -1,0 +1,66 @@
+"""What is logged of a user that fails: never what its error says, which may be the user's data."""
+
+import logging
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpriv.mechanisms import Clip
+from fedpriv.rng import Key
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.failures import contributes_zero, raised_at
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.work import as_work
+
+SECRET = "my diagnosis is private"
+
+
+def raising():
+    raise ValueError(SECRET)
+
+
+def test_the_places_of_an_error_and_none_of_its_text():
+    with pytest.raises(ValueError) as caught:
+        raising()
+    said = raised_at(caught.value)
+    assert said.startswith("test_failures.py:") and "in raising" in said and SECRET not in said
+
+
+def test_nothing_of_the_text_at_any_level(caplog):
+    """Red before: at level DEBUG the traceback was logged with the error's text."""
+    caplog.set_level(logging.DEBUG)
+    try:
+        raising()
+    except ValueError as error:
+        contributes_zero(error)
+    assert "ValueError" in caplog.text and "in raising" in caplog.text
+    assert SECRET not in caplog.text and "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("users_at_once", [1, 4])
+def test_nor_from_a_trainer_whose_library_quotes_the_data(caplog, users_at_once):
+    """torch names the label that is out of range."""
+    caplog.set_level(logging.DEBUG)
+    labels = {"a": 1, "b": 777, "c": 0}
+    users = {
+        name: ArrayExamples(np.ones((3, 4), np.float32), np.full(3, label))
+        for name, label in labels.items()
+    }
+    task = ModuleTask(
+        name="quoted",
+        module=lambda: nn.Linear(4, 2),
+        loss=nn.functional.cross_entropy,
+        users=users,
+        synthetic=True,
+        users_at_once=users_at_once,
+    )
+    key = Key.simulation(0)
+    params = task.init_params(key)
+    work = as_work(task.trainer(Schedule(learning_rate=0.1), {}))
+    total = work.partial_sum(
+        params=params, bound=Clip(l2_clip_norm=1.0), data=task.data, user_ids=list(users), key=key
+    )
+    assert total.num_failed == 1
+    assert "contributes zero: IndexError" in caplog.text and "777" not in caplog.text
