@@ -22,9 +22,9 @@ from fedpriv.training.local.module_measures import (
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from
-from fedpriv.training.losses import check_loss
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.training.per_example.linear import linear_metrics
+from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 

@@ -34,7 +34,7 @@ from fedpriv.training.local.module_state import SameFrozen, made_from
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.losses import check_loss, check_pairs
+from fedpriv.training.per_example.losses import check_loss, check_pairs
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -140,7 +140,7 @@ class ModuleTask:
 
         Raises:
             ValueError: If there is no such device here, or the loss or a measure is not of each
-                example and its own target (`fedpriv.training.losses`).
+                example and its own target (`fedpriv.training.per_example.losses`).
         """
         where = usable_device(device)
         module = self._make()

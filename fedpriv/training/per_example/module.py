@@ -16,7 +16,6 @@ from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import check_module, load_params
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
-from fedpriv.training.losses import check_loss
 from fedpriv.training.per_example.backends import (
     PER_EXAMPLE_BACKENDS,
     Chosen,
@@ -25,6 +24,7 @@ from fedpriv.training.per_example.backends import (
 )
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
+from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.synthetic_inputs import moved, synthetic_inputs
 from fedpriv.tree import Params
 
