@@ -109,7 +109,7 @@ def test_what_is_promised_is_said_first():
     follow(Prepared(), console=to, shown=True)
     first, second, *_ = printed(to).splitlines()
     assert first == "[b]old: of [markup]"
-    for said in ("ε = ", "δ = 1.00e-03", "user-level", "add-remove", "PLD", "simulation"):
+    for said in ("ε = ", "δ = 0.001", "user-level", "add-remove", "PLD", "simulation"):
         assert said in second
 
 
