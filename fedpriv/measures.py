@@ -30,6 +30,7 @@ RESERVED = frozenset({
     "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
+    "users_drawn", "users_failed", "first_failure",
 })
 # fmt: on
 

@@ -59,8 +59,8 @@ def main(grid: Grid, context: Context) -> None:
     )
 
     task = prepared.components.task
-    if prepared.untried:
-        _LOG.warning("%s", prepared.untried)
+    for line in filter(None, (prepared.untried, *prepared.noticed)):
+        _LOG.warning("%s", line)
     report = partial(_report, next(iter(task.measures), None))
 
     def loop(backend: GridBackend) -> dict[str, Any]:

@@ -7,7 +7,6 @@ the same weights, the batches hold the same examples. Runs in fedpriv's environm
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +82,9 @@ def opacus_step(model: str) -> Step:
 
 
 def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not getrusage's ru_maxrss: a child begins with the peak of the process that started it.
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return int(dict(line.split(":") for line in lines)["VmHWM"].split()[0]) / 1024
 
 
 def main() -> None:

@@ -89,6 +89,11 @@ def run(
         )
     if secure and "seed" in options:
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
+    if out is not None and (Path(out) / "experiment.json").exists():
+        raise ValueError(
+            f"{out} already holds a run; go on with it by fedpriv.resume({str(out)!r}), or give "
+            "another out"
+        )
     console = Console(stderr=True)
     temporary = None
     if out is None:

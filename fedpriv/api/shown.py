@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.privacy.statement.statement import Statement
+from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement
 from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
+from fedpriv.running.announcement import failures
 from fedpriv.untrusted_text import plain, safe
 
-_NOT_COVERED = "What ε does not cover"
 _WIDTH = 100
 
 
@@ -24,9 +24,11 @@ def as_text(run: RunRecord, statement: Statement) -> str:
     for name, value, remarks in key_figures(run):
         if name != "ε":
             lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
+    if failed := failures(run.summary):
+        lines.append(_line("failures", failed))
     lines.append(_line("privacy", statement.headline))
     for number, paragraph in enumerate(_not_covered(statement)):
-        lines.append(_line("" if number else "not covered", paragraph))
+        lines.append(_line("" if number else "no ε covers", paragraph))
     return "\n".join(lines)
 
 
@@ -62,7 +64,7 @@ def _data(run: RunRecord) -> str:
 
 
 def _not_covered(statement: Statement) -> tuple[str, ...]:
-    found = [part.paragraphs for part in statement.sections if part.title == _NOT_COVERED]
+    found = [part.paragraphs for part in statement.sections if part.title == NO_EPSILON_COVERS]
     return found[0] if found else ()
 
 

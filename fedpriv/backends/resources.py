@@ -30,7 +30,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
-            raise ValueError(f"--workers {self.workers} must be at least 1")
+            raise ValueError(f"workers {self.workers} must be at least 1")
         if not 0 <= self.gpus_per_worker <= 1:
             raise ValueError(
                 f"--gpus-per-worker {self.gpus_per_worker:g} must be from 0 to 1: a worker uses "
@@ -82,7 +82,7 @@ def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share
             wanted = sum(_room(m, None, part) for m in machines) if part else int(cpus)
         if wanted > _MOST_A_CORE * cpus:
             raise ValueError(
-                f"--workers {wanted} on {cpus:g} cores: at most {_MOST_A_CORE} can share one, and "
+                f"workers {wanted} on {cpus:g} cores: at most {_MOST_A_CORE} can share one, and "
                 "one a core is quickest; ask for fewer"
             )
         num_cpus = min(1.0, math.floor(1e4 * cpus / wanted) / 1e4)  # Ray counts in such steps
@@ -90,7 +90,7 @@ def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share
     if most < (wanted or 1):
         each = f"1 CPU and {part:g} GPU" if part else "1 CPU"
         raise ValueError(
-            f"--workers {wanted or 1}: each needs {each}, but {where} has {cpus:g} CPUs and "
+            f"workers {wanted or 1}: each needs {each}, but {where} has {cpus:g} CPUs and "
             f"{gpus:g} GPUs, enough for {most}; ask for fewer"
         )
     return Share(

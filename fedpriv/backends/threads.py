@@ -30,8 +30,8 @@ def check_shareable(trainer: Trainers) -> None:
     for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
         if not (isinstance(one, Shareable) and one.thread_safe):
             raise ValueError(
-                f"engine threads: {type(one).__name__} keeps a model of its own and cannot be "
-                "shared by threads; use engine ray (worker processes) or serial"
+                f"'threads': {type(one).__name__} keeps a model of its own and cannot be shared by "
+                "threads; use 'ray' (worker processes) or 'serial'"
             )
 
 
@@ -64,7 +64,7 @@ class ThreadBackend:
     ) -> None:
         check_shareable(trainer)
         if num_workers < 1:
-            raise ValueError(f"--workers {num_workers} must be at least 1")
+            raise ValueError(f"workers {num_workers} must be at least 1")
         self._works, self._data, self._measure = as_works(trainer), data, measure
         self._num_workers, self._max_examples = num_workers, max_examples
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")

@@ -73,6 +73,14 @@ def write_tensors(
         sync_directory(path.parent)
 
 
+def tensor_bytes(
+    tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """Return what `write_tensors` writes; raises as it does."""
+    header, arrays = _header(tensors, metadata or {})
+    return b"".join([len(header).to_bytes(8, "little"), header, *(a.tobytes() for a in arrays)])
+
+
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the tensors and the metadata of a safetensors file.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -85,7 +87,9 @@ def compare(
         print_json(as_rows(groups))
         return
     table, note = _comparison_table(groups)
-    console.print(table)
+    # Too narrow a terminal breaks lines; a table made narrower would leave columns out.
+    least = Measurement.get(console, console.options.update(max_width=1000), table).minimum
+    console.print(table, width=max(console.width, least), crop=False)
     _say(note)
     for sentence in gaps(groups):
         _say(f"‡ {sentence}")
@@ -191,20 +195,18 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
 def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
     rows, nouns = as_rows(groups), labels_of_all(group.head.unit for group in groups)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("experiment")
-    columns = _columns(groups)
-    measured = (f"{c.measure.label}{'*' if c.diagnosed else '†'}" for c in columns)
-    for name in (*measured, "ε", "δ", f"{nouns.turn}s", "seeds"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for group, row in zip(groups, rows, strict=True):
-        labels = []
-        if row["synthetic"]:
-            labels.append("SYNTHETIC")
-        if not row["private"]:
-            labels.append("not private")
-        elif row["no_meaningful_protection"]:
-            labels.append("no meaningful protection")
+    table.add_column("experiment", overflow="fold", min_width=len("experiment"))
+    for column in (columns := _columns(groups)):
+        # Heads wrap between words and are never cut: what tells them apart is at their ends.
+        name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
+        whole = [*name.split(), *(_cell(group, column) for group in groups)]
+        table.add_column(name, justify="right", min_width=max(map(len, whole)))
+    for name in ("ε", "δ", f"{nouns.turn}s", "seeds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    labels = [_labels(row) for row in rows]
+    longest = max((len(word) for text in labels for word in text.split()), default=0)
+    table.add_column("", min_width=longest)
+    for group, row, text in zip(groups, rows, labels, strict=True):
         table.add_row(
             Text(plain(group.name)),
             *(_cell(group, column) for column in columns),
@@ -212,7 +214,7 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
             shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             str(row["rounds"]),
             str(len(group.runs)),
-            ", ".join(labels),
+            text,
         )
     terms = dict.fromkeys(
         f"{row['relation']}, per {row['unit']}, by {row['accountant']}"
@@ -221,6 +223,16 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
     )
     note = f"* {nouns.diagnosed}. † {nouns.released}."
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
+
+
+def _labels(row: Mapping[str, Any]) -> str:
+    """Return what a line must not be read without."""
+    labels = ["SYNTHETIC"] if row["synthetic"] else []
+    if not row["private"]:
+        labels.append("not private")
+    elif row["no_meaningful_protection"]:
+        labels.append("no meaningful protection")
+    return ", ".join(labels)
 
 
 def _columns(groups: list[Group]) -> list[Column]:

@@ -10,7 +10,7 @@ from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.unit_words import words_of
-from fedpriv.running.announcement import early_end
+from fedpriv.running.announcement import early_end, failures
 
 
 def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:
@@ -45,6 +45,8 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     took = f" at {seconds:{digits}} s" if seconds else ""
     why = early_end(summary)
     rows[f"{turn}s"] = f"{summary['rounds']}{took}" + (f"; {why}" if why else "")
+    if failed := failures(summary):
+        rows["failures"] = failed
     if summary["rounds_mostly_failed"]:
         rows["FAILURES"] = (
             f"in {summary['rounds_mostly_failed']} recorded {turn}s more than half of the drawn "

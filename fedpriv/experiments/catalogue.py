@@ -72,12 +72,18 @@ def load_experiment(name: str) -> Experiment:
     if ":" in name:
         where, _, function = name.rpartition(":")
         with own_code(f"while experiment {name} was loaded"):
-            experiment = _function(name, where, function)()
+            found = _found(name, where, function)
+            experiment = found if isinstance(found, Experiment) else found()
         if not isinstance(experiment, Experiment):
             raise ValueError(
                 f"{name!r} returned a {type(experiment).__name__}; let it return an Experiment"
             )
         return experiment
+    if name.endswith(".py"):
+        raise ValueError(
+            f"experiment {name!r}: name what is in the file too, as {name}:FUNCTION, a function "
+            "that returns an Experiment"
+        )
     found = find_experiments()
     if name not in found:
         near = difflib.get_close_matches(name, found, n=1)
@@ -86,8 +92,16 @@ def load_experiment(name: str) -> Experiment:
     return found[name]()
 
 
-def _function(name: str, where: str, function: str) -> Callable[[], Any]:
-    """Return a function of a module or file; an error within it is its own."""
+def from_anywhere(name: str) -> str:
+    """Return a name under which an experiment is found from every folder: a file's whole path."""
+    where, _, function = name.rpartition(":")
+    if not where.endswith(".py"):
+        return name
+    return f"{Path(where).expanduser().absolute()}:{function}"
+
+
+def _found(name: str, where: str, function: str) -> Any:
+    """Return what a module or file calls so; an error within it is its own."""
     if where.endswith(".py"):
         module = _module_at(name, Path(where).expanduser().absolute())
     else:

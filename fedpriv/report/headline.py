@@ -155,7 +155,9 @@ def _headline_figures(
         text = figure(measure, rostered.mean)
         figures.append((measure.title, text, _interval_remark(rostered, measure) + remarks))
     if released is not None:
-        whom = "the test set" if run.unit == "example" else _count(public, nouns.public)
+        whom = "the test set" if run.unit == "example" else "public examples"
+        if run.unit != "example" and public:  # a task may have examples, and not know of how many
+            whom = _count(public, nouns.public)
         remarks = [f"measured on {whom}", "released", *_direction(measure)]
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
         text = figure(measure, released.mean)

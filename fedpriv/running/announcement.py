@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ def announcement(
     mode: str,
     covers: Coverage,
     untried: str = "",
+    noticed: Sequence[str] = (),
 ) -> Announcement:
     """Return the head of a run: its figures are the plan's, whatever an experiment is called.
 
@@ -47,6 +48,7 @@ def announcement(
         mode: "simulation" or "secure".
         covers: What the ε does not cover.
         untried: What could not be tried beforehand, and what to do about that; "" for nothing.
+        noticed: What was noticed of the task besides, in a line each.
     """
     affordable, turn = plan.affordable_rounds, words_of(plan.unit).turn
     promised = covers.explained(plan.promised())
@@ -83,12 +85,30 @@ def announcement(
         )
     if untried:
         cautions.append(untried)
+    cautions += noticed
     if covers.mark:
         cautions.append(f"ε {covers.mark}")
     return Announcement(
         title=f"{name}: {description}" if description else name,
         promise=f"plan: {said}",
         cautions=tuple(cautions),
+    )
+
+
+def failures(summary: Mapping[str, Any]) -> str:
+    """Return how many users a simulation drew in vain, and why the first; "" for none.
+
+    A secure run diagnoses nothing, and says nothing of it.
+    """
+    failed = summary.get("users_failed")
+    if not failed:
+        return ""
+    noun = "training examples" if summary.get("unit") == "example" else "users"
+    cause = summary.get("first_failure")
+    why = f"first cause: {cause}" if cause else "the log has their causes"
+    return (
+        f"{failed:,} of {summary['users_drawn']:,} drawn {noun} failed and contributed zero "
+        f"({why}; not covered by ε)"
     )
 
 

@@ -79,7 +79,8 @@ def engines(
             yield partial(_on_ray, on_ray, cluster)
     else:
         raise ValueError(
-            f"engine {name!r} is not known; use 'serial', 'threads' or 'ray', or run the Flower app"
+            f"{spelled('engine', name)} is not known; use 'serial', 'threads' or 'ray', or run the "
+            "Flower app"
         )
 
 

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__, json_lines
+from fedpriv.checkpoints.frozen_file import check_frozen
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
@@ -48,6 +49,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import KnowsDigests, check_data_digests, data_digests
+from fedpriv.tasks.task import ComparesPublic
 from fedpriv.training.algorithm import Saved, State
 
 FORMAT, VERSION = "fedpriv-run", 1
@@ -110,6 +112,8 @@ class RunFolder:
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
+        elif equal := _public_of_rostered(task):
+            described["public_of_rostered"] = equal
         if isinstance(components.task, KnowsDigests):
             described["data_sha256"] = data_digests(task, secret)
         document: dict[str, Any] = {
@@ -198,9 +202,12 @@ class RunFolder:
     def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
 
+        What it keeps frozen in its model is compared too.
+
         Raises:
             ValueError: If they differ, or cannot be compared any more.
         """
+        check_frozen(self.path, checked_files(task))
         sealed = self.document["corpus"].get("data_sha256")
         secure = sealed is not None and self.document["mode"] == "secure"
         secret = read_secret(self.path / "data.key") if secure else None
@@ -352,6 +359,10 @@ def read_document(path: Path) -> dict[str, Any]:
             f"this fedpriv reads {FORMAT!r} version {VERSION}"
         )
     return document
+
+
+def _public_of_rostered(task: Any) -> int:
+    return task.public_of_rostered()[0] if isinstance(task, ComparesPublic) else 0
 
 
 def _every(document: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
@@ -32,8 +32,9 @@ from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.trial import not_tried, synthetic_batch, try_central_task, try_task
+from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
 from fedpriv.training.devices import check_of_use
+from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
 from fedpriv.tree import Params
 
@@ -74,7 +75,7 @@ def check_carried(experiment: Experiment, backend: str) -> None:
     if experiment.unit == "example":
         raise ValueError(
             f"{experiment.name} is centralised, and centralised training runs in one process; "
-            "leave --engine out"
+            f"leave {backend!r} out"
         )
     if backend not in experiment.backends:
         known = ", ".join(experiment.backends)
@@ -181,6 +182,7 @@ class PreparedRun:
         make_backend: Brings the work to the users.
         synthetic: Whether the corpus is made up.
         untried: What of the task could not be tried beforehand, in one line; "" for nothing.
+        noticed: What was noticed of it besides, in a line each.
     """
 
     experiment: Experiment
@@ -191,6 +193,7 @@ class PreparedRun:
     make_backend: BackendFactory
     synthetic: bool
     untried: str = ""
+    noticed: tuple[str, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -206,6 +209,7 @@ class PreparedRun:
         state, record = self.state, None
         with (
             interruptible(),
+            counted_failures() as failures,
             closing(self.folder),
             closing(self.make_backend(self.experiment, self.components)) as backend,
         ):
@@ -223,7 +227,7 @@ class PreparedRun:
                 for record, state in played:  # noqa: B007 - the last of both is summarised
                     on_round(record)
         name = self.experiment.name
-        summary = summary_of(name, self.components, self.folder, state, record)
+        summary = summary_of(name, self.components, self.folder, state, record, failures.first)
         summary["engine"] = engine
         self.folder.summarise(summary)
         return summary
@@ -234,8 +238,10 @@ def _built(experiment: Experiment, reference: str | None, corpus: Corpus | None)
         return build(experiment, corpus)
 
 
-def _tried(experiment: Experiment, components: Components, root: Key) -> tuple[Any, str]:
-    """Return the state before round 1, of a task that was tried, and what could not be tried."""
+def _tried(
+    experiment: Experiment, components: Components, root: Key
+) -> tuple[Any, str, tuple[str, ...]]:
+    """Return the state before round 1, of a task that was tried; what could not be; cautions."""
     said = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
         "its model takes no such examples, give the task a synthetic_batch of some that it takes"
@@ -251,7 +257,11 @@ def _tried(experiment: Experiment, components: Components, root: Key) -> tuple[A
             train = partial(try_components, components, state.params)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
-    return state, untried
+    noticed = ()
+    if experiment.unit == "user":
+        with own_code("while public examples were compared with rostered users'"):
+            noticed = cautions(task, found, simulated=root.mode == "simulation")
+    return state, untried, noticed
 
 
 def start_run(
@@ -296,11 +306,11 @@ def start_run(
         described = components.task.describe().to_json()
         refuse_private_knowledge(components.plan.unit, described, known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
-    state, untried = _tried(experiment, components, root)
+    state, untried, noticed = _tried(experiment, components, root)
     folder = RunFolder.create(
         out,
         experiment=experiment,
-        reference=reference,
+        reference=reference and from_anywhere(reference),
         components=components,
         corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
         engine=engine,
@@ -316,6 +326,7 @@ def start_run(
         make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
         untried=untried,
+        noticed=noticed,
     )
 
 
@@ -371,7 +382,7 @@ def resume_run(
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
         folder.check_data(components.task)
-        first, untried = _tried(experiment, components, root)
+        first, untried, noticed = _tried(experiment, components, root)
         state = folder.resume(first)
     except Exception:
         folder.close()
@@ -385,4 +396,5 @@ def resume_run(
         make_backend=make_backend,
         synthetic=bool(document["corpus"]["synthetic"]),
         untried=untried,
+        noticed=noticed,
     )

@@ -90,6 +90,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
         mode=prepared.ledger.mode,
         covers=covers,
         untried=prepared.untried,
+        noticed=prepared.noticed,
     )
     yield from (escape(head.title), escape(head.promise))
     for caution in head.cautions:
@@ -189,8 +190,11 @@ def _headline(prepared: PreparedRun) -> Measure | None:
 
 def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
     """Return the headline figure, of rostered users where there is one, or else the released."""
-    value = None if headline is None else record.figure(headline.name)
-    return None if value is None or headline is None else f"{headline.label} {headline.text(value)}"
+    if headline is None or (value := record.figure(headline.name)) is None:
+        return None
+    seen = None if record.diagnostics is None else record.diagnostics.measured.get(headline.name)
+    mark = "" if seen is None else " (not covered by ε)"
+    return f"{headline.label} {headline.text(value)}{mark}"
 
 
 def _spent(value: float, covers: Coverage) -> str:

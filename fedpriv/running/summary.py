@@ -24,6 +24,7 @@ def summary_of(
     folder: RunFolder,
     state: Any,
     record: RoundRecord | None,
+    first_failure: str | None = None,
 ) -> dict[str, Any]:
     """Return a run's summary.
 
@@ -33,6 +34,8 @@ def summary_of(
         folder: Where it was kept.
         state: The last one that was released.
         record: Of the last round; None if nothing was left to run, and the model is measured anew.
+        first_failure: The kind of the first error that made a user contribute zero, where it was
+            seen in this process.
     """
     plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
     spent = plan.epsilon(ledger.charges)
@@ -58,6 +61,7 @@ def summary_of(
         "budget_used": ledger.state.used.text,
         "users": plan.num_users,
         **_diagnosed(folder.path),
+        "first_failure": first_failure if ledger.mode == "simulation" else None,
         "corpus": corpus["name"],
         "roster": corpus.get("roster"),
         "synthetic": bool(corpus["synthetic"]),
@@ -116,7 +120,12 @@ def _diagnosed(folder: Path) -> Mapping[str, Any]:
     """Return what the diagnostics of all rounds come to; without diagnostics, nothing."""
     lines = json_lines.read(folder / "diagnostics.jsonl")
     failed = [mostly_failed(line["num_failed"], line["cohort_size"]) for line in lines]
+    if not lines:
+        names = ("seconds_per_round", "users_drawn", "users_failed", "rounds_mostly_failed")
+        return dict.fromkeys(names)
     return {
-        "seconds_per_round": median(line["seconds"] for line in lines) if lines else None,
-        "rounds_mostly_failed": sum(failed) if lines else None,
+        "seconds_per_round": median(line["seconds"] for line in lines),
+        "users_drawn": sum(line["cohort_size"] for line in lines),
+        "users_failed": sum(line["num_failed"] for line in lines),
+        "rounds_mostly_failed": sum(failed),
     }

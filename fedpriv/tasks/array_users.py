@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 
@@ -19,6 +21,7 @@ from fedpriv.training.per_example.synthetic_inputs import synthetic_inputs
 ArrayLike = ArrayExamples | tuple[Any, Any] | TensorDataset
 
 _LOOKED_AT = 20
+_KINDS = ("inputs", "targets")
 
 
 def array_examples(given: Any, what: str) -> ArrayExamples:
@@ -30,7 +33,8 @@ def array_examples(given: Any, what: str) -> ArrayExamples:
         what: What to call them in a message.
 
     Raises:
-        ValueError: If it is anything else, or inputs and targets differ in number.
+        ValueError: If it is anything else, no numbers of one shape for each example, or inputs and
+            targets differ in number.
     """
     if isinstance(given, ArrayExamples):
         return given
@@ -45,7 +49,25 @@ def array_examples(given: Any, what: str) -> ArrayExamples:
             f"{what} are a {found}; give ArrayExamples(x, y), a pair (x, y) of arrays, or a "
             "TensorDataset of two tensors"
         )
-    return ArrayExamples(np.asarray(parts[0]), np.asarray(parts[1]))
+    x, y = (_array(part, f"the {kind} of {what}") for part, kind in zip(parts, _KINDS, strict=True))
+    return ArrayExamples(x, y)
+
+
+def _array(given: Any, what: str) -> np.ndarray:
+    try:
+        found = np.asarray(given)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{what} cannot be made one array ({error}); give an array with one row for each "
+            "example, all of one shape: pad those that are shorter"
+        ) from error
+    if found.ndim == 0 or found.dtype.kind not in "biufc":
+        shown = f"a single {type(given).__name__}" if found.ndim == 0 else f"of {found.dtype}"
+        raise ValueError(
+            f"{what} are {shown}; give an array of numbers with one row for each example, all of "
+            "one shape"
+        )
+    return found
 
 
 class ArrayUsers:
@@ -61,10 +83,16 @@ class ArrayUsers:
     """
 
     def __init__(self, users: Mapping[str, ArrayLike]) -> None:
+        if not hasattr(users, "keys"):
+            raise ValueError(
+                f"users are a {type(users).__name__}; give a mapping from each user's id to the "
+                "user's examples, such as a dict: dict(pairs) makes one of (id, examples) pairs"
+            )
         if not users:
             raise ValueError("there are no users; give examples for at least one")
         self._users: Mapping[str, ArrayLike] = users
-        if isinstance(users, dict):
+        self._in_memory = isinstance(users, dict)
+        if self._in_memory:
             self._users = {user_id: self.examples(user_id) for user_id in users}
 
     def __contains__(self, user_id: str) -> bool:
@@ -79,6 +107,20 @@ class ArrayUsers:
     def num_examples(self, user_id: str) -> int:
         """Return how many there are; raise `ValueError` as above."""
         return len(self.examples(user_id))
+
+    def num_equal(self, others: ArrayExamples) -> int:
+        """Return how many other examples equal a user's, inputs and targets, as models take them.
+
+        Users of a mapping that may read files are not looked at: 0.
+        """
+        if not self._in_memory:
+            return 0
+        left, equal = Counter(_contents(others)), 0
+        for user_id in self._users:
+            own = self.examples(user_id)
+            if same_format(own, others):
+                equal += sum(left.pop(content, 0) for content in _contents(own))
+        return equal
 
     def synthetic(self, module: nn.Module, number: int) -> ArrayExamples | None:
         """Return synthetic examples in the shape and dtype of most users'.
@@ -100,6 +142,12 @@ class ArrayUsers:
         like = np.empty((0, *x_shape), x_dtype), np.empty((0, *y_shape), y_dtype)
         x, y, _ = synthetic_inputs(module, *like, number, torch.float32)
         return ArrayExamples(x.numpy(), y.numpy())
+
+
+def _contents(examples: ArrayExamples) -> Iterator[bytes]:
+    """Yield a digest of each example."""
+    for x, y in zip(model_inputs(examples.x), model_targets(examples.y), strict=True):
+        yield sha256(x.tobytes() + y.tobytes()).digest()
 
 
 def same_format(left: ArrayExamples, right: ArrayExamples) -> bool:

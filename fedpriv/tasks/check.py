@@ -37,9 +37,14 @@ def check_task(task: Any, of: str) -> None:
     Raises:
         ValueError: If a member is missing or of another type, or its parts do not fit together.
     """
-    for name, means in {**_MEMBERS, **_METHODS}.items():
-        if not hasattr(task, name):
-            raise ValueError(f"{_the_task(task, of)} has no {name}; add it: {means}")
+    wanted = {**_MEMBERS, **_METHODS}
+    missing = [name for name in wanted if not hasattr(task, name)]
+    if missing:
+        raise ValueError(
+            f"{_the_task(task, of)} has no {', '.join(missing)}; add "
+            f"{'it' if len(missing) == 1 else 'them'}: {'; '.join(wanted[n] for n in missing)}"
+        )
+    for name in wanted:
         if name in _METHODS and not callable(getattr(task, name)):
             raise ValueError(f"{name} of {_the_task(task, of)} is no method; {_METHODS[name]}")
     _check_roster(task.roster, of)

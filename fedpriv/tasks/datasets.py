@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedpriv.checkpoints.frozen_file import frozen_file
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
@@ -20,9 +21,10 @@ from fedpriv.training.local.module_measures import (
     module_metrics,
     with_loss,
 )
-from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.module_state import SameFrozen, made_from
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.training.per_example.linear import linear_metrics
+from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 
@@ -92,15 +94,17 @@ def module_task(
         given = inputs(x)
         return given, given if reconstruct else np.asarray(y)
 
-    seen = arrays(data.x_test, data.y_test)
+    seen, make = arrays(data.x_test, data.y_test), SameFrozen(make)
     public = None
     if data.y_public is not None:
         public = ModuleGradients(make(), loss, *arrays(data.x_public, data.y_public))
 
     own = measures
+    few, looked = [np.asarray(array[:_LOOKED_AT]) for array in seen], make()
     if own is None and not reconstruct:
-        own = fitting_measures(make(), *(array[:_LOOKED_AT] for array in seen))
+        own = fitting_measures(looked, *few)
     taken = with_loss(own or (), loss)
+    check_loss(looked, loss, *few)
 
     def measure(params: Params) -> Metrics | None:
         return module_metrics(load_params(make(), params).eval(), taken, *seen)
@@ -112,6 +116,7 @@ def module_task(
         init=lambda key: module_params(made_from(key, make)),
         measure=measure,
         measures=tuple(one.measure for one in taken),
+        files=lambda: frozen_file(make.frozen),
         public=public,
         num_public=data.num_public,
         provenance=data.provenance,

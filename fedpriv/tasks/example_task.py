@@ -39,6 +39,8 @@ class CentralTask:
             `Dataset.sha256`). Asked by run folders only. With None nobody checks that a run is
             resumed on the data it was started with.
         synthetic: Whether the data were made up.
+        files: From nothing to files that go with the model into the run folder and every export,
+            by name.
     """
 
     name: str
@@ -53,6 +55,7 @@ class CentralTask:
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
     data_sha256: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False)
     synthetic: bool = False
+    files: Callable[[], Mapping[str, bytes]] = field(default=dict, repr=False)
     _roster: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv.checkpoints.frozen_file import frozen_file
 from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
@@ -29,10 +30,11 @@ from fedpriv.training.local.module_measures import (
     module_metrics,
     with_loss,
 )
-from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.module_state import SameFrozen, made_from
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.per_example.losses import check_loss, check_pairs
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -45,7 +47,10 @@ class ModuleTask:
 
     Args:
         name: What the corpus is called in reports.
-        module: A function that makes the `nn.Module`; called once in each process.
+        module: A function that makes the `nn.Module`, called many times and in each process.
+            Parameters with `requires_grad=False` stay as it makes them: they are not trained and
+            in no update, and go with the model into the run folder and every export. They must be
+            the same in each process; what torch draws of them is.
         loss: From (outputs, targets) to the mean loss of a batch.
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
@@ -82,7 +87,7 @@ class ModuleTask:
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
             raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
         self._name, self._synthetic = name, synthetic
-        self._make, self._loss = module, loss
+        self._make, self._loss = SameFrozen(module), loss
         self._data = ArrayUsers(users)
         self._roster = tuple(sorted(users))
         self._sets = {
@@ -94,8 +99,9 @@ class ModuleTask:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once = users_at_once
         self._files = dict(files or {})
-        check_module(module())
+        check_module(self._make())
         self._measures = None if measures is None else with_loss(measures, loss)
+        self._checked = False
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -133,11 +139,14 @@ class ModuleTask:
                 the memory that steps free (`fedpriv.training.allocator`).
 
         Raises:
-            ValueError: If there is no such device here.
+            ValueError: If there is no such device here, or the loss or a measure is not of each
+                example and its own target (`fedpriv.training.per_example.losses`).
         """
         where = usable_device(device)
+        module = self._make()
+        self._check_loss(module)
         alone = ModuleTrainer(
-            module=self._make(),
+            module=module,
             loss=self._loss,
             schedule=schedule,
             multiplier=multiplier,
@@ -175,9 +184,17 @@ class ModuleTask:
             return public.take(np.arange(min(len(public), _TRIED)))
         return made
 
+    def public_of_rostered(self) -> tuple[int, int]:
+        """Return how many public examples equal a rostered user's, and of how many.
+
+        Of users that a plain dict holds: another mapping may read files, and is not looked through.
+        """
+        public = self._sets[True]
+        return (0, 0) if public is None else (self._data.num_equal(public), len(public))
+
     def files(self) -> Mapping[str, bytes]:
         """Return the files that go with the model."""
-        return self._files
+        return self._files | frozen_file(self._make.frozen)
 
     def describe(self) -> TaskDescription:
         """Return the little that is known."""
@@ -188,6 +205,22 @@ class ModuleTask:
             num_users=len(self._roster),
         )
 
+    def _check_loss(self, module: nn.Module) -> None:
+        """Look at the loss and the measures once, on public or made-up examples."""
+        if self._checked:
+            return
+        batch = self._few(self.synthetic_batch())
+        if batch is not None:
+            measures = self._module_measures()
+
+            def measured(outputs: torch.Tensor, targets: torch.Tensor) -> None:
+                for own in measures:
+                    name = f"measure {own.measure.name!r}"
+                    check_pairs(own.mean, outputs, targets, name)
+
+            check_loss(module, self._loss, batch.x, batch.y, measured=measured)
+        self._checked = True
+
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
         if self._measures is None:  # users may be files: nothing is read before it is needed
             self._measures = with_loss(self._fitting_measures(), self._loss)
@@ -195,8 +228,11 @@ class ModuleTask:
 
     def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
         """Return the measures that the model's outputs ask for, on public or made-up examples."""
-        batch = self._sets[True] or self.synthetic_batch()
+        few = self._few(self._sets[True] or self.synthetic_batch())
+        return () if few is None else fitting_measures(self._make(), few.x, few.y)
+
+    @staticmethod
+    def _few(batch: ArrayExamples | None) -> ArrayExamples | None:
         if batch is None or not len(batch):
-            return ()
-        few = batch.take(np.arange(min(len(batch), _TRIED)))
-        return fitting_measures(self._make(), few.x, few.y)
+            return None
+        return batch.take(np.arange(min(len(batch), _TRIED)))

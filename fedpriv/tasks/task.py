@@ -2,7 +2,8 @@
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), files that go with the model
-(`BringsFiles`), and made-up examples to try the task on (`MakesExamples`). A centralised task is a
+(`BringsFiles`), made-up examples to try the task on (`MakesExamples`), and a look at whether its
+public examples are private (`ComparesPublic`). A centralised task is a
 `fedpriv.tasks.example_task.CentralTask`.
 """
 
@@ -103,6 +104,18 @@ class BringsFiles(Protocol):
         """Return contents by file name, such as a vocabulary.
 
         They are written into the run folder and into every export: only what is public.
+        """
+        ...
+
+
+@runtime_checkable
+class ComparesPublic(Protocol):
+    """A task that can say whether its public examples are those of rostered users."""
+
+    def public_of_rostered(self) -> tuple[int, int]:
+        """Return how many public examples equal a rostered user's, and of how many.
+
+        Private, since it looks at rostered users' examples: asked by simulations only.
         """
         ...
 

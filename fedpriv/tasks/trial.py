@@ -16,7 +16,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
-from fedpriv.tasks.task import MakesExamples
+from fedpriv.tasks.task import ComparesPublic, MakesExamples
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params
@@ -39,6 +39,31 @@ def not_tried(task: Any) -> str:
         "mistake in its train would spend the whole ε on noise; give the task a method "
         "synthetic_batch() that returns made-up examples like one user's"
     )
+
+
+def cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
+    """Return what is to be said of a task's public examples, in a line each.
+
+    Args:
+        task: Of users.
+        found: What was measured of public examples in the trial; None for nothing.
+        simulated: Whether rostered users' examples may be looked at to say it.
+    """
+    said = []
+    if found is None and task.measures:
+        said.append(
+            f"nothing is measured on public examples, so no {task.measures[0].label} is released; "
+            "give the task public examples, of nobody on the roster"
+        )
+    if simulated and isinstance(task, ComparesPublic):
+        equal, number = task.public_of_rostered()
+        if equal:
+            said.append(
+                f"{equal:,} of {number:,} public examples are equal to examples of rostered users: "
+                "what is measured on them is not released but private, and covered by no ε; take "
+                "public examples of nobody on the roster, unless these are equal by chance"
+            )
+    return tuple(said)
 
 
 def try_trainer(trainer: LocalTrainer, params: Params, batch: Any) -> None:

@@ -17,9 +17,10 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Failures:
-    """How many contributions were zero because they failed."""
+    """How many contributions were zero because they failed, and the kind of the first error."""
 
     count: int = 0
+    first: str | None = None
 
 
 _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
@@ -30,7 +31,7 @@ def counted_failures() -> Iterator[Failures]:
     """Count what contributes zero within the `with`, in this thread and nobody else's.
 
     For sums that look at many examples at once and have nowhere to return a number. One inside
-    another counts for itself.
+    another counts for itself, and tells the other the kind of its first.
     """
     failures = Failures()
     before = _COUNTED.set(failures)
@@ -38,6 +39,9 @@ def counted_failures() -> Iterator[Failures]:
         yield failures
     finally:
         _COUNTED.reset(before)
+        outer = _COUNTED.get()
+        if outer is not None and outer.first is None:
+            outer.first = failures.first
 
 
 _RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
@@ -69,6 +73,7 @@ def contributes_zero(error: BaseException) -> None:
     failures = _COUNTED.get()
     if failures is not None:
         failures.count += 1
+        failures.first = failures.first or type(error).__name__
     _LOG.warning("a user contributes zero: %s", type(error).__name__)
     _LOG.debug("it was raised at %s", raised_at(error))
 

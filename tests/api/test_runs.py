@@ -92,7 +92,7 @@ class TestRun:
         [
             ({"secure": True}, "secure=True needs out"),
             ({"secure": True, "out": "x", "seed": 1}, "takes no seed"),
-            ({"backend": "spark"}, "engine 'spark' is not known"),
+            ({"backend": "spark"}, "backend='spark' is not known"),
             ({"workers": 2}, "workers=2 is for several workers; add backend='ray'"),
             ({"corpus": "here"}, "brings its own data"),
             ({"progress": "no"}, "progress 'no' is not known"),
@@ -220,4 +220,4 @@ class TestShown:
         with pytest.raises(FrozenInstanceError):
             kept.epsilon = None
         assert str(kept.statement).startswith(kept.statement.headline)
-        assert "What ε does not cover" in str(kept.statement)
+        assert "What no ε covers" in str(kept.statement)

@@ -67,7 +67,7 @@ def test_what_cannot_be_had_is_named(asked, machines, said):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"workers": 0}, "--workers 0"),
+        ({"workers": 0}, "workers 0"),
         ({"gpus_per_worker": -0.5}, "--gpus-per-worker -0.5"),
         ({"gpus_per_worker": 2}, "--gpus-per-worker 2"),
         ({"gpus_per_worker": float("nan")}, "--gpus-per-worker nan"),

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fedpriv import cli
+from fedpriv.api.running import resume
 
 GOOD = """
 import numpy as np
@@ -138,6 +139,26 @@ class TestAtAPath:
             name = f"{path}:experiment" if "--out" in arguments else None
             status, out, err = fedpriv("", *arguments, name=name)
             assert status == 0 and f"report      {run}" in out, err
+
+    def test_a_path_as_it_was_typed_is_found_from_another_folder(
+        self, fedpriv, tmp_path, monkeypatch
+    ):
+        """Red before: resumed elsewhere, there was no file."""
+        run = tmp_path / "run"
+        assert fedpriv(GOOD, "--out", run, name="mine.py:experiment")[0] == 0
+        shown = json.loads((run / "experiment.json").read_text("utf-8"))["reference"]
+        assert shown == f"{tmp_path / 'mine.py'}:experiment"
+        monkeypatch.chdir("/")
+        assert resume(run, progress=False).summary["rounds"] == 3
+
+    def test_an_experiment_itself_will_do(self, fedpriv, tmp_path):
+        source = f"{GOOD}\n\nmade = experiment()\n"
+        status, _, err = fedpriv(source, "--out", tmp_path / "run", name="mine.py:made")
+        assert status == 0, err
+
+    def test_a_file_without_a_function_is_one_line(self, fedpriv):
+        status, _, err = fedpriv(GOOD, name="mine.py")
+        assert status == 2 and err.count("\n") == 1 and "mine.py:FUNCTION" in err
 
     def test_its_errors_are_its_own_and_a_missing_one_is_one_line(self, fedpriv, tmp_path):
         name = f"{tmp_path / 'mine.py'}:experiment"

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedpriv.cli import results
@@ -157,3 +158,13 @@ class TestExamples:
 def test_vocabulary_refuses_unknown_inputs() -> None:
     with pytest.raises(ValueError, match="'tff' or 'unit-norm'"):
         Vocabulary(words=("a",), tags=("b",), inputs="raw")
+
+
+def test_heads_of_figures_are_whole_on_a_narrow_terminal(make_run, run_command, monkeypatch):
+    """Red before: two columns were both called "accur…"."""
+    monkeypatch.setattr("fedpriv.cli.results.console", Console(width=60))
+    name = "an-experiment-of-a-rather-long-name"
+    shown = run_command("compare", make_run("a", name=name, synthetic=True))
+    head = " ".join(shown.split())
+    assert "accuracy*" in head and "accuracy†" in head and "…" not in shown
+    assert "SYNTHETIC" in head

@@ -36,7 +36,7 @@ class Prepared:
         )
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]")
-        self.synthetic, self.untried = True, ""
+        self.synthetic, self.untried, self.noticed = True, "", ()
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
 
@@ -48,7 +48,7 @@ class Prepared:
             epsilon = 1.001 if due else None
             released = SimpleNamespace(round_num=number, epsilon=epsilon, delta=0.001)
             figures = {"accuracy": 0.5 if due else None}
-            on_round(SimpleNamespace(released=released, figure=figures.get))
+            on_round(SimpleNamespace(released=released, figure=figures.get, diagnostics=None))
         return {"rounds": 30}
 
 
@@ -151,10 +151,10 @@ class Adaptive(Prepared):
         for number in range(1, 16):
             self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
             released = SimpleNamespace(round_num=number, epsilon=None, delta=0.001)
-            on_round(SimpleNamespace(released=released, figure={}.get))
+            on_round(SimpleNamespace(released=released, figure={}.get, diagnostics=None))
         self.ledger.end("refused")
         released = SimpleNamespace(round_num=15, epsilon=7.77, delta=0.001)
-        on_round(SimpleNamespace(released=released, figure={"accuracy": 0.5}.get))
+        on_round(SimpleNamespace(released=released, figure={"accuracy": 0.5}.get, diagnostics=None))
         return {"rounds": 15}
 
 

@@ -178,7 +178,11 @@ CHANGED = {
         'task=task, precondition="local", side_information="own"',
         "side-information 'own': the task of own knows no multipliers; give it a method",
     ),
-    "another's task": ("return Mine()", "return 3", "the task of own (int) has no roster; add it"),
+    "another's task": (
+        "return Mine()",
+        "return 3",
+        "the task of own (int) has no roster, roster_sha256, data, measures, init_params, trainer",
+    ),
 }
 
 

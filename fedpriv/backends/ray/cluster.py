@@ -184,7 +184,7 @@ def _wait_until_free(share: Share, address: str) -> None:
             left = ", ".join(f"{free.get(k, 0.0):g} of {n:g} {k}s" for k, n in missing.items())
             raise ValueError(
                 f"the cluster at {address} is busy: {left} are free; wait for other jobs, or ask "
-                "for fewer --workers"
+                "for fewer workers"
             )
         time.sleep(0.2)
 

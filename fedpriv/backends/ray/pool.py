@@ -156,7 +156,7 @@ class Pool:
             if all(slot.actor is None for slot in self._slots):
                 raise ChildProcessError(
                     f"no worker is left: {_STARTS} in a row died while they started; if it is for "
-                    f"too little memory, use fewer --workers. The last one: {self._last_death}"
+                    f"too little memory, use fewer workers. The last one: {self._last_death}"
                 )
             return None
         working = any(slot.call is not None for slot in waiting.values())

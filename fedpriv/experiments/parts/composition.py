@@ -13,6 +13,25 @@ from typing import Any
 
 from fedpriv.experiments.parts.options import Declared, Option, chosen, declared, kebab
 
+_RATE, _CLIP = ("local-learning-rate", "learning-rate"), ("l2-clip-norm",)
+# What other libraries and papers call options; of several names the first that is known is meant.
+_ALIASES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("lr", "learning-rate", "step-size", "eta", "client-lr", "local-lr"), _RATE),
+    **dict.fromkeys(("clip", "clip-norm", "clipping-norm", "max-grad-norm", "l2-norm-clip"), _CLIP),
+    **dict.fromkeys(("sigma", "noise-scale", "noise-std", "z"), ("noise-multiplier",)),
+    **dict.fromkeys(("epsilon", "eps"), ("target-epsilon",)),
+    **dict.fromkeys(("target-delta",), ("delta",)),
+    **dict.fromkeys(("epochs", "num-epochs"), ("local-epochs", "steps")),
+    **dict.fromkeys(("batch-size", "minibatch-size", "batch"), ("local-batch-size", "batch-size")),
+    **dict.fromkeys(("clients", "clients-per-round", "num-clients", "cohort-size"), ("cohort",)),
+    **dict.fromkeys(("num-rounds", "iterations", "num-steps"), ("rounds", "steps")),
+    **dict.fromkeys(("steps",), ("rounds",)),
+    **dict.fromkeys(("optimizer", "optimiser"), ("server-optimizer",)),
+    **dict.fromkeys(("server-lr", "global-lr"), ("server-learning-rate",)),
+    **dict.fromkeys(("num-users", "n-users"), ("users",)),
+    **dict.fromkeys(("random-state", "random-seed"), ("seed",)),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
@@ -167,7 +186,8 @@ def check_known(slots: Sequence[Slot], names: Iterable[str]) -> None:
     known = all_names(slots)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            meant = [alias for alias in _ALIASES.get(name, ()) if alias in known]
+            near = meant or difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ValueError(f"{name!r} is not an option of an experiment; {hint}")
 

@@ -37,10 +37,15 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
     >>> renamed("num_rounds 0 must be at least 1", {"num_rounds": "rounds"})
     'rounds 0 must be at least 1'
+
+    A method of that name is no option.
+
+    >>> renamed("the task has no side_information()", {"side_information": "side-information"})
+    'the task has no side_information()'
     """
     if not names:
         return text
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[1]], text)
+    return re.sub(rf"\b({'|'.join(names)})\b(?!\()", lambda found: names[found[1]], text)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class TagPredictionTask:
 
         if corpus is None:
             raise MissingCorpusError(
-                "tag prediction needs a corpus; give --corpus PATH, or see `fedpriv data list`"
+                "tag prediction needs a corpus; give the path of one, or see `fedpriv data list`"
             )
         view = corpus.view(roster=self.roster, users=self.users)
         return TagPrediction(view, inputs=self.inputs)

@@ -78,14 +78,15 @@ def decode(data: bytes) -> Chain:
     end = data.rfind(b"\n") + 1
     records: list[Record] = []
     previous = GENESIS
-    for number, line in enumerate(data[:end].split(b"\n")[:-1], start=1):
+    # A canonical line is ASCII; of any other byte Latin-1 makes a sign that no such line has.
+    for number, line in enumerate(data[:end].decode("latin-1").split("\n")[:-1], start=1):
         try:
-            body = json.loads(line)
-            whole = _canonical(body)
+            body = _DECODER.decode(line)
+            whole = _ENCODER.encode(body)
             stated, seq, prev, kind = (body.pop(name) for name in ("hash", "seq", "prev", "kind"))
             # Of a canonical line the body's bytes are those of the line without its hash.
-            member = b'"hash":"' + stated.encode("ascii") + b'"'
-            digest = hashlib.sha256(_without(whole, member)).hexdigest()
+            body_alone = _without(whole, f'"hash":"{stated}"')
+            digest = hashlib.sha256(body_alone.encode("ascii")).hexdigest()
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise ValueError(f"line {number} is not a line of a ledger") from None
         follows = type(seq) is int and (stated, seq, prev) == (digest, number - 1, previous)
@@ -99,15 +100,16 @@ def decode(data: bytes) -> Chain:
     return Chain(records=tuple(records), num_bytes=end, torn=len(data) - end)
 
 
-def _without(whole: bytes, member: bytes) -> bytes:
+def _without(whole: str, member: str) -> str:
     """Return a canonical object without one top-level member: "kind" and more come after it."""
-    before, found, after = whole.rpartition(member + b",")
+    before, found, after = whole.rpartition(f"{member},")
     if not found:
         raise ValueError("the line has no hash")
     return before + after
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder()
 
 
 def _canonical(value: Any) -> bytes:

@@ -31,8 +31,7 @@ class Charge:
     query: str = UPDATE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "round_num", positive_int("round_num", self.round_num))
-        object.__setattr__(self, "attempt", positive_int("attempt", self.attempt))
+        _set_positive_ints(self, "round_num", "attempt")
         if not isinstance(self.query, str) or not self.query:
             raise ValueError(f"query {self.query!r} is not a name")
 
@@ -69,8 +68,7 @@ class Row:
     round_num: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "row", positive_int("row", self.row))
-        object.__setattr__(self, "round_num", positive_int("round_num", self.round_num))
+        _set_positive_ints(self, "row", "round_num")
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the row's line."""
@@ -95,8 +93,7 @@ class Release:
     charges: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "round_num", positive_int("round_num", self.round_num))
-        object.__setattr__(self, "attempt", positive_int("attempt", self.attempt))
+        _set_positive_ints(self, "round_num", "attempt")
         hex_digest(self.digest)
 
     def to_json(self) -> dict[str, Any]:
@@ -168,6 +165,14 @@ def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
     if not out:
         raise ValueError("a release of no charges is written without them")
     return tuple(out)
+
+
+def _set_positive_ints(entry: Charge | Row | Release, *names: str) -> None:
+    for name in names:
+        value = getattr(entry, name)
+        whole = positive_int(name, value)
+        if whole is not value:  # a NumPy integer; a ledger holds built-in ones by the ten thousand
+            object.__setattr__(entry, name, whole)
 
 
 def _event(value: Any) -> Event:

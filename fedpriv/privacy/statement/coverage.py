@@ -97,6 +97,8 @@ def coverage(
     found = private_knowledge(plan.unit, corpus, side_information)
     if as_object(as_object(corpus).get("provenance")).get("roster_looks_at_data"):
         found += ("who is on the roster, a choice that looked at their records",)
+    if equal := as_object(corpus).get("public_of_rostered"):
+        found += (f"figures on public examples, {equal} of which are rostered users' own",)
     return Coverage(not_covered=found)
 
 

@@ -25,6 +25,8 @@ from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_pu
 from fedpriv.privacy.statement.wording import factor, one_of, short, sure
 from fedpriv.privacy.unit_words import words_of
 
+NO_EPSILON_COVERS = "What no ε covers"
+"""Title of what stands beside every ε; what is missing of one run's alone is in `not_covered`."""
 NO_MEANINGFUL_PROTECTION_ABOVE = 10.0
 """ε above which a run is labelled. At ε = 10 the odds that somebody took part may be multiplied by
 22 000: from even odds to 99.995 %, which no reader would call protection."""
@@ -127,7 +129,7 @@ def privacy_statement(
             f"What was taken from {words_of(plan.unit).protected}",
             known_of_protected(plan, corpus, side_information),
         ),
-        ("What ε does not cover", _not_covered(plan, corpus, simulated)),
+        (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, engine)),
     )
     return Statement(

@@ -21,6 +21,7 @@ def model_card(
     *,
     vocabulary: bool = True,
     files: Sequence[str] = (),
+    frozen: Sequence[str] = (),
 ) -> str:
     """Return the card of the model that a run released after a round, as Markdown.
 
@@ -30,6 +31,7 @@ def model_card(
         shapes: Of the params, by name.
         vocabulary: Whether the folder holds one, as that of a tag model does.
         files: Others that the task brought.
+        frozen: Which of the params were not trained.
     """
     statement = run_statement(run.directory)
     labels = [label for label, _ in badges(run, statement)]
@@ -44,7 +46,7 @@ def model_card(
         f"{labels_of(run.unit).turn} {round_num}.",
         _figures(run, round_num),
         "## Files",
-        *_files(shapes, vocabulary, files),
+        *_files(shapes, vocabulary, files, frozen),
         "## Privacy",
         as_markdown(statement.sections),
         "## Training",
@@ -57,10 +59,16 @@ def model_card(
 
 
 def _files(
-    shapes: Mapping[str, tuple[int, ...]], vocabulary: bool, files: Sequence[str]
+    shapes: Mapping[str, tuple[int, ...]],
+    vocabulary: bool,
+    files: Sequence[str],
+    frozen: Sequence[str],
 ) -> list[str]:
     tensors = ", ".join(f"`{name}` {list(shape)}" for name, shape in sorted(shapes.items()))
     model = f"- `model.safetensors`: {tensors}, float32"
+    if frozen:
+        names = ", ".join(f"`{markdown_safe(name)}`" for name in frozen)
+        model += f"; not trained, but as the task gave them: {names}"
     for name in files:
         model += f"\n- `{markdown_safe(name)}`: brought by the task"
     if not vocabulary:

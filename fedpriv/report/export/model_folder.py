@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpriv.checkpoints.frozen_file import FROZEN, read_frozen
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.checkpoints.vocabulary_file import (
@@ -65,7 +66,7 @@ class TagModel:
 def released_params(
     run: RunRecord, round_num: int | None = None, *, last_iterate: bool = False
 ) -> tuple[int, dict[str, np.ndarray]]:
-    """Return (round, params) of a run's checkpoint.
+    """Return (round, params) of a run's checkpoint, and what was frozen in its model.
 
     Args:
         run: The run.
@@ -83,7 +84,8 @@ def released_params(
     tensors, _ = store.load(chosen)
     average = {n.removeprefix(AVERAGE): t for n, t in tensors.items() if n.startswith(AVERAGE)}
     iterate = {n: t for n, t in tensors.items() if "/" not in n}
-    return chosen, average if average and not last_iterate else iterate
+    trained = average if average and not last_iterate else iterate
+    return chosen, {**read_frozen(run.directory), **trained}
 
 
 def has_vocabulary(run: RunRecord) -> bool:
@@ -127,11 +129,14 @@ def export_run(
         write_tensors(building / MODEL, params, metadata)
         if vocabulary is not None:
             write_vocabulary(building / VOCABULARY, vocabulary)
-        files = [name for name in run.files if name != VOCABULARY]
+        files = [name for name in run.files if name not in (VOCABULARY, FROZEN)]
         for name in files:
             shutil.copyfile(run.directory / name, building / name)
         shapes = {n: tuple(t.shape) for n, t in params.items()}
-        card = model_card(run, chosen, shapes, vocabulary=vocabulary is not None, files=files)
+        frozen = sorted(read_frozen(run.directory))
+        card = model_card(
+            run, chosen, shapes, vocabulary=vocabulary is not None, files=files, frozen=frozen
+        )
         (building / "README.md").write_text(card, encoding="utf-8")
         # A folder made for building is private to its owner; the result is an ordinary one.
         building.chmod(0o755)

@@ -71,6 +71,11 @@ class ModuleMeasure:
         count = len(targets)
         return Total(sum=float(found) * count, count=count, value_is=self.value_is)
 
+    def mean(self, outputs: Tensor, targets: Tensor) -> float:
+        """Return the mean of a batch, of which no root or power is made."""
+        total = self.total(outputs, targets)
+        return total.sum / total.count
+
 
 def _right(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
     return int((outputs.argmax(dim=1) == targets).sum()), len(targets)

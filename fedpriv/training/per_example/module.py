@@ -24,6 +24,8 @@ from fedpriv.training.per_example.backends import (
 )
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
+from fedpriv.training.per_example.losses import check_loss
+from fedpriv.training.per_example.synthetic_inputs import moved, synthetic_inputs
 from fedpriv.tree import Params
 
 _SMALLEST = 2.0**-120
@@ -190,11 +192,16 @@ class ModuleGradients:
 
     def _chosen(self) -> Chosen:
         if self._found is None:
+            x, y = model_inputs(self._x[:0]), model_targets(self._y[:0])
+            made = synthetic_inputs(self._module, x, y, 2, torch.float32)
+            few = (tensor.cpu().numpy() for tensor in made[:2])
+            with moved(self._module, torch.float32):
+                check_loss(self._module, self._loss, *few, finite=False)
             self._found = choose(
                 self._module,
                 self._loss,
-                _like(model_inputs(self._x[:0]), len(self._x)),
-                _like(model_targets(self._y[:0]), len(self._y)),
+                _like(x, len(self._x)),
+                _like(y, len(self._y)),
                 self._given_backend,
                 self._given_chunk,
             )

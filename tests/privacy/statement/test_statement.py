@@ -311,4 +311,4 @@ class TestExamples:
     def test_what_is_public_is_named(self):
         said = text(self.say(side={"source": "public", "description": "counts"}))
         assert "the 250 public examples get no protection from this run" in said
-        assert "The test set" in self.section(self.say(), "What ε does not cover")
+        assert "The test set" in self.section(self.say(), "What no ε covers")

@@ -49,6 +49,13 @@ class TestSecureKeys:
         assert [path.name for path in folder.iterdir()] == ["stream.key"]
         assert mode(folder / "stream.key") == 0o600 and mode(folder) == 0o700
 
+    def test_a_run_that_has_drawn_nothing_takes_over_no_key(self, folder):
+        """A folder copied or left over: two runs under one key draw one noise on two sums."""
+        left = Vault(folder, Key.secure()).key("stream", fresh=True)
+        new = Vault(folder, Key.secure()).key("stream", fresh=True, renew=True)
+        assert new.to_bytes() != left.to_bytes()
+        assert Vault(folder, Key.secure()).key("stream").to_bytes() == new.to_bytes()
+
     def test_names_and_runs_have_keys_of_their_own(self, tmp_path):
         root = Key.secure()
         keys = {

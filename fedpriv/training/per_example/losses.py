@@ -1,0 +1,154 @@
+"""What a loss or a measure of one's own must be: a number of each example and its own target.
+
+Outputs `(n, 1)` minus targets `(n,)` are n × n differences in PyTorch, of every prediction with
+every target: the mean is a finite number, and not the error. Nothing raises, a batch of one is
+right, and training goes towards the mean of all targets. So who is given a loss asks here first.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedpriv.rng import Key
+from fedpriv.training.local.dtypes import model_inputs, model_targets
+from fedpriv.training.local.module import as_tensor
+from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_KEY = Key.simulation(0).fold("outputs and targets")
+# A batch of two meets outputs of two numbers, one of eight makes shares differ.
+_BATCHES = (2, 8)
+_SAME = 1e-4
+
+
+def check_loss(
+    module: nn.Module,
+    loss: Loss,
+    x: Any,
+    y: Any,
+    *,
+    finite: bool = True,
+    measured: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None,
+) -> None:
+    """Refuse a loss that no module can learn by, before anything is charged.
+
+    A module or a loss that raises is no matter of this: it is tried before a run, and raises there.
+
+    Args:
+        module: At any params; it is as it was afterwards.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        x: A few inputs `(n, ...)`, of nobody on a roster.
+        y: Their targets.
+        finite: Whether a loss that is not finite is refused too.
+        measured: Called with the outputs and the targets, for what else is to be looked at.
+
+    Raises:
+        ValueError: If the loss is no tensor of one number with a gradient, pairs predictions with
+            the targets of others, or is not finite; says what to return.
+    """
+    device, mode = next(module.parameters()).device, module.training
+    try:
+        with unchanged_buffers(module), own_stream(None, device), torch.enable_grad():
+            outputs = module.eval()(as_tensor(model_inputs(x)).to(device))
+    except Exception:
+        return
+    finally:
+        module.train(mode)
+    targets = as_tensor(model_targets(y)).to(device)
+    if not isinstance(outputs, Tensor):
+        return
+    check_pairs(lambda o, t: float(loss(o, t)), outputs, targets, "the loss")
+    measured(outputs, targets)
+    try:
+        with torch.enable_grad():
+            found: Any = loss(outputs, targets)
+    except Exception:
+        return
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"the loss returned a {type(found).__name__}; return a tensor of one number, the mean "
+            "over the batch, without float(), .item() or NumPy, which lose its gradient"
+        )
+    if found.numel() != 1:
+        raise ValueError(
+            f"the loss returned a tensor of shape {tuple(found.shape)}; return one number, the "
+            "mean over the batch: reduction='mean', or .mean()"
+        )
+    if outputs.requires_grad and not found.requires_grad:
+        raise ValueError(
+            "the loss has no gradient; make it of the outputs by PyTorch's operations alone, "
+            "without .detach(), .item(), .argmax() or torch.no_grad()"
+        )
+    if finite and not math.isfinite(value := float(found.detach())):
+        raise ValueError(
+            f"the loss is {value} on public or synthetic examples, before the first round; return "
+            "a finite mean over the batch (no logarithm or root of zero, no empty mean), or give "
+            "the task a synthetic_batch of examples that it takes"
+        )
+
+
+def check_pairs(
+    value: Callable[[Tensor, Tensor], float], outputs: Tensor, targets: Tensor, what: str
+) -> None:
+    """Refuse what compares predictions with the targets of other examples by broadcasting.
+
+    It is tried on uniform numbers in the shapes of a batch: if its value is that of the outputs and
+    the targets spread over each other, and not the mean over single examples, it spreads them.
+
+    Args:
+        value: From (outputs, targets) to a mean.
+        outputs: Of a batch; only shape, dtype and device are looked at.
+        targets: Likewise.
+        what: What to call it in a message.
+
+    Raises:
+        ValueError: If it does.
+    """
+    if outputs.shape[1:] == targets.shape[1:] or outputs.shape[:1] != targets.shape[:1]:
+        return
+    if any(_spreads(value, outputs, targets, number) for number in _BATCHES):
+        left, right = _shape(outputs), _shape(targets)
+        raise ValueError(
+            f"{what} compares outputs {left} with targets {right} by broadcasting: every "
+            "prediction with everybody's targets, and not with its own; make the shapes equal: let "
+            "the model end in nn.Flatten(0) for outputs (n,), or give targets in the outputs' shape"
+        )
+
+
+def _spreads(
+    value: Callable[[Tensor, Tensor], float], outputs: Tensor, targets: Tensor, number: int
+) -> bool:
+    left, right = _values(outputs, number, "outputs"), _values(targets, number, "targets")
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about the very thing that is looked for
+            found = value(left, right)
+            if not _close(found, value(*torch.broadcast_tensors(left, right))):
+                return False
+            single = [value(left[n : n + 1], right[n : n + 1]) for n in range(number)]
+    except Exception:
+        return False
+    return not _close(found, sum(single) / number)
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_SAME, abs_tol=_SAME * _SAME)
+
+
+def _values(like: Tensor, number: int, what: str) -> Tensor:
+    rng, shape = _KEY.fold(what).fold(number).generator(), (number, *like.shape[1:])
+    floats = like.is_floating_point()  # of classes there are two, so that both are met
+    made = rng.random(shape) if floats else (np.indices(shape).sum(axis=0) + 1) % 2
+    return torch.from_numpy(made).to(like.device, like.dtype)
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"({', '.join(['n', *map(str, tensor.shape[1:])])}{',' if tensor.ndim == 1 else ''})"

@@ -1,0 +1,168 @@
+"""Parameters that are not trained keep their values, everywhere, and go with the model."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.api.result import load
+from fedpriv.checkpoints.frozen_file import FROZEN
+from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.data.features.dataset import Dataset
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.mechanisms.bound import Clip
+from fedpriv.report.export.model_folder import MODEL, export_run
+from fedpriv.rng import Key
+from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import load_params
+from fedpriv.training.local.module_state import SameFrozen
+from fedpriv.training.local.trainer import Schedule
+
+
+def model(value: float | None = 0.25):
+    """A body that is not trained, with a head that is; `None` leaves the body to chance."""
+    made = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    for parameter in made[0].parameters():
+        parameter.requires_grad = False
+        if value is not None:
+            nn.init.constant_(parameter, value)
+    return made
+
+
+def person(number):
+    x = np.random.default_rng(number).normal(size=(6, 4)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(int)
+
+
+def task(module=model, **changes):
+    users = {f"u{n:02d}": person(n) for n in range(12)}
+    return ModuleTask(
+        name="t",
+        module=module,
+        loss=nn.functional.cross_entropy,
+        users=users,
+        public=person(99),
+        synthetic=True,
+        **changes,
+    )
+
+
+def experiment(made, **options):
+    options = {"rounds": 2, "cohort": 6.0, "noise_multiplier": 1.0, **options}
+    return Experiment(name="own", description="", task=lambda e: made, **options)
+
+
+TRAINED, BODY = {"2.weight", "2.bias"}, {"0.weight", "0.bias"}
+SCHEDULE = Schedule(learning_rate=0.5)
+
+
+def test_they_are_in_no_update_and_in_every_export(tmp_path):
+    """Red before: the export was the head alone."""
+    start_run(experiment(task()), "own:x", None, tmp_path / "run").run()
+    checkpoint, _ = read_tensors(next((tmp_path / "run" / "checkpoints").glob("*.safetensors")))
+    assert set(checkpoint) == TRAINED
+    run = load(tmp_path / "run")
+    assert set(run.params) == TRAINED | BODY
+    assert all((run.params[name] == 0.25).all() for name in BODY)
+    export_run(tmp_path / "run", tmp_path / "model")
+    exported, _ = read_tensors(tmp_path / "model" / MODEL)
+    assert {n: a.tobytes() for n, a in exported.items()} == {
+        n: a.tobytes() for n, a in run.params.items()
+    }
+    assert not (tmp_path / "model" / FROZEN).exists()
+    card = (tmp_path / "model" / "README.md").read_text("utf-8")
+    assert "not trained, but as the task gave them: `0.bias`, `0.weight`" in card
+    # What was measured is what was exported.
+    whole = load_params(model(7.0), exported).eval()
+    x, y = (torch.from_numpy(array) for array in person(99))
+    right = float((whole(x).argmax(dim=1) == y).float().mean())
+    assert run.summary["accuracy_public"] == pytest.approx(right)
+
+
+@pytest.mark.parametrize("users_at_once", [1, 4])
+def test_whoever_trains_has_the_same(users_at_once):
+    """Red before: what torch drew of them was another in every module that was made."""
+    draw = lambda: model(None)  # noqa: E731
+    one, other = task(draw), task(draw, users_at_once=users_at_once)
+    params = one.init_params(Key.simulation(3))
+    assert set(params) == TRAINED
+    key = Key.simulation(1)
+    first = one.trainer(SCHEDULE, {}).train(params, one.data.examples("u01"), key)
+    trainer = other.trainer(SCHEDULE, {})
+    again = trainer.train(params, other.data.examples("u01"), key)
+    assert all(np.array_equal(np.asarray(first[name]), np.asarray(again[name])) for name in TRAINED)
+    seen = [made.evaluate(params, public=True) for made in (one, one, other)]
+    assert seen[0] is not None and seen[0] == seen[1] == seen[2]
+
+
+def test_users_trained_together_have_them_too(tmp_path):
+    """The vectorised trainer is the other's to rounding; 2 rounds without noise."""
+    found = []
+    for users_at_once in (1, 4):
+        made = task(lambda: model(None), users_at_once=users_at_once)
+        own = experiment(made, noise="none", noise_multiplier=None)
+        start_run(own, "own:x", None, tmp_path / str(users_at_once)).run()
+        found.append(load(tmp_path / str(users_at_once)).params)
+    left, right = found
+    assert set(left) == set(right) == TRAINED | BODY
+    assert all(np.array_equal(left[name], right[name]) for name in BODY)
+    assert not np.allclose(left["2.weight"], made.init_params(Key.simulation(0))["2.weight"])
+    for name in TRAINED:
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-4, atol=1e-6)
+
+
+def test_single_examples_likewise():
+    """Of a centralised task all modules are alike, and what is frozen goes with it."""
+    x, y = person(0)
+    data = Dataset(name="d", x_train=x, y_train=y, x_test=x, y_test=y, provenance={})
+    made = module_task(data, lambda: model(None), nn.functional.cross_entropy)
+    params = made.init_params(Key.simulation(0))
+    assert set(params) == TRAINED and set(made.files()) == {FROZEN}
+    assert made.measure(params) == made.measure(params)
+    total = made.train.bounded_sum(params, np.arange(3), Clip(l2_clip_norm=1.0))
+    assert set(total) == TRAINED
+    whole = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
+    assert whole.files() == {}
+
+
+def test_the_seed_moves_what_is_trained_alone():
+    drawn = task(lambda: model(None))
+    left, right = (drawn.init_params(Key.simulation(seed)) for seed in (1, 2))
+    assert not np.array_equal(left["2.weight"], right["2.weight"])
+    known = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    whole = task(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
+    assert set(whole.init_params(Key.simulation(1))) == set(dict(known.named_parameters()))
+    # The head's draws come after the body's, frozen or not.
+    assert np.array_equal(whole.init_params(Key.simulation(1))["2.weight"], left["2.weight"])
+
+
+def test_a_module_without_any_is_made_once_and_as_it_is():
+    made = []
+
+    def make():
+        made.append(nn.Linear(2, 2))
+        return made[-1]
+
+    factory = SameFrozen(make)
+    assert factory() is made[0] and len(made) == 1 and factory.frozen == {}
+    assert task(lambda: nn.Linear(4, 2)).files() == {}
+
+
+def test_values_that_are_other_ones_each_time_are_refused():
+    def odd():
+        return model(float(np.random.default_rng().random()))
+
+    with pytest.raises(ValueError, match=r"frozen parameter '0\.weight'.* load it from a file"):
+        task(odd)
+
+
+def test_a_run_goes_on_with_the_values_it_was_started_with(tmp_path):
+    """Red before: the head went on, on another body."""
+    prepared = start_run(experiment(task()), None, None, tmp_path / "run")
+    prepared.folder.close()
+    with pytest.raises(ValueError, match=r"frozen parameters .* are not those of .*safetensors"):
+        resume_run(tmp_path / "run", experiment=experiment(task(lambda: model(0.5))))
+    summary = resume_run(tmp_path / "run", experiment=experiment(task())).run()
+    assert summary["rounds"] == 2

@@ -1,0 +1,142 @@
+"""What is said of examples before a run: public ones that are not, or none, or no arrays."""
+
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.api.running import run
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.running.folder import read_document
+from fedpriv.running.prepared import start_run
+from fedpriv.running.progress import head_lines
+from fedpriv.tasks.module_task import ModuleTask
+
+
+def person(number):
+    x = np.random.default_rng(number).normal(size=(6, 4))
+    return x, (x[:, 0] > 0).astype(int)
+
+
+USERS = {f"u{n:02d}": person(n) for n in range(12)}
+
+
+def experiment(**changes):
+    def task(experiment):
+        given = {"users": USERS, "public": person(99), **changes}
+        return ModuleTask(
+            name="t",
+            module=lambda: nn.Linear(4, 2),
+            loss=nn.functional.cross_entropy,
+            synthetic=True,
+            **given,
+        )
+
+    return Experiment(
+        name="own", description="", task=task, rounds=1, cohort=6.0, noise_multiplier=1.0
+    )
+
+
+def noticed(folder, *, secure=False, **changes):
+    prepared = start_run(experiment(**changes), None, None, folder, secure=secure)
+    prepared.folder.close()
+    head = "\n".join(head_lines(prepared, coverage_of(prepared.folder.document)))
+    assert all(line in head for line in prepared.noticed)
+    return prepared.noticed
+
+
+def mixed():
+    x, y = person(99)
+    x[:2], y[:2] = person(3)[0][4:], person(3)[1][4:]
+    return torch.from_numpy(x).float(), torch.from_numpy(y)
+
+
+class TestRostered:
+    """Red before: nothing was said, and the figure was called released."""
+
+    @pytest.mark.parametrize(
+        ("public", "said"),
+        [(person(3), "6 of 6 public examples are equal"), (mixed(), "2 of 6 public examples")],
+    )
+    def test_public_examples_that_are_somebodys(self, tmp_path, public, said):
+        [line] = noticed(tmp_path / "run", public=public)
+        assert line.startswith(said) and "examples of rostered users" in line
+        document = read_document(tmp_path / "run")
+        equal = f"figures on public examples, {said[0]} of which are rostered users' own"
+        assert coverage_of(document).not_covered == (equal,)
+
+    def test_others(self, tmp_path):
+        x, y = person(3)
+        assert noticed(tmp_path / "a") == ()
+        assert noticed(tmp_path / "b", public=(x, 1 - y)) == ()
+        read = UserDict(USERS)  # may read files, and is not looked through
+        assert noticed(tmp_path / "c", users=read, public=person(3)) == ()
+
+    def test_a_secure_run_does_not_look(self, tmp_path):
+        assert noticed(tmp_path / "run", secure=True, public=person(3)) == ()
+        assert "public_of_rostered" not in read_document(tmp_path / "run")["corpus"]
+
+
+@pytest.mark.parametrize("test", [None, person(98)])
+def test_no_public_examples(tmp_path, test):
+    """Red before: a run ended without a figure, or with one that no ε covers, and no word."""
+    [line] = noticed(tmp_path / "run", public=None, test=test)
+    assert "no accuracy is released; give the task public examples" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"public": [1, 2]}, "the inputs of the public examples are a single int"),
+        ({"public": ([[1, 2], [1]], [0, 1])}, "inputs of the public examples cannot be made one"),
+        ({"test": (["a", "b"], [0, 1])}, "the inputs of the test examples are of <U1"),
+        ({"users": {"a": ([[1.0], [2.0, 3.0]], [0, 1])}}, "the inputs of the examples of user 'a'"),
+        ({"users": {"a": (np.ones((2, 4)), [None, 1])}}, "the targets of the examples of user 'a'"),
+        ({"users": list(USERS.items())}, r"users are a list; give a mapping .* dict\(pairs\)"),
+    ],
+)
+def test_what_is_no_array_is_refused_in_one_line(tmp_path, changes, said):
+    """Red before: a traceback of ours, or NumPy's words without whose examples they are of."""
+    with pytest.raises(ValueError, match=said):
+        start_run(experiment(**changes), None, None, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_that_is_missing_is_said_at_once(tmp_path):
+    """Red before: one member after the other, a run for each."""
+
+    class Mine:
+        roster = ("a", "b")
+        measures = ()
+
+    own = Experiment(
+        name="own", description="", task=lambda e: Mine(), cohort=1.0, noise_multiplier=1.0
+    )
+    with pytest.raises(ValueError) as caught:
+        start_run(own, None, None, tmp_path / "run")
+    said = str(caught.value)
+    missing = ("roster_sha256", "data", "init_params", "trainer", "evaluate", "describe")
+    assert f"has no {', '.join(missing)}; add them: " in said
+    assert all(f"{name}(" in said for name in missing[2:])
+
+
+def test_a_program_is_told_what_to_call(tmp_path):
+    """Red before: it was told of --resume and --engine, which a program has not got."""
+    out = tmp_path / "run"
+    run(experiment(), out, progress=False)
+    with pytest.raises(ValueError, match=r"already holds a run; go on with it by fedpriv.resume\("):
+        run(experiment(), out, progress=False)
+    with pytest.raises(ValueError, match=r"^backend='gpu' is not known"):
+        run(experiment(), tmp_path / "x", backend="gpu", progress=False)
+    with pytest.raises(ValueError, match=r"side_information\(\)"):
+        run(
+            experiment(),
+            tmp_path / "x",
+            precondition="local",
+            side_information="own",
+            progress=False,
+        )
+    assert not (tmp_path / "x").exists()
