@@ -25,7 +25,7 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_works, find_work
 from fedpriv.tree import Params
 
-_MADE_UP = "made up"
+_SYNTHETIC = "made up"
 
 
 def try_components(components: Runnable, params: Params, batch: Any) -> None:
@@ -112,7 +112,7 @@ class _OnMadeUpUsers:
         """Return the sum of one made-up user; an empty cohort has one too."""
         with raised_failures():
             found = find_work(self._works, work).partial_sum(
-                params=params, bound=bound, data=self._data, user_ids=(_MADE_UP,), key=key
+                params=params, bound=bound, data=self._data, user_ids=(_SYNTHETIC,), key=key
             )
         if found.num_failed:
             raise ValueError(

@@ -268,10 +268,10 @@ def page(grids: Sequence[Grid], done: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the results in words and tables."""
     finals = {g.method: [done[r.identity] for r in g.finals(done)] for g in grids}
     setup, first = grids[0].setup, next(iter(finals.values()))[0]
-    made_up = ", SYNTHETIC sentences and a tiny random model" if first["synthetic"] else ""
+    label = ", SYNTHETIC sentences and a tiny random model" if first["synthetic"] else ""
     of = "a tiny RoBERTa" if setup.reduced else "RoBERTa"
     lines = [
-        f"# DP-NSGD and DP-SGD on SST-2{made_up}",
+        f"# DP-NSGD and DP-SGD on SST-2{label}",
         "",
         f"Accuracy of {of} with frozen embeddings after {first['steps']} steps of about "
         f"{setup.batch:,} examples. ε = {rounded_up_to(first['epsilon'], 3):.3g} at "

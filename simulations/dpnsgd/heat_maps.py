@@ -100,10 +100,10 @@ def page(maps: HeatMaps, done: Done, picture: str) -> str:
         picture: Address of the plot, from where the page will lie.
     """
     first = done[next(iter(maps.grid())).identity]
-    made_up = ", SYNTHETIC data" if first["synthetic"] else ""
+    label = ", SYNTHETIC data" if first["synthetic"] else ""
     size = " (reduced)" if maps.reduced else ""
     lines = [
-        f"# {maps.title}{size}{made_up}",
+        f"# {maps.title}{size}{label}",
         "",
         f"Accuracy of {maps.model}, ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
         f"δ = {shown_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "

@@ -84,10 +84,10 @@ def _data(run: RunRecord) -> str:
     name = markdown_safe(run.corpus.get("name") or "its own data")
     users = run.corpus.get("num_users")
     nouns = labels_of(run.unit)
-    made_up = "" if not run.synthetic else " of made-up "
-    if made_up:
-        made_up += "text" if run.unit == "user" else "examples"
-    return f"{name}{made_up}" + (f", {int(users):,} {nouns.rostered}s" if users else "")
+    synthetic = "" if not run.synthetic else " of made-up "
+    if synthetic:
+        synthetic += "text" if run.unit == "user" else "examples"
+    return f"{name}{synthetic}" + (f", {int(users):,} {nouns.rostered}s" if users else "")
 
 
 def _figures(run: RunRecord, round_num: int) -> str:

@@ -112,9 +112,9 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     scale = 10 if arguments.reduced else 1
     found, synthetic = moments(400 // scale, 200 // scale), imdb.reviews().synthetic
-    made_up = "SYNTHETIC reviews: " if synthetic else ""
+    label = "SYNTHETIC reviews: " if synthetic else ""
     for kind, correlation in agreement(found).items():
-        print(f"{made_up}√v {kind}: rank correlation with the clean one {correlation:.3f}")
+        print(f"{label}√v {kind}: rank correlation with the clean one {correlation:.3f}")
     if arguments.plot:
         plot(found, arguments.plot, synthetic=synthetic)
 
