@@ -267,3 +267,17 @@ class TestOneInterface:
         assert poor.promised() == poor.epsilon(4) != poor.total()
         assert poor.pays_for_more(Counter({made.event: 3}), 0)
         assert not poor.pays_for_more(Counter({made.event: 4}), 0)
+
+    def test_what_the_door_asks_of_either(self):
+        fixed = cohort_plan(
+            num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=1.0,
+            noise="gaussian", noise_multiplier=1.0, delta=1e-5,
+        )  # fmt: skip
+        own = replace(fixed.live_mechanism)
+        assert fixed.mechanism_for("update", None) is fixed.mechanism
+        assert fixed.mechanism_for("update", own) is plan().mechanism_for("update", own) is own
+        with pytest.raises(ValueError, match="'update' of an adaptive plan needs its mechanism"):
+            plan().mechanism_for("update", None)
+        assert fixed.left(Counter({fixed.event: 3})) == INF
+        assert plan().left(Counter({TENTH: 3})) == pytest.approx(0.7)
+        assert not fixed.replays and not plan().replays
