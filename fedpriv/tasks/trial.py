@@ -53,7 +53,7 @@ def cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str,
     if found is None and task.measures:
         said.append(
             f"nothing is measured on public examples, so no {task.measures[0].label} is released; "
-            "give the task public examples, of nobody on the roster"
+            "give the task public examples, of users outside the roster"
         )
     if simulated and isinstance(task, ComparesPublic):
         equal, number = task.public_of_rostered()
@@ -61,7 +61,7 @@ def cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str,
             said.append(
                 f"{equal:,} of {number:,} public examples are equal to examples of rostered users: "
                 "what is measured on them is not released but private, and covered by no ε; take "
-                "public examples of nobody on the roster, unless these are equal by chance"
+                "public examples of users outside the roster, unless these are equal by chance"
             )
     return tuple(said)
 

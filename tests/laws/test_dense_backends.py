@@ -80,12 +80,9 @@ def test_flower(num_nodes, num_shards, task, bound):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    "task", [pytest.param(ONE_BY_ONE, marks=pytest.mark.slow), MANY_AT_ONCE], ids=TASKS
-)
-@pytest.mark.parametrize(
-    "workers", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 4))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [ONE_BY_ONE, MANY_AT_ONCE], ids=TASKS)
+@pytest.mark.parametrize("workers", [2, 1, 4])
 def test_ray(ray, workers, task):
     from fedpriv.backends.ray.backend import RayBackend
 

@@ -253,6 +253,7 @@ def accuracy(reviews):
     return ((score > np.median(score)) == data.y_test).mean()
 
 
+@pytest.mark.slow
 def test_imdb_as_the_paper_has_it(imdb):
     data = bag_of_words(imdb, weights="padded-counts", unit_rows=False, vocabulary="private")
     assert data.x_train.shape == (24_750, 10_000) and data.num_public == 250
