@@ -5,10 +5,12 @@ Checkpoints hold what a round released. What stays as it was is written once, be
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load
 
 from fedpriv.checkpoints.tensor_file import read_tensors, tensor_bytes
 
@@ -30,21 +32,40 @@ def read_frozen(folder: Path) -> dict[str, np.ndarray]:
     return read_tensors(file)[0] if file.is_file() else {}
 
 
-def check_frozen(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Compare the frozen parameters of a run folder with those of the task that goes on with it.
+def frozen_digests(frozen: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return the SHA-256 of each frozen parameter's dtype, shape and values, by name."""
+    return {name: _digest(np.ascontiguousarray(tensor)) for name, tensor in sorted(frozen.items())}
+
+
+def read_frozen_bytes(files: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+    """Return the frozen parameters among a task's files; none where there is no such file."""
+    return load(files[FROZEN]) if FROZEN in files else {}
+
+
+def check_frozen(
+    sealed: Mapping[str, str] | None, frozen: Mapping[str, np.ndarray], folder: str
+) -> None:
+    """Compare a task's frozen parameters with those that its run was started with.
 
     Args:
-        folder: The run folder.
-        files: That the task brings, by name.
+        sealed: Digests that the run folder states; None where it has none, as of folders in which
+            nobody kept them: nothing is compared then.
+        frozen: Of the task that goes on with it.
+        folder: The run folder, for the message.
 
     Raises:
         ValueError: If they differ.
     """
-    file = folder / FROZEN
-    before, now = file.read_bytes() if file.is_file() else None, files.get(FROZEN)
-    if before != now:
-        raise ValueError(
-            f"the frozen parameters (requires_grad=False) of the task are not those of {file}; let "
-            "its module have the values that the run was started with, or start a new run in "
-            "another folder"
-        )
+    if sealed is None or dict(sealed) == (now := frozen_digests(frozen)):
+        return
+    other = sorted(name for name in {*sealed, *now} if sealed.get(name) != now.get(name))
+    raise ValueError(
+        f"frozen parameters (requires_grad=False) of the task are not those that {folder} was "
+        f"started with: {', '.join(other)}; let its module have the values of {folder}/{FROZEN}, "
+        "or start a new run in another folder"
+    )
+
+
+def _digest(tensor: np.ndarray) -> str:
+    described = f"{tensor.dtype.str} {tensor.shape} ".encode()
+    return hashlib.sha256(described + tensor.tobytes()).hexdigest()

@@ -96,19 +96,22 @@ def announcement(
 
 
 def failures(summary: Mapping[str, Any]) -> str:
-    """Return how many users a simulation drew in vain, and why the first; "" for none.
+    """Return how many of those whom a simulation drew failed, and of what; "" for none.
 
-    A secure run diagnoses nothing, and says nothing of it.
+    Of examples only recorded steps are known. A secure run diagnoses nothing, and says nothing.
     """
-    failed = summary.get("users_failed")
+    failed, mostly = summary.get("users_failed"), summary.get("rounds_mostly_failed")
     if not failed:
         return ""
-    noun = "training examples" if summary.get("unit") == "example" else "users"
+    examples = summary.get("unit") == "example"
+    noun, turn = ("training examples", "step") if examples else ("users", "round")
+    recorded = f" in the recorded {turn}s" if examples else ""
     cause = summary.get("first_failure")
-    why = f"first cause: {cause}" if cause else "the log has their causes"
+    why = f"a cause: {cause}" if cause else "the log has their causes"
+    most = f"; in {mostly} {turn}s more than half" if mostly else ""
     return (
-        f"{failed:,} of {summary['users_drawn']:,} drawn {noun} failed and contributed zero "
-        f"({why}; not covered by ε)"
+        f"{failed:,} of {summary['users_drawn']:,} drawn {noun} failed and contributed zero"
+        f"{recorded}{most} ({why}; not covered by ε)"
     )
 
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__, json_lines
-from fedpriv.checkpoints.frozen_file import check_frozen
+from fedpriv.checkpoints.frozen_file import check_frozen, frozen_digests, read_frozen_bytes
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
@@ -114,6 +114,8 @@ class RunFolder:
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
         elif equal := _public_of_rostered(task):
             described["public_of_rostered"] = equal
+        if frozen := read_frozen_bytes(files):
+            described["frozen"] = frozen_digests(frozen)
         if isinstance(components.task, KnowsDigests):
             described["data_sha256"] = data_digests(task, secret)
         document: dict[str, Any] = {
@@ -207,7 +209,8 @@ class RunFolder:
         Raises:
             ValueError: If they differ, or cannot be compared any more.
         """
-        check_frozen(self.path, checked_files(task))
+        frozen = read_frozen_bytes(checked_files(task))
+        check_frozen(self.document["corpus"].get("frozen"), frozen, str(self.path))
         sealed = self.document["corpus"].get("data_sha256")
         secure = sealed is not None and self.document["mode"] == "secure"
         secret = read_secret(self.path / "data.key") if secure else None

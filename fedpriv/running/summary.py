@@ -34,8 +34,8 @@ def summary_of(
         folder: Where it was kept.
         state: The last one that was released.
         record: Of the last round; None if nothing was left to run, and the model is measured anew.
-        first_failure: The kind of the first error that made a user contribute zero, where it was
-            seen in this process.
+        first_failure: The kind of the first error that made a user contribute zero since the run
+            was started or resumed, where it was seen in this process.
     """
     plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
     spent = plan.epsilon(ledger.charges)
@@ -117,7 +117,7 @@ def _unmeasured(record: RoundRecord) -> bool:
 
 
 def _diagnosed(folder: Path) -> Mapping[str, Any]:
-    """Return what the diagnostics of all rounds come to; without diagnostics, nothing."""
+    """Return what the diagnostics of all recorded rounds come to; without any, nothing."""
     lines = json_lines.read(folder / "diagnostics.jsonl")
     failed = [mostly_failed(line["num_failed"], line["cohort_size"]) for line in lines]
     if not lines:

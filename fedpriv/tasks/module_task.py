@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.checkpoints.frozen_file import frozen_file
+from fedpriv.checkpoints.frozen_file import FROZEN, frozen_file
 from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
@@ -40,6 +40,9 @@ from fedpriv.tree import Params
 
 #: Examples that a task is tried on.
 _TRIED = 2
+# Enough that a mean over those whose targets count is no mean over nobody.
+_LOOKED_AT = 16
+_LOOK = Key.simulation(0).fold("look at the loss")
 
 
 class ModuleTask:
@@ -99,6 +102,11 @@ class ModuleTask:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once = users_at_once
         self._files = dict(files or {})
+        if FROZEN in self._files:
+            raise ValueError(
+                f"the file {FROZEN!r} is that of parameters that are not trained; give yours "
+                "another name"
+            )
         check_module(self._make())
         self._measures = None if measures is None else with_loss(measures, loss)
         self._checked = False
@@ -144,7 +152,7 @@ class ModuleTask:
         """
         where = usable_device(device)
         module = self._make()
-        self._check_loss(module)
+        self._check_loss()
         alone = ModuleTrainer(
             module=module,
             loss=self._loss,
@@ -205,11 +213,12 @@ class ModuleTask:
             num_users=len(self._roster),
         )
 
-    def _check_loss(self, module: nn.Module) -> None:
+    def _check_loss(self) -> None:
         """Look at the loss and the measures once, on public or made-up examples."""
         if self._checked:
             return
-        batch = self._few(self.synthetic_batch())
+        given = self._synthetic_batch or self._sets[True]
+        batch = self._few(self.synthetic_batch() if given is None else given, _LOOKED_AT)
         if batch is not None:
             measures = self._module_measures()
 
@@ -218,7 +227,10 @@ class ModuleTask:
                     name = f"measure {own.measure.name!r}"
                     check_pairs(own.mean, outputs, targets, name)
 
-            check_loss(module, self._loss, batch.x, batch.y, measured=measured)
+            module = made_from(_LOOK, self._make)  # the same in every process
+
+            drawn = given is None
+            check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
         self._checked = True
 
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
@@ -232,7 +244,7 @@ class ModuleTask:
         return () if few is None else fitting_measures(self._make(), few.x, few.y)
 
     @staticmethod
-    def _few(batch: ArrayExamples | None) -> ArrayExamples | None:
+    def _few(batch: ArrayExamples | None, number: int = _TRIED) -> ArrayExamples | None:
         if batch is None or not len(batch):
             return None
-        return batch.take(np.arange(min(len(batch), _TRIED)))
+        return batch.take(np.arange(min(len(batch), number)))

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.frozen_file import FROZEN
+from fedpriv.checkpoints.frozen_file import FROZEN, check_frozen
 from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.bound import Clip
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import MODEL, export_run
 from fedpriv.rng import Key
 from fedpriv.running.prepared import resume_run, start_run
@@ -154,7 +155,9 @@ def test_values_that_are_other_ones_each_time_are_refused():
     def odd():
         return model(float(np.random.default_rng().random()))
 
-    with pytest.raises(ValueError, match=r"frozen parameter '0\.weight'.* load it from a file"):
+    with pytest.raises(
+        ValueError, match=r"'0\.weight', which is not trained .* load it from a file"
+    ):
         task(odd)
 
 
@@ -162,7 +165,70 @@ def test_a_run_goes_on_with_the_values_it_was_started_with(tmp_path):
     """Red before: the head went on, on another body."""
     prepared = start_run(experiment(task()), None, None, tmp_path / "run")
     prepared.folder.close()
-    with pytest.raises(ValueError, match=r"frozen parameters .* are not those of .*safetensors"):
+    with pytest.raises(ValueError, match=r"are not those .* was started with: 0\.bias, 0\.weight"):
         resume_run(tmp_path / "run", experiment=experiment(task(lambda: model(0.5))))
     summary = resume_run(tmp_path / "run", experiment=experiment(task())).run()
     assert summary["rounds"] == 2
+
+
+class Features(nn.Module):
+    """Random features: a buffer that is drawn, and one that is not."""
+
+    def __init__(self, drawn=None):
+        super().__init__()
+        self.register_buffer("proj", torch.randn(4, 8) if drawn is None else drawn)
+        self.register_buffer("scale", torch.full((8,), 0.5))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(torch.cos(x @ self.proj) * self.scale)
+
+
+def test_a_buffer_that_is_drawn_is_the_same_everywhere_and_goes_with_the_model(tmp_path):
+    """Red before: each module had features of its own, and no export had any."""
+    made = task(Features)
+    params = made.init_params(Key.simulation(0))
+    assert set(params) == {"head.weight", "head.bias"}
+    assert made.evaluate(params, public=True) == made.evaluate(params, public=True)
+    start_run(experiment(made), "own:x", None, tmp_path / "run").run()
+    assert set(load(tmp_path / "run").params) == {*params, "proj"}  # the other is in the code
+
+
+def test_values_that_are_no_numbers_are_values():
+    body = torch.full((4, 8), float("nan"))
+    assert SameFrozen(lambda: Features(body))().proj.isnan().all()
+
+
+def test_they_are_taken_to_be_public_and_the_statement_says_so(tmp_path):
+    start_run(experiment(task()), None, None, tmp_path / "run").run()
+    said = " ".join(str(load(tmp_path / "run").statement).split())
+    assert "go out with the model as they were given: 0.bias, 0.weight." in said
+    assert "is an assumption, not a result" in said
+
+
+def test_verify_compares_them(tmp_path):
+    """Red before: the file could be altered after the run, and went into every export."""
+    start_run(experiment(task()), None, None, tmp_path / "run").run()
+    assert verify_run(tmp_path / "run").ok
+    file = tmp_path / "run" / FROZEN
+    content = file.read_bytes()
+    other = bytearray(content)
+    other[-1] ^= 1
+    for damaged in (bytes(other), content[:-3], b""):
+        file.write_bytes(damaged)
+        (check,) = (c for c in verify_run(tmp_path / "run").checks if c.name == "frozen")
+        assert not check.ok
+    file.unlink()
+    assert not verify_run(tmp_path / "run").ok
+
+
+def test_a_folder_that_says_nothing_of_them_is_resumed():
+    """Folders from before they were kept: nothing is known, so nothing is compared."""
+    check_frozen(None, {"0.weight": np.zeros(2)}, "run")
+    with pytest.raises(ValueError, match="are not those"):
+        check_frozen({}, {"0.weight": np.zeros(2)}, "run")
+
+
+def test_their_file_is_nobody_elses():
+    with pytest.raises(ValueError, match="give yours another name"):
+        task(files={FROZEN: b"{}"})

@@ -15,6 +15,7 @@ from fedpriv.running.prepared import start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
+from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 
 SPREADS = "compares outputs .* with targets .* by broadcasting"
@@ -121,7 +122,7 @@ cross_entropy = nn.functional.cross_entropy
 UNFIT = {
     "loss is nan": lambda o, t: cross_entropy(o, t) * float("nan"),
     "loss is inf": lambda o, t: cross_entropy(o, t) / 0.0,
-    r"tensor of shape \(2,\); return one number": lambda o, t: cross_entropy(
+    r"tensor of shape \(\d,\); return one number": lambda o, t: cross_entropy(
         o, t, reduction="none"
     ),
     "returned a float; return a tensor": lambda o, t: cross_entropy(o, t).item(),
@@ -155,3 +156,69 @@ def test_the_model_that_is_looked_at_is_as_it_was():
     gradients = ModuleGradients(module, cross_entropy, x, y)
     assert gradients.backend and module.training
     assert torch.equal(before, torch.get_rng_state())
+
+
+def weighted(outputs, targets):
+    """Each example by a weight of its own: no mean over single examples."""
+    weight = targets[:, 1]
+    return (weight * (outputs[:, 0] - targets[:, 0]) ** 2).sum() / weight.sum().clamp(min=1e-3)
+
+
+def partial_likelihood(outputs, targets):
+    """Cox: every event against all who were still there, on purpose."""
+    score, time, event = outputs[:, 0], targets[:, 0], targets[:, 1]
+    still = (time[None, :] >= time[:, None]).to(score.dtype)
+    risk = torch.log((still * torch.exp(score)[None, :]).sum(dim=1))
+    return -(event * (score - risk)).mean()
+
+
+def summed(outputs, targets):
+    return ((outputs - targets) ** 2).sum()
+
+
+PAIRS = {f"u{n:02d}": (person(n)[0], np.abs(np.stack([person(n)[1]] * 2, 1))) for n in range(12)}
+
+
+@pytest.mark.parametrize("loss", [weighted, partial_likelihood, summed])
+def test_losses_of_as_many_axes_pair_nobody_with_others(tmp_path, loss):
+    """Red before: refused as broadcasting, which none of them does by mistake."""
+    started(
+        tmp_path / "run", loss=loss, users=PAIRS, public=PAIRS["u00"], measures=()
+    ).folder.close()
+
+
+def test_a_look_at_a_loss_leaves_everything_as_it_was():
+    """Generators, and which layers are in evaluation mode."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    module[1].eval()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    check_loss(module, lambda o, t: (torch.rand(6, 1) * (o - t)).mean(), *WIDER["u00"])
+    assert torch.equal(torch.rand(3), expected)
+    assert [layer.training for layer in module] == [True, False, True] and module.training
+
+
+def test_an_interrupt_in_a_loss_is_no_matter_of_the_losses():
+    def interrupted(outputs, targets):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_loss(nn.Linear(4, 1), interrupted, *WIDER["u00"])
+
+
+def test_inputs_that_were_drawn_prove_no_loss_to_be_infinite(tmp_path):
+    """The logarithm of what no user has; the same on public examples is refused."""
+
+    class Log(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.top = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.top(torch.log(x))
+
+    users = {f"u{n:02d}": (np.abs(person(n)[0]) + 0.1, person(n)[1][:, None]) for n in range(12)}
+    started(tmp_path / "run", module=Log, users=users).folder.close()
+    with pytest.raises(ValueError, match="the loss is nan on public"):
+        started(tmp_path / "other", module=Log, users=users, public=WIDER["u00"])

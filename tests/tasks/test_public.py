@@ -65,7 +65,7 @@ class TestRostered:
         [line] = noticed(tmp_path / "run", public=public)
         assert line.startswith(said) and "examples of rostered users" in line
         document = read_document(tmp_path / "run")
-        equal = f"figures on public examples, {said[0]} of which are rostered users' own"
+        equal = f"figures on public examples, {said[0]} of which equal rostered users'"
         assert coverage_of(document).not_covered == (equal,)
 
     def test_others(self, tmp_path):

@@ -98,7 +98,7 @@ def coverage(
     if as_object(as_object(corpus).get("provenance")).get("roster_looks_at_data"):
         found += ("who is on the roster, a choice that looked at their records",)
     if equal := as_object(corpus).get("public_of_rostered"):
-        found += (f"figures on public examples, {equal} of which are rostered users' own",)
+        found += (f"figures on public examples, {equal} of which equal rostered users'",)
     return Coverage(not_covered=found)
 
 

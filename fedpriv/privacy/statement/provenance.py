@@ -55,6 +55,11 @@ def taken_as_public(
         )
     if side is not None and side.get("source") != "private":
         text.append(f"Side information: {_description(side)}.")
+    if frozen := sorted(as_object(corpus.get("frozen"))):
+        text.append(
+            f"Parameters that are not trained, and go out with the model as they were given: "
+            f"{', '.join(frozen)}."
+        )
     if not text:
         return []
     outside = corpus.get("num_public_users")

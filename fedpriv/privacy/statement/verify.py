@@ -3,8 +3,8 @@
 What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
 hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
 do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
-after its release. What cannot: lines cut off the end of a ledger after the last checkpoint, and a
-folder all of whose files were forged together.
+after its release, frozen parameters that were changed since the start. What cannot: lines cut off
+the end of a ledger after the last checkpoint, and a folder all of whose files were forged together.
 """
 
 from __future__ import annotations
@@ -19,13 +19,20 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from fedpriv.checkpoints.frozen_file import FROZEN, frozen_digests, read_frozen
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.statement.coverage import KEY, NOT_KNOWN, Coverage, coverage_of
+from fedpriv.privacy.statement.coverage import (
+    KEY,
+    NOT_KNOWN,
+    Coverage,
+    as_object,
+    coverage_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +148,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
     hashes = {record.hash: number for number, record in enumerate(records)}
     checks += _checkpoints(folder, state, hashes)
     checks += _digests(folder, state)
+    checks += _frozen(folder)
     return Verification(
         checks=tuple(checks),
         epsilon=covers.explained(final),
@@ -365,3 +373,26 @@ def _told(problems: list[str], good: str) -> str:
         return good
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     return "; ".join(problems[:3]) + more
+
+
+def _frozen(folder: Path) -> list[Check]:
+    """Compare parameters that are not trained with those that `experiment.json` states."""
+    if not (folder / "experiment.json").exists():
+        return []
+    try:
+        corpus = as_object(_object(folder / "experiment.json").get("corpus"))
+        stated = as_object(corpus.get("frozen"))
+        found = frozen_digests(read_frozen(folder))
+    except (OSError, ValueError) as error:
+        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
+    if not stated and not found:
+        return []
+    return [
+        Check(
+            name="frozen",
+            ok=stated == found,
+            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
+            if stated == found
+            else f"{FROZEN} is not what the run was started with",
+        )
+    ]

@@ -41,18 +41,20 @@ def made_from(key: Key, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 class SameFrozen:
-    """Makes a module again and again, with the same values in its frozen parameters.
+    """Makes a module again and again, with the same values in what is not trained.
 
-    A parameter with `requires_grad=False` is neither trained nor released, so that every module of
-    a task must have it alike: those that train, on any machine, and the one that is measured. What
-    torch draws of it comes from one stream, the same for all runs. A module without any is what
-    the function makes.
+    A parameter with `requires_grad=False`, or a buffer that is drawn, is neither trained nor
+    released, so that every module of a task must have it alike: those that train, on any machine,
+    and the one that is measured. What torch draws of it comes from one stream, the same for all
+    runs, and replaces what the function drew: trained parameters that it computes of frozen ones
+    (a head that starts as a copy) are of the values before. A module without any is what the
+    function makes.
 
     Args:
         make: Makes the module.
 
     Raises:
-        ValueError: At the first call, if frozen parameters come out otherwise each time.
+        ValueError: At the first call, if they come out otherwise each time.
     """
 
     def __init__(self, make: Callable[[], nn.Module]) -> None:
@@ -63,38 +65,53 @@ class SameFrozen:
         """Return another module."""
         module = self._make()
         if self._known is None:
-            self._known = self._found() if _frozen(module) else {}
-        own = dict(module.named_parameters())
+            self._known = self._found() if _untrained(module) else {}
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
             for name, tensor in self._known.items():
                 own[name].copy_(tensor)
         return module
 
     def _found(self) -> dict[str, torch.Tensor]:
-        found, again = (_frozen(made_from(_FROZEN, self._make)) for _ in range(2))
+        first = made_from(_FROZEN, self._make)
+        found, again = _untrained(first), _untrained(made_from(_FROZEN, self._make))
         for name, tensor in found.items():
-            if name not in again or not torch.equal(tensor, again[name]):
+            if not _same(tensor, again.get(name)):
                 raise ValueError(
-                    f"frozen parameter {name!r} (requires_grad=False) is another whenever the "
-                    "module is made, and it must be the same in each process; draw it by torch, "
-                    "or from a seed, or load it from a file"
+                    f"{name!r}, which is not trained (a buffer, or requires_grad=False), is "
+                    "another whenever the module is made, and it must be the same in each "
+                    "process; draw it by torch, or from a seed, or load it from a file"
                 )
-        return found
+        drawn = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
+        buffers = dict(first.named_buffers())
+        return {
+            name: tensor
+            for name, tensor in found.items()
+            if name not in buffers or not _same(tensor, drawn.get(name))
+        }
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
-        """The frozen parameters by name; empty for a module that is trained as a whole."""
+        """What is not trained, by name; empty for a module that is trained as a whole."""
         if self._known is None:
             self()
         return {name: tensor.numpy() for name, tensor in (self._known or {}).items()}
 
 
-def _frozen(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        name: p.detach().cpu().clone()
-        for name, p in module.named_parameters()
-        if not p.requires_grad
-    }
+def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return frozen parameters and buffers."""
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    found = {**frozen, **dict(module.named_buffers())}
+    return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
+
+
+def _same(left: torch.Tensor, right: torch.Tensor | None) -> bool:
+    """Return whether both have the same values; NaN is a value."""
+    if right is None or left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return torch.equal(left, right) or bool(
+        ((left == right) | (left != left) & (right != right)).all()
+    )
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedpriv.rng import Key
 from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import as_tensor
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.stopping import end_if_interrupted
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -36,6 +38,7 @@ def check_loss(
     y: Any,
     *,
     finite: bool = True,
+    drawn: bool = False,
     measured: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None,
 ) -> None:
     """Refuse a loss that no module can learn by, before anything is charged.
@@ -48,30 +51,32 @@ def check_loss(
         x: A few inputs `(n, ...)`, of nobody on a roster.
         y: Their targets.
         finite: Whether a loss that is not finite is refused too.
+        drawn: Whether the inputs were drawn: the model may take none such, and where its outputs
+            are not finite, the loss need not be.
         measured: Called with the outputs and the targets, for what else is to be looked at.
 
     Raises:
         ValueError: If the loss is no tensor of one number with a gradient, pairs predictions with
             the targets of others, or is not finite; says what to return.
     """
-    device, mode = next(module.parameters()).device, module.training
-    try:
-        with unchanged_buffers(module), own_stream(None, device), torch.enable_grad():
-            outputs = module.eval()(as_tensor(model_inputs(x)).to(device))
-    except Exception:
-        return
-    finally:
-        module.train(mode)
-    targets = as_tensor(model_targets(y)).to(device)
-    if not isinstance(outputs, Tensor):
-        return
-    check_pairs(lambda o, t: float(loss(o, t)), outputs, targets, "the loss")
-    measured(outputs, targets)
-    try:
-        with torch.enable_grad():
+    device = next(module.parameters()).device
+    with own_stream(None, device), torch.enable_grad():  # a loss may draw, too
+        try:
+            with unchanged_buffers(module), _evaluating(module):
+                outputs = module(as_tensor(model_inputs(x)).to(device))
+        except Exception as error:
+            end_if_interrupted(error)
+            return
+        targets = as_tensor(model_targets(y)).to(device)
+        if not isinstance(outputs, Tensor):
+            return
+        check_pairs(lambda o, t: float(loss(o, t)), outputs, targets, "the loss")
+        measured(outputs, targets)
+        try:
             found: Any = loss(outputs, targets)
-    except Exception:
-        return
+        except Exception as error:
+            end_if_interrupted(error)
+            return
     if not isinstance(found, Tensor):
         raise ValueError(
             f"the loss returned a {type(found).__name__}; return a tensor of one number, the mean "
@@ -87,7 +92,8 @@ def check_loss(
             "the loss has no gradient; make it of the outputs by PyTorch's operations alone, "
             "without .detach(), .item(), .argmax() or torch.no_grad()"
         )
-    if finite and not math.isfinite(value := float(found.detach())):
+    excused = drawn and not bool(outputs.isfinite().all())
+    if finite and not excused and not math.isfinite(value := float(found.detach())):
         raise ValueError(
             f"the loss is {value} on public or synthetic examples, before the first round; return "
             "a finite mean over the batch (no logarithm or root of zero, no empty mean), or give "
@@ -112,7 +118,8 @@ def check_pairs(
     Raises:
         ValueError: If it does.
     """
-    if outputs.shape[1:] == targets.shape[1:] or outputs.shape[:1] != targets.shape[:1]:
+    # Of as many axes, the first is everybody's and pairs each example with itself.
+    if outputs.ndim == targets.ndim or outputs.shape[:1] != targets.shape[:1]:
         return
     if any(_spreads(value, outputs, targets, number) for number in _BATCHES):
         left, right = _shape(outputs), _shape(targets)
@@ -134,9 +141,22 @@ def _spreads(
             if not _close(found, value(*torch.broadcast_tensors(left, right))):
                 return False
             single = [value(left[n : n + 1], right[n : n + 1]) for n in range(number)]
-    except Exception:
+    except Exception as error:
+        end_if_interrupted(error)
         return False
     return not _close(found, sum(single) / number)
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Put every layer in evaluation mode, and afterwards back to its own."""
+    before = {layer: layer.training for layer in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, training in before.items():
+            layer.training = training
 
 
 def _close(left: float, right: float) -> bool:
