@@ -33,7 +33,7 @@ class Request:
             raise ValueError(f"workers {self.workers} must be at least 1")
         if not 0 <= self.gpus_per_worker <= 1:
             raise ValueError(
-                f"--gpus-per-worker {self.gpus_per_worker:g} must be from 0 to 1: a worker uses "
+                f"gpus-per-worker {self.gpus_per_worker:g} must be from 0 to 1: a worker uses "
                 "one GPU or a part of it"
             )
 
@@ -74,7 +74,7 @@ def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share
     part, wanted, num_cpus = request.gpus_per_worker, request.workers, 1.0
     if part and gpus < 1:
         raise ValueError(
-            f"--gpus-per-worker {part:g} asks for GPUs, but {where} has none; leave it out to "
+            f"gpus-per-worker {part:g} asks for GPUs, but {where} has none; leave it out to "
             "train on CPUs"
         )
     if request.address is None:

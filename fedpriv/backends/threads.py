@@ -30,7 +30,7 @@ def check_shareable(trainer: Trainers) -> None:
     for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
         if not (isinstance(one, Shareable) and one.thread_safe):
             raise ValueError(
-                f"'threads': {type(one).__name__} keeps a model of its own and cannot be shared by "
+                f"threads: {type(one).__name__} keeps a model of its own and cannot be shared by "
                 "threads; use 'ray' (worker processes) or 'serial'"
             )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from fedpriv.checkpoints.tensor_file import read_tensors, tensor_bytes
@@ -38,8 +39,20 @@ def frozen_digests(frozen: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def read_frozen_bytes(files: Mapping[str, bytes]) -> dict[str, np.ndarray]:
-    """Return the frozen parameters among a task's files; none where there is no such file."""
-    return load(files[FROZEN]) if FROZEN in files else {}
+    """Return the frozen parameters among a task's files; none where there is no such file.
+
+    Raises:
+        ValueError: If it is not a complete safetensors file.
+    """
+    if FROZEN not in files:
+        return {}
+    try:
+        return load(files[FROZEN])
+    except (SafetensorError, TypeError) as error:
+        raise ValueError(
+            f"the task's file {FROZEN!r} holds parameters that are not trained, and is not a "
+            f"complete safetensors file ({error}); give it another name if it is yours"
+        ) from error
 
 
 def check_frozen(

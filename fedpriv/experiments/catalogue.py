@@ -136,7 +136,10 @@ def _module_at(name: str, path: Path) -> ModuleType:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise OwnExperimentNotFoundError(f"experiment {name!r}: there is no file {str(path)!r}")
+        raise OwnExperimentNotFoundError(
+            f"experiment {name!r}: there is no file {str(path)!r}; put it there, or go on with its "
+            "run from Python: fedpriv.resume(folder, experiment=...)"
+        )
     _find_in(str(path.parent))
     module = sys.modules[module_name] = importlib.util.module_from_spec(spec)
     try:

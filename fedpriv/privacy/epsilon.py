@@ -27,7 +27,7 @@ def rounded_up_to(value: float, figures: int) -> float:
     >>> rounded_up_to(43.5359, 3), rounded_up_to(0.98761, 3), rounded_up_to(0.0, 3)
     (43.6, 0.988, 0.0)
     """
-    if value <= 0.0 or math.isinf(value):
+    if not 1e-290 < value < math.inf:  # nor is there such a decimal of 0, NaN or what is next to 0
         return value
     return rounded_up(value, figures - 1 - math.floor(math.log10(value)))
 

@@ -75,7 +75,7 @@ def check_carried(experiment: Experiment, backend: str) -> None:
     if experiment.unit == "example":
         raise ValueError(
             f"{experiment.name} is centralised, and centralised training runs in one process; "
-            f"leave {backend!r} out"
+            f"leave the backend {backend!r} out"
         )
     if backend not in experiment.backends:
         known = ", ".join(experiment.backends)

@@ -75,7 +75,8 @@ def contributes_zero(error: BaseException) -> None:
         failures.count += 1
         failures.first = failures.first or type(error).__name__
     _LOG.warning("a user contributes zero: %s", type(error).__name__)
-    _LOG.debug("it was raised at %s", raised_at(error))
+    if _LOG.isEnabledFor(logging.DEBUG):
+        _LOG.debug("it was raised at %s", raised_at(error))
 
 
 def raised_at(error: BaseException) -> str:

@@ -68,9 +68,9 @@ def test_what_cannot_be_had_is_named(asked, machines, said):
     ("asked", "said"),
     [
         ({"workers": 0}, "workers 0"),
-        ({"gpus_per_worker": -0.5}, "--gpus-per-worker -0.5"),
-        ({"gpus_per_worker": 2}, "--gpus-per-worker 2"),
-        ({"gpus_per_worker": float("nan")}, "--gpus-per-worker nan"),
+        ({"gpus_per_worker": -0.5}, "gpus-per-worker -0.5"),
+        ({"gpus_per_worker": 2}, "gpus-per-worker 2"),
+        ({"gpus_per_worker": float("nan")}, "gpus-per-worker nan"),
     ],
 )
 def test_nonsense_is_refused(asked, said):

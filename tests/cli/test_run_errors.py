@@ -78,7 +78,7 @@ class TestErrors:
         out = tmp_path / "run"
         arguments = ["dense_model:experiment", "--engine", "threads", "--workers", "2"]
         assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        assert "'threads': " in capsys.readouterr().err
+        assert "threads: " in capsys.readouterr().err
         assert not out.exists()
 
     def test_gpus_for_tags(self, tiny_corpus, tmp_path, monkeypatch, capsys):

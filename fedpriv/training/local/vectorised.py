@@ -175,7 +175,8 @@ class VectorisedTrainer:
             end_if_interrupted(error)
             if len(works) > 1:
                 # Somebody raises. Nobody else is to pay for it: each in a chunk of its own.
-                _LOG.debug("%d users are trained apart: %s", len(works), raised_at(error))
+                if _LOG.isEnabledFor(logging.DEBUG):
+                    _LOG.debug("%d users are trained apart: %s", len(works), raised_at(error))
                 return set().union(*(self._many(start, [work], rows) for work in works))
             _LOG.info("a user is trained without vectorisation: %s", type(error).__name__)
             return self._one(start, works, rows)

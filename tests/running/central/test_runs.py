@@ -307,7 +307,7 @@ class TestCommand:
     @pytest.mark.parametrize("engine", ["threads", "ray"])
     def test_engines(self, tmp_path, engine):
         said = self.run("run", NAME, "--out", tmp_path / "r", "--engine", engine)
-        assert f"leave {engine!r} out" in str(said.exception)
+        assert f"leave the backend {engine!r} out" in str(said.exception)
         assert not (tmp_path / "r").exists()
 
     def test_options_of_federated_runs(self, tmp_path):
