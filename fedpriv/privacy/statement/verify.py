@@ -377,10 +377,11 @@ def _told(problems: list[str], good: str) -> str:
 
 def _frozen(folder: Path) -> list[Check]:
     """Compare parameters that are not trained with those that `experiment.json` states."""
-    if not (folder / "experiment.json").exists():
-        return []
     try:
         corpus = as_object(_object(folder / "experiment.json").get("corpus"))
+    except (OSError, ValueError):
+        return []  # there is none, or `_experiment` has said so
+    try:
         stated = as_object(corpus.get("frozen"))
         found = frozen_digests(read_frozen(folder))
     except (OSError, ValueError) as error:

@@ -312,6 +312,7 @@ def test_hostile_sst2_archives_are_refused(tmp_path):
         load_sst2(path)
 
 
+@pytest.mark.slow
 def test_imdb_itself(imdb):
     for part in (imdb.train, imdb.test):
         assert np.bincount(part.labels).tolist() == [12_500, 12_500]
