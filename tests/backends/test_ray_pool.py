@@ -102,6 +102,21 @@ def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
     assert count(tmp_path, "open") == 3
 
 
+def test_a_slow_start_is_said_and_waited_for(hire, monkeypatch, caplog):
+    """Red before: on a machine whose cores were busy the run ended after two minutes."""
+    monkeypatch.setattr("fedpriv.backends.ray.pool._SAID_AFTER_SECONDS", 0.0)
+    pool = hire(1)
+    assert "no worker has started within 0 s" in caplog.text
+    assert pool.run([call("double", 3)]) == [6]
+
+
+def test_a_start_that_never_ends_is_an_error(hire, monkeypatch):
+    monkeypatch.setattr("fedpriv.backends.ray.pool._SAID_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("fedpriv.backends.ray.pool._OPEN_SECONDS", 0.0)
+    with pytest.raises(ChildProcessError, match="no worker could be started within 0 s"):
+        hire(1)
+
+
 def test_what_opening_raises_is_raised_and_not_tried_again(hire, tmp_path):
     with pytest.raises(ValueError, match="no such corpus"):
         hire(1, deaths=0, refuse=ValueError("no such corpus"))

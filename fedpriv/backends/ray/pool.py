@@ -24,7 +24,9 @@ from fedpriv.backends.worker import Opened
 
 _LOG = logging.getLogger(__name__)
 _STARTS = 3
-_OPEN_SECONDS = 120.0
+# A machine whose cores are all busy takes minutes to start a process: this is against a hang alone.
+_OPEN_SECONDS = 900.0
+_SAID_AFTER_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 
 #: The result of a call that killed its actor every time it was tried.
@@ -161,7 +163,16 @@ class Pool:
             return None
         working = any(slot.call is not None for slot in waiting.values())
         # A working actor may take as long as its users need; a starting one may not.
-        ready, _ = ray.wait(list(waiting), timeout=None if working else _OPEN_SECONDS)
+        ready, _ = ray.wait(list(waiting), timeout=None if working else _SAID_AFTER_SECONDS)
+        if not ready:
+            _LOG.warning(
+                "no worker has started within %g s, and the run waits up to %g s; free resources "
+                "of the cluster: %s",
+                _SAID_AFTER_SECONDS,
+                _OPEN_SECONDS,
+                _free(),
+            )
+            ready, _ = ray.wait(list(waiting), timeout=_OPEN_SECONDS - _SAID_AFTER_SECONDS)
         if not ready:
             raise ChildProcessError(
                 f"no worker could be started within {_OPEN_SECONDS:g} s; free resources of the "
