@@ -16,6 +16,9 @@ from typing import Any, Literal
 
 Form = Literal["share", "number"]
 
+#: What is added to the headline measure's name for what public examples alone reach.
+PUBLIC_ONLY = "_public_only"
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Names that files of a run give to something else.
 # fmt: off
@@ -30,7 +33,7 @@ RESERVED = frozenset({
     "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
-    "users_drawn", "users_failed", "first_failure",
+    "users_drawn", "users_failed", "first_failure", "gain", "start",
 })
 # fmt: on
 
@@ -59,7 +62,7 @@ class Measure:
     diagnostic_only: bool = False
 
     def __post_init__(self) -> None:
-        taken = self.name in RESERVED or self.name.endswith(("_public", "_interval"))
+        taken = self.name in RESERVED or self.name.endswith(("_public", PUBLIC_ONLY, "_interval"))
         if not _NAME.fullmatch(self.name) or taken:
             why = "stands for something else in a run's files" if taken else "is no name for JSON"
             raise ValueError(

@@ -19,7 +19,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option, kebab
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
-from fedpriv.running.engines import engines
+from fedpriv.running.engines.named import engines
 from fedpriv.running.folder import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.progress import Shown, follow, is_watched

@@ -18,7 +18,7 @@ from fedpriv.cli.run_output import print_summary
 from fedpriv.experiments.parts.options import Option
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
-from fedpriv.running.engines import engines
+from fedpriv.running.engines.named import engines
 from fedpriv.running.progress import follow
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.

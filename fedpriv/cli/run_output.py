@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.cli.output import console
-from fedpriv.measures import figures_of, read_measures
+from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.unit_words import words_of
@@ -38,6 +38,8 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     if measured is not None:
         label, text, diagnosed = measured
         rows[label] = f"{text} ({where[0]})" if diagnosed else f"{text} {where[1]}"
+    if gained := _gained(summary):
+        rows["public-only"] = gained
     rows["privacy"] = said
     turn = words_of(summary["unit"]).turn
     seconds = summary["seconds_per_round"]
@@ -52,6 +54,20 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     width = max(12, *(len(label) + 2 for label in rows))
     for label, value in rows.items():  # no table: it would cut long paths short
         console.print(f"{label:<{width}}{value}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _gained(summary: dict[str, Any]) -> str | None:
+    """Return what public examples alone reach on the same examples, and the gain over that."""
+    shown = figures_of(read_measures(summary))
+    public = summary.get(f"{shown[0].name}{PUBLIC_ONLY}") if shown else None
+    if public is None:
+        return None
+    headline, gain = shown[0], summary["gain"]
+    text = f"{headline.label} {headline.text(public, 2)} of public examples alone, ε = 0"
+    if gain is None:
+        return text
+    points = f"{100 * gain:+.2f} points" if headline.form == "share" else f"{gain:+.4g}"
+    return f"{text}; gain over it {points}"
 
 
 def _measured(summary: dict[str, Any]) -> tuple[str, str, bool] | None:

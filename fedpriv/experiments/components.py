@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.start import PublicOnly, Start
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
+from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
+from fedpriv.tree import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class Components:
         algorithm: What is asked of users, and what is made of the answers.
         trainer: What a user does, or the sum of bounded updates over a batch of examples.
         side_information: What is known besides and where it came from; None for nothing.
+        start: Makes the params before the first round; None takes the task's own.
 
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
@@ -39,9 +44,28 @@ class Components:
     algorithm: FederatedAveraging
     trainer: Trainers
     side_information: SideInformation | None
+    start: Callable[[Any, Key, PublicOnly | None], Start] | None = None
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
+
+    def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
+        """Return the params before the first round, and where they came from.
+
+        Args:
+            key: For what is drawn.
+            found: What public examples alone were found to make, where that is known.
+
+        Raises:
+            ValueError: If the task cannot give such a start.
+        """
+        if self.start is None:
+            return Start(params=self.task.init_params(key), facts={"kind": "fresh"})
+        return self.start(self.task, key, found)
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round, float32."""
+        return self.begin(key).params
 
 
 def refined(experiment: Experiment, made: Components) -> Components:

@@ -36,6 +36,7 @@ from fedpriv.experiments.parts.composition import (
     all_names,
     check_chosen,
     check_known,
+    completed,
     compose,
     option_lines,
 )
@@ -231,7 +232,7 @@ class Experiment:
             ValueError: For an unknown option or an unfit value.
         """
         check_known((TAG_PREDICTION, *self._slots), document)
-        return replace(self, values={**self.values, **document})
+        return replace(self, values={**self.values, **completed(self._slots, document)})
 
     @property
     def _slots(self) -> tuple[Slot, ...]:
@@ -281,6 +282,9 @@ def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Opt
         ValueError: For an unfit value.
     """
     slots = SLOTS[unit]
+    if any(name in options for name in all_names([TAG_PREDICTION])):
+        options = completed([TAG_PREDICTION], options)
+    options = completed(slots, options)
     parts = compose(slots, options)
     # What no part of ours declares is of a task of somebody's own.
     own = {name: options[name] for name in set(options) - set(all_names(slots))}

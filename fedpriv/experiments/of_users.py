@@ -43,6 +43,7 @@ def make_components(experiment: Experiment, task: Task) -> Components:
         ),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
+        start=experiment.part("start").make,
     )
 
 

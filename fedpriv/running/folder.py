@@ -11,6 +11,7 @@ engines.jsonl          which backend ran from which round on, its workers and de
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
                        one's own may bring files of other names (`fedpriv.running.task_files`)
 checkpoints/           released params, one file a round, pruned
+start.safetensors      what training started from, if not the task's own params
 state.safetensors      what else the next round needs, replaced atomically every round
 secret/                where it is needed: keys of noise with memory and of a release that is
                        replayed, who took part so far (`running/door/vault.py`); readable by its
@@ -39,10 +40,12 @@ from typing import Any
 
 from fedpriv import __version__, json_lines
 from fedpriv.checkpoints.frozen_file import check_frozen, frozen_digests, read_frozen_bytes
+from fedpriv.checkpoints.start_file import write_start
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.start import Start
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -83,6 +86,8 @@ class RunFolder:
         engine: str,
         mode: str,
         keep_last: int | None = 10,
+        begun: Start | None = None,
+        baseline: Mapping[str, float] | None = None,
     ) -> RunFolder:
         """Start a run in a folder that does not hold one yet.
 
@@ -95,6 +100,8 @@ class RunFolder:
             engine: The backend's name.
             mode: "simulation" or "secure".
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
+            begun: The params before the first round; None where the task makes them.
+            baseline: Further figures to compare with, of models that cost nothing.
 
         Raises:
             ValueError: If the folder already holds a run, or the task's files cannot lie in it.
@@ -103,8 +110,7 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        side = components.side_information
-        task = components.task
+        side, task = components.side_information, components.task
         described, files = task.describe().to_json(), checked_files(task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
         if mode == "secure":  # counted on rostered users: diagnostics
@@ -136,7 +142,11 @@ class RunFolder:
             "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
             "measures": [measure.to_json() for measure in task.measures],
             "files": sorted(files),
-            "baseline": {"majority_class_accuracy": described.get("majority_class_accuracy")},
+            "baseline": {
+                "majority_class_accuracy": described.get("majority_class_accuracy"),
+                **(baseline or {}),
+            },
+            "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
         }
         path.mkdir(parents=True, exist_ok=True)
         if secret is not None and described.get("data_sha256") is not None:
@@ -145,6 +155,8 @@ class RunFolder:
         extra = {"experiment": experiment.name, "experiment_sha256": document_sha256(document)}
         ledger = Ledger.create(path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra)
         write_files(path, files)
+        if begun is not None and begun.facts["kind"] != "fresh":
+            write_start(path, begun.params)
         _write_json(path / "experiment.json", document)
         every = _every(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)

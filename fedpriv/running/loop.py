@@ -44,7 +44,7 @@ class Runnable(Protocol):
 
     @property
     def task(self) -> Learnable:
-        """Who is drawn from, and where the params start."""
+        """Who is drawn from."""
         ...
 
     @property
@@ -62,6 +62,10 @@ class Runnable(Protocol):
         """What a user does, or works by name."""
         ...
 
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round."""
+        ...
+
 
 class Learnable(Protocol):
     """What the loop asks of a task."""
@@ -74,10 +78,6 @@ class Learnable(Protocol):
     @property
     def roster(self) -> tuple[str, ...]:
         """The frozen ids."""
-        ...
-
-    def init_params(self, key: Key) -> Params:
-        """Return the params before the first round."""
         ...
 
 
@@ -330,4 +330,4 @@ def _diagnosed(
 
 def first_state(components: Runnable, root: Key) -> State:
     """Return the state before round 1."""
-    return components.algorithm.init(components.task.init_params(root.fold("init")))
+    return components.algorithm.init(components.init_params(root.fold("init")))

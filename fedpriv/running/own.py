@@ -136,9 +136,6 @@ class _Task:
     params: Params = field(repr=False)
     measures: tuple[Measure, ...] = ()
 
-    def init_params(self, key: Key) -> Params:
-        return {name: array.copy() for name, array in self.params.items()}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Components:
@@ -148,6 +145,9 @@ class _Components:
     algorithm: Algorithm
     task: _Task
     trainer: Trainers
+
+    def init_params(self, key: Key) -> Params:
+        return {name: array.copy() for name, array in self.task.params.items()}
 
 
 class _Elsewhere:

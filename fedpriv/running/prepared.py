@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,53 +9,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpriv.backends import Backend, SerialBackend
-from fedpriv.backends.ray.cluster import Cluster
-from fedpriv.backends.threads import ThreadBackend, check_shareable
-from fedpriv.backends.worker import WorkerContext
+from fedpriv.checkpoints.start_file import read_start
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.own_code import own_code
-from fedpriv.experiments.parts.options import Option
-from fedpriv.experiments.task_factory import make_task
+from fedpriv.experiments.parts.start import Start, public_only
+from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
+from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
 from fedpriv.running.folder import RunFolder, read_document
-from fedpriv.running.loop import first_state, rounds
+from fedpriv.running.loop import rounds
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
-from fedpriv.training.devices import check_of_use
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
-from fedpriv.tree import Params
-
-BackendFactory = Callable[[Experiment, Components], Backend]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """A backend factory that says beforehand what it cannot carry.
-
-    Attributes:
-        make: The factory itself.
-        check: Raises `ValueError` where `make`, or a worker that it hires, would; it is asked
-            before a run folder is made or opened.
-    """
-
-    make: BackendFactory
-    check: Callable[[Experiment, Components], None]
-
-    def __call__(self, experiment: Experiment, components: Components) -> Backend:
-        """Return the backend."""
-        return self.make(experiment, components)
 
 
 def _refuse_early(
@@ -64,109 +38,6 @@ def _refuse_early(
 ) -> None:
     if isinstance(make_backend, Checked):
         make_backend.check(experiment, components)
-
-
-def check_carried(experiment: Experiment, backend: str) -> None:
-    """Refuse a backend that an experiment does not run on.
-
-    Raises:
-        ValueError: If it is not one of the experiment's.
-    """
-    if experiment.unit == "example":
-        raise ValueError(
-            f"{experiment.name} is centralised, and centralised training runs in one process; "
-            f"leave the backend {backend!r} out"
-        )
-    if backend not in experiment.backends:
-        known = ", ".join(experiment.backends)
-        raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
-
-
-def serial(experiment: Experiment, components: Components) -> Backend:
-    """Return the in-process backend."""
-    return SerialBackend(
-        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
-    )
-
-
-def on_threads(num_workers: int) -> BackendFactory:
-    """Return what makes the backend of so many threads, for trainers that they may share."""
-
-    def check(experiment: Experiment, components: Components) -> None:
-        check_carried(experiment, "threads")
-        check_shareable(components.trainer)
-
-    def make(experiment: Experiment, components: Components) -> Backend:
-        return ThreadBackend(
-            trainer=components.trainer,
-            data=components.task.data,
-            measure=components.task.evaluate,
-            num_workers=num_workers,
-            max_examples=experiment.max_examples_per_user,
-        )
-
-    return Checked(make=make, check=check)
-
-
-def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> BackendFactory:
-    """Return what starts Ray and its workers, each of which opens the corpus for itself.
-
-    Args:
-        cluster: What the workers run on; whoever made it closes it.
-        reference: The name under which a worker finds the experiment.
-        corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
-    """
-
-    def check(experiment: Experiment, components: Components) -> None:
-        check_carried(experiment, "ray")
-        # Logical GPUs are the CPU. Whether a GPU is there, and works, only the worker that gets
-        # it can say: this machine may have none, or should not spend memory of it.
-        share = cluster.share
-        if share.num_gpus and not share.logical:
-            check_of_use("cuda:0", components.trainer)
-
-    def make(experiment: Experiment, components: Components) -> Backend:
-        cluster.start(sum(array.nbytes for array in _template(components).values()))
-        from fedpriv.backends.ray.backend import RayBackend
-
-        began = time.perf_counter()
-        backend = RayBackend(
-            share=cluster.share,
-            make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
-            data=components.task.data,
-            max_examples=experiment.max_examples_per_user,
-        )
-        cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
-        return backend
-
-    return Checked(make=make, check=check)
-
-
-def open_worker_context(
-    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
-) -> WorkerContext:
-    """Return what a worker works with, made from what can be named; called in the worker.
-
-    Raises:
-        ValueError: If the experiment or the corpus is not found there.
-    """
-    experiment = load_experiment(reference).restored(options)
-    check_carried(experiment, "ray")
-    task = make_task(experiment, _open_corpus(corpus_path))
-    side = make_side_information(experiment, task)
-    return WorkerContext(
-        trainer=make_trainer(experiment, task, side, device),
-        data=task.data,
-        measure=task.evaluate,
-    )
-
-
-def _open_corpus(path: str | None) -> Corpus | None:
-    return None if path is None else Corpus.open(Path(path))
-
-
-def _template(components: Components) -> Params:
-    return components.task.init_params(Key.simulation(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,17 +109,35 @@ def _built(experiment: Experiment, reference: str | None, corpus: Corpus | None)
         return build(experiment, corpus)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A task that was tried, and the state before round 1."""
+
+    state: Any
+    begun: Start
+    untried: str
+    noticed: tuple[str, ...]
+
+
 def _tried(
-    experiment: Experiment, components: Components, root: Key
-) -> tuple[Any, str, tuple[str, ...]]:
-    """Return the state before round 1, of a task that was tried; what could not be; cautions."""
+    experiment: Experiment, components: Components, root: Key, begun: Start | None = None
+) -> _Tried:
+    """Return the state before round 1, of a task that was tried; what could not be; cautions.
+
+    Args:
+        experiment: That is run.
+        components: Of it.
+        root: The root key.
+        begun: The params before, of a run that is resumed; None to make them.
+    """
     said = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
         "its model takes no such examples, give the task a synthetic_batch of some that it takes"
     )
     task, untried = components.task, ""
     with own_code(said, refusals=False):
-        state = first_state(components, root)
+        begun = components.begin(root.fold("init")) if begun is None else begun
+        state = components.algorithm.init(begun.params)
         if experiment.unit == "example":
             found = try_central_task(task, state.params)
         else:
@@ -261,7 +150,7 @@ def _tried(
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
             noticed = cautions(task, found, simulated=root.mode == "simulation")
-    return state, untried, noticed
+    return _Tried(state=state, begun=begun, untried=untried, noticed=noticed)
 
 
 def start_run(
@@ -306,7 +195,7 @@ def start_run(
         described = components.task.describe().to_json()
         refuse_private_knowledge(components.plan.unit, described, known)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
-    state, untried, noticed = _tried(experiment, components, root)
+    tried, baseline = _with_baseline(experiment, components, root)
     folder = RunFolder.create(
         out,
         experiment=experiment,
@@ -316,18 +205,42 @@ def start_run(
         engine=engine,
         mode=root.mode,
         keep_last=keep_last,
+        begun=tried.begun,
+        baseline=baseline,
     )
     return PreparedRun(
         experiment=experiment,
         components=components,
         folder=folder,
-        state=state,
+        state=tried.state,
         root=root,
         make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
-        untried=untried,
-        noticed=noticed,
+        untried=tried.untried,
+        noticed=tried.noticed,
     )
+
+
+def _with_baseline(
+    experiment: Experiment, components: Components, root: Key
+) -> tuple[_Tried, Mapping[str, float]]:
+    """Return a tried task, and what public examples alone reach where rostered users are tested.
+
+    The figure looks at rostered users' held-out examples: a diagnostic, of simulations alone.
+    """
+    task, begun = components.task, None
+    if experiment.unit != "user" or root.mode != "simulation" or not task.measures:
+        return _tried(experiment, components, root), {}
+    with own_code("while public examples alone were learnt from"):
+        found = public_only(task, root.fold("init"))
+        if found is None:
+            return _tried(experiment, components, root), {}
+        begun = components.begin(root.fold("init"), found)
+        measured = task.evaluate(found.model.params, public=False)
+    headline = task.measures[0].name
+    figure = None if measured is None else measured.get(headline)
+    baseline = {} if figure is None else {f"{headline}{PUBLIC_ONLY}": figure}
+    return _tried(experiment, components, root, begun), baseline
 
 
 def _named(reference: str | None, path: Path) -> Experiment:
@@ -337,6 +250,14 @@ def _named(reference: str | None, path: Path) -> Experiment:
             "go on there with fedpriv.resume(path, experiment=...)"
         )
     return load_experiment(reference)
+
+
+def _begun(path: Path, document: Mapping[str, Any]) -> Start | None:
+    """Return what a run that is resumed started from; None for the task's own params."""
+    facts = document.get("start", {"kind": "fresh"})
+    if facts["kind"] == "fresh":
+        return None
+    return Start(params=read_start(path, facts["sha256"]), facts=facts)
 
 
 def resume_run(
@@ -370,7 +291,7 @@ def resume_run(
         raise ValueError(f"{path} is a run of {document['name']}, not of {experiment.name}")
     experiment = experiment.restored(document["experiment"])
     corpus_path = document["corpus"]["path"]
-    components = _built(experiment, document["reference"], _open_corpus(corpus_path))
+    components = _built(experiment, document["reference"], open_corpus(corpus_path))
     _refuse_early(make_backend, experiment, components)
     folder = RunFolder.open(path, keep_last=keep_last)
     if components.plan.to_json() != folder.ledger.plan.to_json():
@@ -382,8 +303,9 @@ def resume_run(
     root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
         folder.check_data(components.task)
-        first, untried, noticed = _tried(experiment, components, root)
-        state = folder.resume(first)
+        begun = _begun(path, document)
+        tried = _tried(experiment, components, root, begun)
+        state = folder.resume(tried.state)
     except Exception:
         folder.close()
         raise
@@ -395,6 +317,6 @@ def resume_run(
         root=root,
         make_backend=make_backend,
         synthetic=bool(document["corpus"]["synthetic"]),
-        untried=untried,
-        noticed=noticed,
+        untried=tried.untried,
+        noticed=tried.noticed,
     )

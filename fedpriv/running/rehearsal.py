@@ -58,7 +58,7 @@ def _play(components: Runnable, batch: Any) -> None:
         Key.simulation(0).fold("rehearsal"),
     )
     works = as_works(components.trainer)
-    state = algorithm.init(components.task.init_params(root.fold("init")))
+    state = algorithm.init(components.init_params(root.fold("init")))
     with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
         door = RunDoor(
             plan=plan,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.experiments.components import Components
-from fedpriv.measures import figures_of, recorded
+from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import KEY, coverage_of
 from fedpriv.running.folder import RunFolder
@@ -39,11 +39,14 @@ def summary_of(
     """
     plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
     spent = plan.epsilon(ledger.charges)
+    figures = _measured(components, ledger.mode, state, record)
     return {
         "experiment": name,
         "measures": [measure.to_json() for measure in components.task.measures],
-        **_measured(components, ledger.mode, state, record),
+        **figures,
         "majority_class_accuracy": corpus.get("majority_class_accuracy"),
+        **gain_of(components.task.measures, figures, folder.document.get("baseline", {})),
+        "start": folder.document.get("start", {"kind": "fresh"}),
         "epsilon": spent.value if plan.is_private else None,
         "epsilon_rdp": spent.rdp if plan.is_private else None,
         KEY: list(coverage_of(folder.document).not_covered),
@@ -67,6 +70,26 @@ def summary_of(
         "synthetic": bool(corpus["synthetic"]),
         "run_dir": str(folder.path),
     }
+
+
+def gain_of(
+    measures: Sequence[Measure], figures: Mapping[str, float | None], baseline: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Return what public examples alone reach by the headline measure, and what was gained over it.
+
+    A gain is positive where the run is better, whichever way the measure goes. Nothing where there
+    was nothing public to learn from.
+    """
+    if not measures:
+        return {}
+    headline = measures[0]
+    public, reached = baseline.get(headline.name + PUBLIC_ONLY), figures.get(headline.name)
+    if public is None:
+        return {}
+    gain = None
+    if reached is not None:
+        gain = reached - public if headline.higher_is_better else public - reached
+    return {headline.name + PUBLIC_ONLY: public, "gain": gain}
 
 
 def stopped_early(state: LedgerState, rounds_done: int) -> str | None:

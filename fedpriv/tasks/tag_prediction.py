@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabulary_bytes
 from fedpriv.data.corpus.examples import INPUTS, TagExamples
+from fedpriv.data.corpus.splits import PublicText
 from fedpriv.data.corpus.view import TagView
 from fedpriv.data.corpus.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
@@ -18,6 +19,7 @@ from fedpriv.tasks.description import TaskDescription
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
+from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
@@ -30,10 +32,10 @@ class _TrainingExamples:
         self._view = view
 
     def examples(self, user_id: str) -> Any:
-        return self._view.examples(user_id, split="train")
+        return self._view.examples(user_id, subset="train")
 
     def num_examples(self, user_id: str) -> int:
-        return self._view.num_examples(user_id, split="train")
+        return self._view.num_examples(user_id, subset="train")
 
 
 class TagPrediction:
@@ -42,12 +44,25 @@ class TagPrediction:
     Args:
         view: A corpus seen through one roster.
         inputs: "tff" (mean one-hot words, as TensorFlow Federated) or "unit-norm".
+        choosing: Makes the view whose validation threads public models are chosen on; None where
+            there is none, as by sentence: they are chosen on public users' test examples.
+        public_text: What of public users' posts public models learn from.
     """
 
-    def __init__(self, view: TagView, *, inputs: str = "tff") -> None:
+    def __init__(
+        self,
+        view: TagView,
+        *,
+        inputs: str = "tff",
+        choosing: Callable[[], TagView] | None = None,
+        public_text: PublicText = "public-threads",
+    ) -> None:
         if inputs not in INPUTS:
             raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
         self._view, self._inputs = view, inputs
+        self._choosing = choosing
+        self._public_text: PublicText = public_text
+
         self._data = _TrainingExamples(view)
         self._description: TaskDescription | None = None
 
@@ -135,14 +150,44 @@ class TagPrediction:
         return {VOCABULARY: vocabulary_bytes(found)}
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
-        """Return accuracy and recall@5: all examples of public users, or the roster's test set.
+        """Return accuracy and recall@5 on examples held out.
 
-        Part i of n is every n-th user from the i-th on.
+        Of the roster all of them; of public users those in threads that a public user asked, since
+        the others carry titles and tags that may be a rostered user's. By sentence it is all
+        examples of public users. Part i of n is every n-th user from the i-th on.
         """
         view, (number, of) = self._view, part
+        if public and not view.split.shares_threads:
+            rows = view.public_rows(view.split.measured_on)
+            share = np.ascontiguousarray(rows[number::of])
+            return evaluate_tags(params, view.columns, self._inputs, share)
         users = (view.public_users if public else view.roster)[number::of]
-        blocks = view.rows(users, "all" if public else "test")
+        blocks = view.rows(users, "all" if public else view.split.measured_on)
         return combined(evaluate_tags(params, view.columns, self._inputs, rows) for rows in blocks)
+
+    def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
+        """Return what learns from public users' training examples; None without public users.
+
+        Args:
+            key: Orders the examples.
+            choosing: Whether to leave out validation threads, and measure on those.
+        """
+        view, inputs, text = self._view, self._inputs, self._public_text
+        held, trained = "validation", "train"
+        if choosing and self._choosing is not None:
+            view = self._choosing()
+        elif self._choosing is None:  # by sentence: nothing else is held out
+            held, trained = "test", "train" if choosing else "all"
+        rows, seen = view.public_rows(trained, of=text), view.public_rows(held, of=text)
+        if not len(rows) or (choosing and not len(seen)):
+            return None
+        columns = view.columns
+        return TagLearner(
+            examples=columns.take(rows),
+            inputs=inputs,
+            key=key,
+            measured=lambda params: evaluate_tags(params, columns, inputs, seen),
+        )
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""
@@ -164,5 +209,7 @@ class TagPrediction:
             num_words=len(view.words),
             num_tags=len(view.tags),
             provenance=view.provenance,
-            majority_class_accuracy=majority_share(view.label_counts(view.roster, "test")),
+            majority_class_accuracy=majority_share(
+                view.label_counts(view.roster, view.split.measured_on)
+            ),
         )

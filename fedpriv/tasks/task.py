@@ -19,6 +19,7 @@ from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.in_public.learning import PublicLearner
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
@@ -116,6 +117,21 @@ class ComparesPublic(Protocol):
         """Return how many public examples equal a rostered user's, and of how many.
 
         Private, since it looks at rostered users' examples: asked by simulations only.
+        """
+        ...
+
+
+@runtime_checkable
+class LearnsInPublic(Protocol):
+    """A task whose model can learn from public examples, before and beside private training."""
+
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
+        """Return what learns from public training examples; None where there are none.
+
+        Args:
+            key: For what it draws.
+            choosing: Whether to keep some of them back and measure on those, so that settings can
+                be chosen; else it learns from all.
         """
         ...
 

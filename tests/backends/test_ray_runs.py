@@ -18,7 +18,8 @@ from fedpriv import cli
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import on_ray, resume_run, serial, start_run
+from fedpriv.running.engines.factories import on_ray, serial
+from fedpriv.running.prepared import resume_run, start_run
 
 pytestmark = pytest.mark.ray
 NAME = "adadps-tags"

@@ -14,7 +14,8 @@ from fedpriv.backends.resources import Share
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
+from fedpriv.running.engines.factories import on_ray, on_threads, serial
+from fedpriv.running.prepared import resume_run, start_run
 
 NAME = "adadps-tags"
 OPTIONS = {

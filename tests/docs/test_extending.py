@@ -23,8 +23,9 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.engines.factories import open_worker_context, serial
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import open_worker_context, resume_run, serial, start_run
+from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.sums import PartialSum
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")

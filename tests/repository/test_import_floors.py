@@ -114,7 +114,7 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.cli.run", "from server.app import app"),
         ("client.app", "from fedpriv.backends import SerialBackend"),
         ("client.app", "from fedpriv import running"),
-        ("fedpriv.data.corpus.store", "import pickle"),
+        ("fedpriv.data.sentences.store", "import pickle"),
         ("fedpriv.helpers", "import math"),
     ],
 )

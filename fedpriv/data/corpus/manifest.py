@@ -1,7 +1,9 @@
 """The manifest of a prepared corpus: what it is, where it came from, and a checksum of each file.
 
-`manifest.json`, format "fedpriv-corpus", version 1. It is written last and replaced atomically, so
-a directory with a valid manifest is complete.
+`manifest.json`, format "fedpriv-corpus", version 2; version 1, whose sentences do not know their
+threads, is still read. It is written last and replaced atomically, so a directory with a valid
+manifest is complete. A view has a small one of its own, `view.json`: views are made when they are
+first asked for.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ from pathlib import Path
 from fedpriv.hashes import document_sha256, file_sha256
 
 FORMAT = "fedpriv-corpus"
-VERSION = 1
+VERSION = 2
+WITHOUT_THREADS = 1
 FILE_NAME = "manifest.json"
+VIEW_FILE = "view.json"
 
 _DIGEST = "manifest_sha256"
 _REQUIRED = {
@@ -58,7 +62,7 @@ def read(directory: Path) -> dict:
         raise ValueError(f"{path} is damaged ({error}); import the corpus again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not the manifest of a prepared corpus")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in (VERSION, WITHOUT_THREADS):
         raise ValueError(
             f"{path} has version {manifest.get('version')!r}, this fedpriv reads version "
             f"{VERSION}: import the corpus again, or use the fedpriv that wrote it"
@@ -75,15 +79,44 @@ def read(directory: Path) -> dict:
 
 def write(directory: Path, manifest: Mapping[str, object]) -> dict:
     """Write the manifest atomically, with its own digest, and return it as written."""
-    complete = {**manifest, "format": FORMAT, "version": VERSION}
+    version = manifest.get("version", VERSION)
+    complete = {**manifest, "format": FORMAT, "version": version}
     complete[_DIGEST] = _digest(complete)
-    partial = directory / f".{FILE_NAME}.partial"
+    _write(directory / FILE_NAME, complete)
+    return complete
+
+
+def write_view(directory: Path, facts: Mapping[str, object]) -> None:
+    """Write a view's own manifest: its facts, and size and SHA-256 of each of its files."""
+    _write(directory / VIEW_FILE, {"facts": facts, "files": describe_files(directory, directory)})
+
+
+def read_view(directory: Path, *, deep: bool = False) -> dict:
+    """Return the facts of a view after checking its files' sizes, and if deep their contents.
+
+    Raises:
+        ValueError: it is damaged; says which file.
+    """
+    path = directory / VIEW_FILE
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        facts, files = dict(found["facts"]), dict(found["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); remove the folder {directory}, and it is made again"
+        ) from error
+    for name, entry in files.items():
+        _check(directory / name, entry, deep=deep or entry["bytes"] <= _CHECKED_ON_OPEN)
+    return facts
+
+
+def _write(path: Path, content: Mapping[str, object]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
     with partial.open("w", encoding="utf-8") as file:
-        json.dump(complete, file, indent=1)
+        json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(directory / FILE_NAME)
-    return complete
+    partial.replace(path)
 
 
 def describe_files(directory: Path, under: Path) -> dict[str, dict[str, object]]:

@@ -1,38 +1,35 @@
 """Make the memory-mapped files of one roster's view from the sentences of a corpus.
 
-Files in `rosters/<name>/` (users: the roster in its order, then the public users; a user's
-examples lie together, training examples first):
+Files in a view's folder (users: the roster in its order, then the public users; a user's examples
+lie together, those for training first):
 
     users.json                  {"roster": [...], "public": [...]}
     vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
     word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
     user_offsets int64 (U + 1)  first example of each user
     train_ends   int64 (U)      end of each user's training examples
+    validation_ends   int64 (U) end of each user's validation examples; then come those for testing
+    threads      int32          each example's thread, its number in the corpus
+    public_threads    uint8     1 where a public user asked that thread
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
-
-The 80/20 split is drawn by a hash of the split seed, the user's id and the sentence's ordinal
-among the user's sentences. It looks at no other user, and every user with an example has one to
-train on.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from fedpriv.data.corpus.division import TEST, TRAIN, VALIDATION, Division
 from fedpriv.data.corpus.examples import row_positions
-from fedpriv.data.corpus.store import OWN, SentenceBatch, SentenceStore
 from fedpriv.data.corpus.vocabulary import RosterVocabulary
 from fedpriv.data.files.arrays import ArrayWriter, offsets, smallest_unsigned
-
-TRAIN_SHARE = 0.8
+from fedpriv.data.files.unpack import Progress
+from fedpriv.data.sentences.store import OWN, SentenceBatch, SentenceStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +40,12 @@ class Facts:
         num_examples: examples of rostered users.
         num_public_examples: examples (with a label) of public users.
         without_label: sentences of rostered and of public users left out, for want of a tag
-            from the tag list.
+            from the tag list, or because the split has no side for them.
         foreign_titles: rostered users' examples that carry another account's title.
         rostered_titles: those among them whose title is another rostered user's.
+        subsets: examples of rostered users for training, validation and testing.
+        public_subsets: likewise of public users, in threads that a public user asked.
+        without_training: rostered users with no example to train on.
     """
 
     num_examples: int
@@ -53,6 +53,9 @@ class Facts:
     without_label: tuple[int, int]
     foreign_titles: int
     rostered_titles: int
+    subsets: tuple[int, int, int]
+    public_subsets: tuple[int, int, int]
+    without_training: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,6 +71,9 @@ class _Rows:
     tag_lengths: np.ndarray
     tags: np.ndarray
     title_users: np.ndarray
+    threads: np.ndarray
+    subsets: np.ndarray
+    public_threads: np.ndarray
 
 
 def materialise(
@@ -79,9 +85,10 @@ def materialise(
     vocabulary: RosterVocabulary,
     sizes: tuple[int, int],
     largest_count: int,
-    split_seed: int,
+    division: Division,
+    progress: Progress | None = None,
 ) -> Facts:
-    """Write the files of one roster into the existing, empty `directory`.
+    """Write the files of one view into the existing, empty `directory`.
 
     Args:
         store: the corpus' sentences.
@@ -91,14 +98,16 @@ def materialise(
         vocabulary: the roster's words and tags.
         sizes: numbers of distinct words and tags in the corpus.
         largest_count: no word occurs more often in an example; sets the type of the counts.
-        split_seed: seed of the 80/20 split.
+        division: says what each sentence is for.
+        progress: called with (sentences done, sentences).
     """
     users = (*roster, *public_users)
     _write_small(directory, roster, public_users, vocabulary)
     ranks = _ranks(vocabulary.word_numbers, sizes[0]), _ranks(vocabulary.tag_numbers, sizes[1])
     rostered = np.zeros(len(store.users), dtype=bool)
     rostered[[number for user in roster if (number := store.position(user)) >= 0]] = True
-    examples = np.zeros(len(users), dtype=np.int64)
+    by_subset = np.zeros((3, len(users)), dtype=np.int64)
+    in_public = np.zeros(3, dtype=np.int64)
     sentences = np.zeros(len(users), dtype=np.int64)
     foreign = by_roster = 0
     with ExitStack() as stack:
@@ -110,12 +119,13 @@ def materialise(
         counts = column("counts", smallest_unsigned(largest_count))
         num_tokens, labels = column("num_tokens", np.int32), column("labels", np.int32)
         tags = column("tags", np.int32)
+        threads, asked = column("threads", np.int32), column("public_threads", np.uint8)
         word_offsets = column("word_offsets", np.int64)
         tag_offsets = column("tag_offsets", np.int64)
         word_offsets.append(np.zeros(1, dtype=np.int64))
         tag_offsets.append(np.zeros(1, dtype=np.int64))
         for batch in store.batches(users):
-            rows = _rows(batch, users, ranks, split_seed)
+            rows = _rows(batch, users, ranks, division)
             word_offsets.append(words.length + np.cumsum(rows.word_lengths))
             tag_offsets.append(tags.length + np.cumsum(rows.tag_lengths))
             words.append(rows.words)
@@ -123,45 +133,41 @@ def materialise(
             num_tokens.append(rows.num_tokens)
             labels.append(rows.labels)
             tags.append(rows.tags)
-            examples += np.bincount(rows.users, minlength=len(users))
+            threads.append(rows.threads)
+            asked.append(rows.public_threads)
+            for subset in (TRAIN, VALIDATION, TEST):
+                here = rows.subsets == subset
+                by_subset[subset] += np.bincount(rows.users[here], minlength=len(users))
+                here &= (rows.users >= len(roster)) & (rows.public_threads > 0)
+                in_public[subset] += np.count_nonzero(here)
             sentences += np.bincount(batch.users, minlength=len(users))
             titles = rows.title_users[(rows.users < len(roster)) & (rows.title_users != OWN)]
             foreign += len(titles)
             by_roster += int(np.count_nonzero(rostered[titles[titles >= 0]]))
+            if progress is not None:
+                progress(int(sentences.sum()), int(store.offsets[-1]))
+    examples = by_subset.sum(axis=0)
     user_offsets = offsets(examples)
     np.save(directory / "user_offsets.npy", user_offsets)
-    np.save(directory / "train_ends.npy", user_offsets[:-1] + num_train(examples))
+    np.save(directory / "train_ends.npy", user_offsets[:-1] + by_subset[TRAIN])
+    np.save(directory / "validation_ends.npy", user_offsets[1:] - by_subset[TEST])
     missing = sentences - examples
+    of_roster = by_subset[:, : len(roster)]
     return Facts(
         num_examples=int(examples[: len(roster)].sum()),
         num_public_examples=int(examples[len(roster) :].sum()),
         without_label=(int(missing[: len(roster)].sum()), int(missing[len(roster) :].sum())),
         foreign_titles=foreign,
         rostered_titles=by_roster,
+        subsets=_three(of_roster.sum(axis=1)),
+        public_subsets=_three(in_public),
+        without_training=int(np.count_nonzero(of_roster[TRAIN] == 0)),
     )
 
 
-def num_train(examples: np.ndarray) -> np.ndarray:
-    """Return how many of a user's examples are for training: 80 %, at least one if any.
-
-    >>> num_train(np.array([0, 1, 2, 3, 4, 5, 10])).tolist()
-    [0, 1, 2, 2, 3, 4, 8]
-    """
-    return np.rint(TRAIN_SHARE * examples).astype(np.int64)
-
-
-def split_order(split_seed: int, user_id: str, ordinals: np.ndarray) -> np.ndarray:
-    """Return one uint64 per sentence; a user's examples are sorted by it, then cut 80/20.
-
-    The value is a function of its arguments alone (SHA-256 makes the user's key, SplitMix64's
-    finaliser mixes in the ordinal).
-    """
-    key = hashlib.sha256(f"fedpriv split {split_seed}\0{user_id}".encode()).digest()[:8]
-    mixed = ordinals.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed += np.uint64(int.from_bytes(key, "big"))  # wraps around, as intended
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+def _three(numbers: np.ndarray) -> tuple[int, int, int]:
+    first, second, third = numbers.tolist()
+    return first, second, third
 
 
 def _write_small(
@@ -192,7 +198,10 @@ def _ranks(numbers: np.ndarray, size: int) -> np.ndarray:
 
 
 def _rows(
-    batch: SentenceBatch, users: Sequence[str], ranks: tuple[np.ndarray, np.ndarray], seed: int
+    batch: SentenceBatch,
+    users: Sequence[str],
+    ranks: tuple[np.ndarray, np.ndarray],
+    division: Division,
 ) -> _Rows:
     word_ranks, tag_ranks = ranks
     tag_offsets, tags, _ = _in_list(batch.tag_rows, tag_ranks[batch.tags], len(batch))
@@ -200,7 +209,7 @@ def _rows(
         batch.word_rows, word_ranks[batch.words], len(batch), batch.counts
     )
     labelled = np.flatnonzero(np.diff(tag_offsets))
-    keep = labelled[_example_order(batch, users, labelled, seed)]
+    keep, subsets = division.subsets(batch, users, labelled)
     new_words, word_entries = row_positions(word_offsets, keep)
     new_tags, tag_entries = row_positions(tag_offsets, keep)
     return _Rows(
@@ -213,6 +222,9 @@ def _rows(
         tag_lengths=np.diff(new_tags),
         tags=tags[tag_entries],
         title_users=batch.title_users[keep],
+        threads=batch.threads[keep],
+        subsets=subsets,
+        public_threads=division.asked_in_public(batch)[keep].astype(np.uint8),
     )
 
 
@@ -225,15 +237,3 @@ def _in_list(
     order = np.argsort(rows * (int(ranks.max(initial=0)) + 1) + ranks)
     counts = ranks if values is None else values[inside]
     return offsets(np.bincount(rows, minlength=num_rows)), ranks[order], counts[order]
-
-
-def _example_order(
-    batch: SentenceBatch, users: Sequence[str], rows: np.ndarray, seed: int
-) -> np.ndarray:
-    owners = batch.users[rows]
-    keys = np.empty(len(rows), dtype=np.uint64)
-    edges = np.flatnonzero(np.diff(owners, prepend=-1, append=-1))
-    for first, last in pairwise(edges.tolist()):
-        ordinals = batch.ordinals[rows[first:last]]
-        keys[first:last] = split_order(seed, users[int(owners[first])], ordinals)
-    return np.lexsort((keys, owners))

@@ -12,9 +12,10 @@ import numpy as np
 
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.data.corpus.splits import PUBLIC_TEXT, PublicText, Split
 from fedpriv.data.files.arrays import open_array
 
-SPLITS = ("train", "test", "all")
+SUBSETS = ("train", "validation", "test", "all")
 
 BATCH_EXAMPLES = 4096
 """How many examples of a large set are held in memory at once."""
@@ -44,6 +45,7 @@ class TagView:
         word_sentences: int64 (V,), public sentences whose own text contains the word.
         num_public_examples: the number of public sentences the counts above were taken over.
         tag_users: int64 (G,), public users with a post that carries the tag.
+        split: what is for training, validation and testing.
         provenance: where each of these came from, whose text is in an example, what was left out.
     """
 
@@ -62,10 +64,14 @@ class TagView:
     word_sentences: np.ndarray
     num_public_examples: int
     tag_users: np.ndarray
+    split: Split
     provenance: Mapping[str, object]
     _positions: Mapping[str, int]
     _user_offsets: np.ndarray
     _train_ends: np.ndarray
+    _validation_ends: np.ndarray
+    _threads: np.ndarray | None
+    _public_threads: np.ndarray | None
     _columns: TagExamples
 
     def __repr__(self) -> str:
@@ -85,26 +91,26 @@ class TagView:
             "credit": self.credit,
         }
 
-    def num_examples(self, user_id: str, split: str = "train") -> int:
+    def num_examples(self, user_id: str, subset: str = "train") -> int:
         """Return how many examples `examples` would return, without touching them.
 
         Raises:
-            ValueError: unknown user or split.
+            ValueError: unknown user or subset.
         """
-        start, end = self._span(user_id, split)
+        start, end = self._span(user_id, subset)
         return end - start
 
-    def examples(self, user_id: str, split: str = "train") -> TagExamples:
+    def examples(self, user_id: str, subset: str = "train") -> TagExamples:
         """Return one user's examples, as slices of the mapped files; possibly none.
 
         Args:
             user_id: a rostered or public user of this view.
-            split: "train" (80 %), "test" or "all".
+            subset: "train", "validation", "test" or "all".
 
         Raises:
-            ValueError: unknown user or split.
+            ValueError: unknown user or subset.
         """
-        start, end = self._span(user_id, split)
+        start, end = self._span(user_id, subset)
         whole = self._columns
         words, tags = whole.indptr[start : end + 1], whole.tag_indptr[start : end + 1]
         return TagExamples(
@@ -119,16 +125,16 @@ class TagView:
             num_tags=whole.num_tags,
         )
 
-    def label_counts(self, user_ids: Sequence[str], split: str = "test") -> np.ndarray:
+    def label_counts(self, user_ids: Sequence[str], subset: str = "test") -> np.ndarray:
         """Return how often each tag is the label of users' examples, int64 (G,).
 
         Only labels are read, no words.
 
         Raises:
-            ValueError: unknown user or split.
+            ValueError: unknown user or subset.
         """
         counts = np.zeros(len(self.tags), dtype=np.int64)
-        for rows in self.rows(user_ids, split):
+        for rows in self.rows(user_ids, subset):
             counts += np.bincount(self._columns.labels[rows], minlength=len(counts))
         return counts
 
@@ -138,35 +144,73 @@ class TagView:
         return self._columns
 
     def rows(
-        self, user_ids: Sequence[str], split: str = "test", *, size: int = BATCH_EXAMPLES
+        self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
     ) -> Iterator[np.ndarray]:
         """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
 
         Raises:
-            ValueError: unknown user or split, `size` below 1.
+            ValueError: unknown user or subset, `size` below 1.
         """
         if size < 1:
             raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
-        starts, ends = self._spans(user_ids, split)
+        starts, ends = self._spans(user_ids, subset)
         past = np.cumsum(ends - starts)  # examples up to and with each user
         for first in range(0, int(past[-1]) if len(past) else 0, size):
             numbers = np.arange(first, min(first + size, int(past[-1])))
             owners = np.searchsorted(past, numbers, side="right")
             yield ends[owners] - past[owners] + numbers
 
-    def _spans(self, user_ids: Sequence[str], split: str) -> tuple[np.ndarray, np.ndarray]:
+    @property
+    def threads(self) -> np.ndarray:
+        """The thread of every example in `columns`, int32, as numbers within the corpus.
+
+        Raises:
+            ValueError: a corpus of version 1 does not know them.
+        """
+        if self._threads is None:
+            raise ValueError(
+                f"corpus {self.name!r} was prepared before threads were kept; import it again"
+            )
+        return self._threads
+
+    def public_rows(self, subset: str, *, of: PublicText = "public-threads") -> np.ndarray:
+        """Return the row numbers in `columns` of public users' examples, int64.
+
+        Args:
+            subset: "train", "validation", "test" or "all".
+            of: "public-threads" leaves out threads that no public user asked, whose titles and
+                tags may be a rostered user's; "all-posts" keeps them.
+
+        Raises:
+            ValueError: unknown subset or `of`.
+        """
+        if of not in PUBLIC_TEXT:
+            raise ValueError(f"public text {of!r} is unknown; choose one of {PUBLIC_TEXT}")
+        rows = np.concatenate([np.arange(0), *self.rows(self.public_users, subset)])
+        if of == "all-posts" or self._public_threads is None:
+            return rows
+        return rows[self._public_threads[rows] > 0]
+
+    def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
         """Return where each user's examples start and end, int64 (users,) each."""
         # No objects a user: with hundreds of thousands of them, memory would follow.
         positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
-        starts, middles = self._user_offsets[positions], self._train_ends[positions]
-        ends = self._user_offsets[positions + 1]
-        return _of_split(split, starts, middles, ends)
+        return self._of_subset(subset, positions)
 
-    def _span(self, user_id: str, split: str) -> tuple[int, int]:
-        position = self._position(user_id)
-        start, end = self._user_offsets[position], self._user_offsets[position + 1]
-        start, end = _of_split(split, start, self._train_ends[position], end)
+    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
+        start, end = self._of_subset(subset, self._position(user_id))
         return int(start), int(end)
+
+    def _of_subset(self, subset: str, position: Any) -> tuple[Any, Any]:
+        edges = {
+            "all": (self._user_offsets[position], self._user_offsets[position + 1]),
+            "train": (self._user_offsets[position], self._train_ends[position]),
+            "validation": (self._train_ends[position], self._validation_ends[position]),
+            "test": (self._validation_ends[position], self._user_offsets[position + 1]),
+        }
+        if subset not in edges:
+            raise ValueError(f"subset {subset!r} is unknown; choose one of {SUBSETS}")
+        return edges[subset]
 
     def _position(self, user_id: str) -> int:
         position = self._positions.get(user_id)
@@ -178,20 +222,11 @@ class TagView:
         return position
 
 
-def _of_split(split: str, start: Any, middle: Any, end: Any) -> tuple[Any, Any]:
-    if split == "all":
-        return start, end
-    if split == "train":
-        return start, middle
-    if split == "test":
-        return middle, end
-    raise ValueError(f"split {split!r} is unknown; choose one of {SPLITS}")
-
-
 def open_view(
     directory: Path,
     *,
     roster: str,
+    split: Split,
     about: Mapping[str, Any],
     provenance: Mapping[str, object],
     users: int | None = None,
@@ -199,8 +234,9 @@ def open_view(
     """Open the files that `materialise` wrote.
 
     Args:
-        directory: the roster's directory.
+        directory: the view's directory.
         roster: the roster's name.
+        split: the split it was made for.
         about: "name", "synthetic", "licence" and "credit" of the corpus.
         provenance: what the manifest says about it.
         users: keep the first so many rostered users only; the vocabulary stays the same.
@@ -219,9 +255,13 @@ def open_view(
         raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
     number = len(ids) + len(public)
     user_offsets = _offsets(directory, "user_offsets", number, None)
-    train_ends = open_array(directory / "train_ends.npy", dtype="int64", length=number)
-    if np.any(train_ends < user_offsets[:-1]) or np.any(train_ends > user_offsets[1:]):
-        raise ValueError(f"{directory}/train_ends.npy is damaged; import the corpus again")
+    train_ends = _ends(directory, "train_ends", user_offsets[:-1], user_offsets[1:])
+    validation_ends, threads, asked = train_ends, None, None
+    if (directory / "threads.npy").is_file():  # views of corpora of version 1 have none
+        validation_ends = _ends(directory, "validation_ends", train_ends, user_offsets[1:])
+        total = int(user_offsets[-1])
+        threads = open_array(directory / "threads.npy", dtype="int32", length=total)
+        asked = open_array(directory / "public_threads.npy", dtype="uint8", length=total)
     columns = _columns(directory, int(user_offsets[-1]), len(words), len(tags))
     kept = ids[:users]
     positions = dict(zip(kept, range(len(kept)), strict=True))
@@ -243,10 +283,14 @@ def open_view(
         word_sentences=counts("word_sentences", len(words)),
         num_public_examples=num_public,
         tag_users=counts("tag_users", len(tags)),
+        split=split,
         provenance=provenance,
         _positions=positions,
         _user_offsets=user_offsets,
         _train_ends=train_ends,
+        _validation_ends=validation_ends,
+        _threads=threads,
+        _public_threads=asked,
         _columns=columns,
     )
 
@@ -265,6 +309,14 @@ def _columns(directory: Path, num_examples: int, num_words: int, num_tags: int) 
         num_words=num_words,
         num_tags=num_tags,
     )
+
+
+def _ends(directory: Path, name: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    path = directory / f"{name}.npy"
+    table = open_array(path, dtype="int64", length=len(starts))
+    if np.any(table < starts) or np.any(table > ends):
+        raise ValueError(f"{path} is damaged; import the corpus again")
+    return table
 
 
 def _offsets(directory: Path, name: str, number: int, total: int | None) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 Counting looks at users outside the roster only, and for words only at text those users wrote
 themselves (their sentences and their own titles), because an answer carries a title that a
-rostered user may have written. Tags are counted as the posts carry them.
+rostered user may have written. Tags are counted as the posts carry them. A split that holds out
+threads lets neither look at those, nor at threads that no public user asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.data.corpus.store import SentenceStore
+from fedpriv.data.corpus.division import Division
+from fedpriv.data.sentences.store import SentenceStore
 
 PUBLIC = "public-users"
 PRIVATE = "private"
@@ -64,6 +66,7 @@ def build(
     sizes: tuple[int, int],
     max_words: int,
     max_tags: int,
+    division: Division,
     published: Mapping[str, Mapping[str, int]] | None = None,
 ) -> RosterVocabulary:
     """Choose and count the words and tags of a roster.
@@ -74,13 +77,14 @@ def build(
         sizes: numbers of distinct words and tags in the corpus.
         max_words: size of the vocabulary, less where public users use fewer words.
         max_tags: size of the tag list, likewise.
+        division: says which of their sentences may be counted.
         published: `{"words": counts, "tags": counts}` published with the data; they replace
             the choice made by public users.
 
     Raises:
         ValueError: no public user, or public users without words or tags, and nothing published.
     """
-    counts = _count(store, public_users, sizes)
+    counts = _count(store, public_users, sizes, division)
     if published:
         words, word_counts = _published(published["words"], max_words)
         tags, _ = _published(published["tags"], max_tags)
@@ -96,7 +100,8 @@ def build(
     if not words or not tags:
         raise ValueError(
             f"the {len(public_users)} users outside the roster give {len(words)} words and "
-            f"{len(tags)} tags: leave more users outside it, or import with published counts"
+            f"{len(tags)} tags {division.where}: leave more users outside it, import with "
+            "published counts, or split by-sentence"
         )
     return RosterVocabulary(
         words=words,
@@ -121,7 +126,9 @@ def most_counted(counts: Mapping[str, int], size: int) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: -pair[1])[:size])
 
 
-def _count(store: SentenceStore, users: Sequence[str], sizes: tuple[int, int]) -> _Counts:
+def _count(
+    store: SentenceStore, users: Sequence[str], sizes: tuple[int, int], division: Division
+) -> _Counts:
     num_words, num_tags = sizes
     word_counts = np.zeros(num_words, dtype=np.int64)
     word_users = np.zeros(num_words, dtype=np.int64)
@@ -129,13 +136,15 @@ def _count(store: SentenceStore, users: Sequence[str], sizes: tuple[int, int]) -
     tag_users = np.zeros(num_tags, dtype=np.int64)
     num_sentences = 0
     for batch in store.batches(users):
-        own = batch.own_counts > 0
+        counted = division.counted(batch)
+        own = (batch.own_counts > 0) & counted[batch.word_rows]
+        tagged = counted[batch.tag_rows]
         words = batch.words[own]
         np.add.at(word_counts, words, batch.own_counts[own].astype(np.int64))
         np.add.at(word_sentences, words, 1)
         _add_users(word_users, batch.users[batch.word_rows[own]], words)
-        _add_users(tag_users, batch.users[batch.tag_rows], batch.tags)
-        num_sentences += len(batch)
+        _add_users(tag_users, batch.users[batch.tag_rows[tagged]], batch.tags[tagged])
+        num_sentences += int(np.count_nonzero(counted))
     return _Counts(
         word_counts=word_counts,
         word_users=word_users,

@@ -7,6 +7,7 @@ sibling of the target directory that is renamed at the very end.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -19,11 +20,11 @@ from types import TracebackType
 
 from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.grouping import COLUMNS, group
-from fedpriv.data.corpus.interning import Interner
 from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.store import ELSEWHERE, OWN
 from fedpriv.data.corpus.vocabulary import most_counted
+from fedpriv.data.sentences.grouping import COLUMNS, group
+from fedpriv.data.sentences.interning import Interner
+from fedpriv.data.sentences.store import ELSEWHERE, OWN
 
 _BUFFER = 1 << 18  # numbers held for a file before they are written
 
@@ -39,6 +40,9 @@ class Sentence:
         tags: the post's tags, in any order; repeats count once.
         own_title: whether `user_id` wrote that title.
         title_user_id: who wrote it when somebody else did; None when that is not known.
+        thread: key of the question that the post asks or answers; what shares it never stands on
+            both sides of a split by thread. None takes the title and the tags.
+        day: days from 1970 to when the thread was begun; None where that is not known.
     """
 
     user_id: str
@@ -47,6 +51,20 @@ class Sentence:
     tags: Sequence[str]
     own_title: bool = True
     title_user_id: str | None = None
+    thread: str | None = None
+    day: int | None = None
+
+    @property
+    def thread_key(self) -> str:
+        """The thread's key; of title and tags where the source names none."""
+        if self.thread is not None:
+            return self.thread
+        return titled_thread(" ".join(self.title_tokens), " ".join(sorted(self.tags)))
+
+
+def titled_thread(title: str, tags: str) -> str:
+    """Return the key of a thread that has no id: a hash of its title and tags, 32 hex digits."""
+    return hashlib.sha256(f"{title}\0{tags}".encode()).hexdigest()[:32]
 
 
 class CorpusWriter:
@@ -122,7 +140,7 @@ class CorpusWriter:
         self._files = {column: (self._raw / column).open("xb") for column in COLUMNS}
         self._interners = {
             kind: Interner(self._raw / f"{kind}.sqlite")
-            for kind in ("users", "title_users", "words", "tags")
+            for kind in ("users", "title_users", "threads", "words", "tags")
         }
         self._state = "open"
         return self
@@ -157,6 +175,9 @@ class CorpusWriter:
         buffers["num_tokens"].append(num_tokens)
         buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
         buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
+        buffers["askers"].append(self._title_user(sentence, not sentence.own_title))
+        buffers["threads"].append(interners["threads"].number(sentence.thread_key))
+        buffers["days"].append(-1 if sentence.day is None else sentence.day)
         if len(buffers["words"]) >= _BUFFER:
             self._flush()
 
@@ -215,6 +236,7 @@ class CorpusWriter:
             "rosters_left_out": {},
             "default_roster": default_roster,
             "files": manifests.describe_files(self._partial, self._partial),
+            "version": manifests.VERSION,
         }
         corpus = Corpus(self._partial, first)
         for spec in specs:

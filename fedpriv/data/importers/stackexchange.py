@@ -8,6 +8,7 @@ keeps posts in memory.
 
 from __future__ import annotations
 
+import datetime
 import re
 import sqlite3
 import tempfile
@@ -23,6 +24,7 @@ from fedpriv.data.importers.tokens import sentences, tff_tokens
 from fedpriv.hashes import file_sha256
 
 QUESTION, ANSWER = "1", "2"
+_EPOCH = datetime.date(1970, 1, 1)
 _COMMUNITY = "-1"  # the site's own account, which owns what many people wrote
 
 _NO_OWNER = "posts without OwnerUserId"
@@ -140,7 +142,7 @@ class _Questions:
         self._file.execute("PRAGMA journal_mode = OFF")
         self._file.execute("PRAGMA synchronous = OFF")
         self._file.execute(
-            "CREATE TABLE questions (id TEXT PRIMARY KEY NOT NULL, owner, title, tags)"
+            "CREATE TABLE questions (id TEXT PRIMARY KEY NOT NULL, owner, title, tags, day)"
         )
         self.post_types: Counter[str] = Counter()
         self.accounts: set[str] = set()
@@ -149,7 +151,7 @@ class _Questions:
 
     def add_all(self, dump: Dump, progress: Progress | None) -> None:
         """Make the first pass over the dump; `executemany` pulls it row by row."""
-        insert = "INSERT INTO questions VALUES (?, ?, ?, ?)"
+        insert = "INSERT INTO questions VALUES (?, ?, ?, ?, ?)"
         self._file.execute("BEGIN")
         try:
             self._file.executemany(insert, self._questions(dump.rows(progress)))
@@ -175,11 +177,12 @@ class _Questions:
             if kind == QUESTION:
                 tags = row.get("Tags", "")
                 self.tags.update(split_tags(tags))
-                yield row.get("Id"), row.get("OwnerUserId"), row.get("Title", ""), tags
+                title, day = row.get("Title", ""), _day(row.get("CreationDate"))
+                yield row.get("Id"), row.get("OwnerUserId"), title, tags, day
 
-    def find(self, number: str) -> tuple[str | None, str, str] | None:
-        """Return (owner, title, tags) of a question, or None."""
-        query = "SELECT owner, title, tags FROM questions WHERE id = ?"
+    def find(self, number: str) -> tuple[str | None, str, str, int | None] | None:
+        """Return (owner, title, tags, day) of a question, or None."""
+        query = "SELECT owner, title, tags, day FROM questions WHERE id = ?"
         return self._file.execute(query, (number,)).fetchone()
 
     def licence(self) -> str:
@@ -213,8 +216,9 @@ def _add_post(
 ) -> None:
     # An answer whose question is missing has neither title nor tags, hence no label; its words
     # still count where its author is public.
-    found = questions.find(row["Id"] if kind == QUESTION else row.get("ParentId", ""))
-    author, title, tags = found or (None, "", "")
+    # It keeps its thread, whatever is left of that.
+    thread = row["Id"] if kind == QUESTION else row.get("ParentId", "")
+    author, title, tags, day = questions.find(thread) or (None, "", "", None)
     parts = sentences(row.get("Body", ""))
     if not parts:
         writer.drop(_NO_TEXT)
@@ -228,8 +232,18 @@ def _add_post(
                 tags=tag_list,
                 own_title=author == owner,
                 title_user_id=author,
+                thread=thread or f"post {row.get('Id', '')}",
+                day=day,
             )
         )
+
+
+def _day(date: str | None) -> int | None:
+    """Return the days from 1970 to a date such as 2010-01-31T10:00:00.000; None if it is none."""
+    try:
+        return (datetime.date.fromisoformat((date or "")[:10]) - _EPOCH).days
+    except ValueError:
+        return None
 
 
 def _part(progress: Progress | None, number: int) -> Progress | None:

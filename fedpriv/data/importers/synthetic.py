@@ -246,6 +246,7 @@ def _sentences(
             title_tokens=titles[post],
             tags=tag_lists[post],
             own_title=own[post],
+            thread=f"{user_id}-{post}",
         )
 
 

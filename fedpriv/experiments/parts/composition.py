@@ -45,6 +45,8 @@ class Slot:
         defaults: Of options here, by their names in the part, where not the part's own.
         within: A slot and its choices with which alone this slot is there; None for always.
         make: From options to the part, which has more to it than options; None for its class.
+        before: The choice in files that were written before there was such a slot; None where
+            they all have it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Slot:
     defaults: Mapping[str, Option] = field(default_factory=dict)
     within: tuple[str, frozenset[str]] | None = None
     make: Callable[..., Any] | None = None
+    before: str | None = None
 
     @property
     def is_option(self) -> bool:
@@ -138,6 +141,17 @@ def compose(slots: Sequence[Slot], values: Mapping[str, Option]) -> tuple[Part, 
         part = (slot.make or slot.choices[choice])(**given)
         parts[slot.name] = Part(slot=slot, name=slot.name, choice=choice, options=part)
     return tuple(parts.values())
+
+
+def completed(slots: Sequence[Slot], values: Mapping[str, Option]) -> dict[str, Option]:
+    """Return values of a file with those of options that there were not when it was written."""
+    older: dict[str, Option] = {}
+    for slot in slots:
+        if slot.before is not None:
+            older[slot.name] = slot.before
+        for choice in slot.choices:
+            older.update((n, item.before) for n, item in slot.options(choice) if item.has_before)
+    return {**older, **values}
 
 
 def option_lines(parts: Iterable[Part]) -> Iterator[OptionLine]:

@@ -109,15 +109,25 @@ def checked(name: str, value: Any, hint: Any) -> Option:
     return int(exact)
 
 
-def option(default: Option, help: str, allowed: Range | None = None) -> Any:
+_AS_NOW = object()
+
+
+def option(
+    default: Option, help: str, allowed: Range | None = None, *, before: Any = _AS_NOW
+) -> Any:
     """Return the field of a part that is an option.
 
     Args:
         default: Its value where nobody says anything.
         help: One line, shown wherever options are listed.
         allowed: What numbers it may be; None for any.
+        before: Its value in run folders and results that were written before there was such an
+            option, where that is not the default.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "range": allowed})
+    metadata = {"help": help, "range": allowed}
+    if before is not _AS_NOW:
+        metadata["before"] = before
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +140,8 @@ class Declared:
         default: Its value where nobody says anything.
         help: One line.
         allowed: What numbers it may be; None for any.
+        has_before: Whether files were written before there was such an option.
+        before: Its value in those.
     """
 
     field: str
@@ -137,6 +149,8 @@ class Declared:
     default: Option
     help: str
     allowed: Range | None
+    has_before: bool = False
+    before: Option = None
 
     def checked(self, name: str, value: Any) -> Option:
         """Return a value of the option in its type.
@@ -193,6 +207,8 @@ def declared(part: type) -> tuple[Declared, ...]:
             default=item.default,  # type: ignore[arg-type]
             help=item.metadata.get("help", ""),
             allowed=item.metadata.get("range"),
+            has_before="before" in item.metadata,
+            before=item.metadata.get("before"),
         )
         for item in dataclasses.fields(part)
         if item.default is not dataclasses.MISSING and _is_option_type(hints[item.name])

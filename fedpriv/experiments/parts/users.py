@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fedpriv.data.corpus.splits import Kind, Measured, PublicText, Split
 from fedpriv.experiments.parts import guides, precondition, shared, steps
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.parts.start import START
 from fedpriv.mechanisms import Bound, Rounded
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.sampling import Sampler
@@ -18,6 +20,7 @@ from fedpriv.ranges import Range
 # are imported where one is made.
 if TYPE_CHECKING:
     from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.data.corpus.view import TagView
     from fedpriv.tasks.tag_prediction import TagPrediction
     from fedpriv.training.local.trainer import Schedule
 
@@ -35,6 +38,24 @@ class TagPredictionTask:
         None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
     )
     inputs: Literal["tff", "unit-norm"] = option("tff", "How a sentence's words are weighted.")
+    split: Kind = option(
+        "by-thread",
+        "What is held out: whole threads; by-sentence as the papers did, threads in common.",
+        before="by-sentence",
+    )
+    fold: int = option(
+        0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO, before=0
+    )
+    measured_on: Measured = option(
+        "test",
+        "validation holds threads out of training too, and measures on those: for tuning.",
+        before="test",
+    )
+    public_text: PublicText = option(
+        "public-threads",
+        "What public models learn from; all-posts has rostered users' titles and tags.",
+        before="public-threads",
+    )
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
         """Return the task.
@@ -49,8 +70,17 @@ class TagPredictionTask:
             raise MissingCorpusError(
                 "tag prediction needs a corpus; give the path of one, or see `fedpriv data list`"
             )
-        view = corpus.view(roster=self.roster, users=self.users)
-        return TagPrediction(view, inputs=self.inputs)
+        split = Split(kind=self.split, fold=self.fold, measured_on=self.measured_on)
+
+        def choosing() -> TagView:
+            return corpus.view(roster=self.roster, users=self.users, split=split.choosing())
+
+        return TagPrediction(
+            corpus.view(roster=self.roster, users=self.users, split=split),
+            inputs=self.inputs,
+            choosing=None if split.shares_threads else choosing,
+            public_text=self.public_text,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +169,7 @@ TAG_PREDICTION = Slot(
     name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
 )
 SLOTS = (
+    START,
     Slot(name="length", help="How long.", choices={"": Rounds}),
     Slot(
         name="sampling",

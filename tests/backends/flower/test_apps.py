@@ -20,8 +20,8 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import serial
 from server import app as server_app
 
 NUM_NODES, NUM_ROUNDS = 3, 4

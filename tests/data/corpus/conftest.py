@@ -2,9 +2,12 @@
 
 import pytest
 
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from tests.data.corpus.sentences import write
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write(tmp_path / "corpus")
+    made = write(tmp_path / "corpus")
+    made.view(split=BY_SENTENCE)  # views are made when they are first asked for
+    return made

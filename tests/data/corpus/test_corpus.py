@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus import grouping, store
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.interning import Interner
 from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.splits import BY_SENTENCE
+from fedpriv.data.sentences import grouping, store
+from fedpriv.data.sentences.interning import Interner
 from tests.data.corpus.sentences import ROSTER, SENTENCES, said, write
 
 
@@ -30,7 +31,7 @@ def rows(view, user, split="all"):
 
 
 def test_vocabulary_is_what_most_public_users_use_in_their_own_text(corpus):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     # "is" by both public users, then alphabetical; "foreign words" is somebody else's title.
     assert view.words == ("is", "cash", "fun", "it", "king", "sue", "them")
     assert view.word_users.tolist() == [2, 1, 1, 1, 1, 1, 1]
@@ -43,7 +44,7 @@ def test_vocabulary_is_what_most_public_users_use_in_their_own_text(corpus):
 
 
 def test_examples_hold_words_of_sentence_and_title_and_the_first_tag_as_label(corpus):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     assert rows(view, "in1") == [
         ("law", {"cash": 1, "king": 2}, 6, ["law"]),
         ("law", {"cash": 1, "sue": 1}, 6, ["law", "money"]),
@@ -57,7 +58,7 @@ def test_examples_hold_words_of_sentence_and_title_and_the_first_tag_as_label(co
 
 
 def test_roster_keeps_its_order_and_users_without_records(corpus):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     assert view.roster == ("in2", "in1", "gone")
     assert view.public_users == ("pub1", "pub2")
     assert len(view.examples("gone")) == 0
@@ -65,7 +66,7 @@ def test_roster_keeps_its_order_and_users_without_records(corpus):
 
 
 def test_what_was_left_out_and_whose_text_it_is_are_counted(corpus):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     assert view.provenance["dropped"] == {"bad rows": 3}
     assert view.provenance["sentences_without_label"] == {"rostered": 2, "public": 0}
     # Of the three labelled examples one has a foreign title, by a public user.
@@ -75,13 +76,13 @@ def test_what_was_left_out_and_whose_text_it_is_are_counted(corpus):
 
 def test_foreign_titles_by_rostered_users_are_counted_apart(tmp_path):
     sentences = [*SENTENCES, said("in2", "is", "law", "title", own=False, by="in1")]
-    provenance = write(tmp_path / "c", sentences).view().provenance
+    provenance = write(tmp_path / "c", sentences).view(split=BY_SENTENCE).provenance
     assert provenance["foreign_text_share"] == pytest.approx(2 / 4)
     assert provenance["foreign_text_share_by_rostered_users"] == pytest.approx(1 / 4)
 
 
 def test_own_text_only_drops_foreign_titles_and_their_tokens(tmp_path):
-    view = write(tmp_path / "c", own_text_only=True).view()
+    view = write(tmp_path / "c", own_text_only=True).view(split=BY_SENTENCE)
     assert ("law", {"cash": 1}, 3, ["law", "money"]) in rows(view, "in1")
     assert view.provenance["foreign_text_share"] == 0
     assert view.provenance["own_text_only"] is True
@@ -89,7 +90,7 @@ def test_own_text_only_drops_foreign_titles_and_their_tokens(tmp_path):
 
 def test_published_counts_replace_the_choice_and_are_called_private(tmp_path):
     words, tags = {"king": 9, "absent": 50, "cash": 9, "is": 1}, {"rare": 8, "law": 2}
-    view = write(tmp_path / "c", published=(words, tags), max_words=3).view()
+    view = write(tmp_path / "c", published=(words, tags), max_words=3).view(split=BY_SENTENCE)
     assert view.words == ("absent", "king", "cash")
     assert view.word_counts.tolist() == [50, 9, 9]
     assert view.word_users.tolist() == [0, 1, 1]
@@ -103,11 +104,11 @@ def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_p
     with pytest.raises(ValueError, match="outside the roster"):
         write(tmp_path / "c", rosters=[everybody])
     corpus = write(tmp_path / "c", rosters=[everybody], published=({"is": 1}, {"law": 1}))
-    assert corpus.view().public_users == ()
+    assert corpus.view(split=BY_SENTENCE).public_users == ()
 
 
 def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     examples = gather(view, view.public_users, "all")
     dense = examples.features("tff").toarray()
     assert dense.dtype == np.float32
@@ -125,14 +126,16 @@ def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
 
 
 def test_a_row_without_a_known_word_is_zero_in_both_inputs(tmp_path):
-    view = write(tmp_path / "c", [*SENTENCES, said("in2", "unheard", "law")]).view()
+    view = write(tmp_path / "c", [*SENTENCES, said("in2", "unheard", "law")]).view(
+        split=BY_SENTENCE
+    )
     examples = view.examples("in2", "all")
     for inputs in ("tff", "unit-norm"):
         assert sorted(examples.features(inputs).sum(axis=1).tolist()) == [0, 1]
 
 
 def test_rows_and_take_agree_with_examples(corpus, gather, multi_hot):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     users = [*view.roster, *view.public_users]
     gathered = gather(view, users, "all")
     assert len(gathered) == sum(len(view.examples(user, "all")) for user in users)
@@ -150,7 +153,9 @@ def test_rows_and_take_agree_with_examples(corpus, gather, multi_hot):
 @pytest.mark.parametrize("split", ["train", "test", "all"])
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, split, size):
-    view = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF]).view()
+    view = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF]).view(
+        split=BY_SENTENCE
+    )
     users = [*view.public_users[::2], *view.roster[::-1]]  # in no order of the file
     pieces = list(view.rows(users, split, size=size))
     total = sum(view.num_examples(user, split) for user in users)
@@ -169,7 +174,7 @@ def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, spl
 
 
 def test_rows_of_nobody_are_none_and_a_wrong_size_is_refused(corpus):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     for nobody in ([], ["gone"]):
         assert list(view.rows(nobody, "all")) == []
         assert view.label_counts(nobody, "all").tolist() == [0] * len(view.tags)
@@ -191,7 +196,7 @@ HALF = RosterSpec(name="half", rule="first-sorted", size=15)
 
 
 def test_the_split_is_80_20_within_each_user_and_gives_all_something_to_train_on(tmp_path):
-    view = write(tmp_path / "c", many(), rosters=[HALF]).view()
+    view = write(tmp_path / "c", many(), rosters=[HALF]).view(split=BY_SENTENCE)
     for user in [*view.roster, *view.public_users]:
         train, test = len(view.examples(user, "train")), len(view.examples(user, "test"))
         total = len(view.examples(user, "all"))
@@ -205,9 +210,11 @@ def test_the_split_is_80_20_within_each_user_and_gives_all_something_to_train_on
 
 def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(tmp_path):
     views = [
-        write(tmp_path / "a", many(), rosters=[HALF]).view(),
-        write(tmp_path / "b", sorted(many(), key=lambda s: s.user_id), rosters=[HALF]).view(),
-        write(tmp_path / "c", many(), rosters=[HALF], split_seed=1).view(),
+        write(tmp_path / "a", many(), rosters=[HALF]).view(split=BY_SENTENCE),
+        write(tmp_path / "b", sorted(many(), key=lambda s: s.user_id), rosters=[HALF]).view(
+            split=BY_SENTENCE
+        ),
+        write(tmp_path / "c", many(), rosters=[HALF], split_seed=1).view(split=BY_SENTENCE),
     ]
     tests = [[rows(view, user, "test") for user in view.roster] for view in views]
     assert tests[0] == tests[1] != tests[2]
@@ -236,13 +243,13 @@ def test_interning_survives_a_full_cache(tmp_path):
 def test_counts_get_a_type_that_holds_them(tmp_path):
     long = said("pub1", "is " * 70_000 + "fun", "law")
     corpus = write(tmp_path / "c", [*SENTENCES, long])
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     assert view.examples("pub1", "all").counts.max() == 70_000
     assert view.word_counts[view.words.index("is")] == 70_003
 
 
 def test_users_cuts_the_roster_and_leaves_the_vocabulary(corpus):
-    whole, cut = corpus.view(), corpus.view(users=1)
+    whole, cut = corpus.view(split=BY_SENTENCE), corpus.view(users=1, split=BY_SENTENCE)
     assert cut.roster == whole.roster[:1]
     assert cut.words == whole.words
     assert cut.public_users == whole.public_users
@@ -253,21 +260,21 @@ def test_users_cuts_the_roster_and_leaves_the_vocabulary(corpus):
         cut.examples("in1")
     for users in (0, 4, -1):
         with pytest.raises(ValueError, match="3"):
-            corpus.view(users=users)
+            corpus.view(users=users, split=BY_SENTENCE)
 
 
 def test_wrong_names_are_refused(corpus):
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     with pytest.raises(ValueError, match="stranger"):
         view.examples("stranger")
-    with pytest.raises(ValueError, match="validation"):
-        view.examples("in1", "validation")
+    with pytest.raises(ValueError, match="exam"):
+        view.examples("in1", "exam")
     with pytest.raises(ValueError, match="elsewhere"):
-        corpus.view("elsewhere")
+        corpus.view("elsewhere", split=BY_SENTENCE)
 
 
 def test_describe_names_what_a_run_must_record(corpus):
-    described = corpus.view().describe()
+    described = corpus.view(split=BY_SENTENCE).describe()
     assert described["name"] == "tiny"
     assert described["synthetic"] is True
     assert described["roster"] == "inside"
@@ -276,13 +283,13 @@ def test_describe_names_what_a_run_must_record(corpus):
 
 
 def test_a_roster_can_be_added_later_once(corpus):
-    before = corpus.view()
+    before = corpus.view(split=BY_SENTENCE)
     added = corpus.add_roster(RosterSpec(name="two", rule="first-sorted", size=2))
     assert added.roster == ("in1", "in2")
     again = Corpus.open(corpus.directory)
     assert again.rosters == ("inside", "two")
     assert again.view("two").words == added.words
-    assert again.view().roster_sha256 == before.roster_sha256
+    assert again.view(split=BY_SENTENCE).roster_sha256 == before.roster_sha256
     again.verify()
     with pytest.raises(ValueError, match="frozen"):
         again.add_roster(RosterSpec(name="two", rule="first-sorted", size=1))

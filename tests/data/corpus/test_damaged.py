@@ -10,6 +10,7 @@ import pytest
 from fedpriv.data.corpus import manifest
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.corpus.writer import Sentence
 from tests.data.corpus.sentences import SENTENCES, cut, said, write
 
@@ -71,21 +72,21 @@ def edit_manifest(directory, digest=True, **changes):
         (lambda d: (d / "manifest.json").write_text('{"format"'), "damaged"),
         (lambda d: (d / "manifest.json").write_text("[]"), "not the manifest"),
         (lambda d: edit_manifest(d, format="other"), "not the manifest"),
-        (lambda d: edit_manifest(d, version=2), "version 2"),
+        (lambda d: edit_manifest(d, version=3), "version 3"),
         (lambda d: edit_manifest(d, digest=False, synthetic=False), "edited"),
         (lambda d: edit_manifest(d, synthetic="no"), "synthetic"),
         (lambda d: edit_manifest(d, default_roster="x"), "default roster"),
         (lambda d: (d / "words.txt").unlink(), "missing"),
         (lambda d: (d / "words.txt").write_text("is\n"), "bytes"),
-        (lambda d: flip(d / "rosters" / "inside" / "users.json"), "checksum"),
-        (lambda d: flip(d / "rosters" / "inside" / "labels.npy"), "checksum"),
+        (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "users.json"), "checksum"),
+        (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "labels.npy"), "checksum"),
         (lambda d: cut(d / "sentences" / "words.npy"), "bytes"),
     ],
 )
 def test_a_damaged_corpus_is_refused_on_opening(corpus, damage, message):
     damage(corpus.directory)
     with pytest.raises(ValueError, match=message):
-        Corpus.open(corpus.directory)
+        Corpus.open(corpus.directory).view(split=BY_SENTENCE)
 
 
 def flip(path: Path):
@@ -96,7 +97,8 @@ def flip(path: Path):
 
 def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
     corpus = write(tmp_path / "c")
-    flip(tmp_path / "c" / "rosters" / "inside" / "words.npy")
+    corpus.view(split=BY_SENTENCE)
+    flip(tmp_path / "c" / "rosters" / "inside" / "by-sentence" / "words.npy")
     monkeypatch.setattr(manifest, "_CHECKED_ON_OPEN", 0)
     Corpus.open(tmp_path / "c")
     with pytest.raises(ValueError, match=r"words\.npy"):
@@ -105,14 +107,14 @@ def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["words", "labels", "counts", "user_offsets", "word_offsets"])
 def test_files_that_do_not_fit_each_other_are_refused(corpus, name):
-    path = corpus.directory / "rosters" / "inside" / f"{name}.npy"
+    path = corpus.directory / "rosters" / "inside" / "by-sentence" / f"{name}.npy"
     np.save(path, np.load(path)[:-1])
-    with pytest.raises(ValueError, match="import the corpus again"):
-        corpus.view()
+    with pytest.raises(ValueError, match=r"import the corpus again|made again"):
+        corpus.view(split=BY_SENTENCE)
 
 
 def test_arrays_are_read_only_views_of_the_files(corpus):
-    examples = corpus.view().examples("in1", "all")
+    examples = corpus.view(split=BY_SENTENCE).examples("in1", "all")
     for column in (examples.indices, examples.counts, examples.labels, examples.num_tokens):
         assert not column.flags.owndata
         assert not column.flags.writeable

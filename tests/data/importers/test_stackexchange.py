@@ -13,6 +13,7 @@ import pytest
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import is_public_tenth
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.stackexchange import import_stackexchange, site_name
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -65,7 +66,7 @@ def test_the_fixed_ids_are_where_these_tests_need_them():
 
 def test_posts_become_examples_with_their_question_s_title_and_tags(tmp_path):
     corpus = imported(tmp_path)
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     assert corpus.default_roster == view.roster_name == "site-all"
     assert (view.roster, view.public_users) == ((INSIDE,), (PUBLIC,))
     # Two answers of two sentences and a question of two, of which each has a title.
@@ -87,15 +88,18 @@ def test_what_is_dropped_is_counted(tmp_path):
     assert corpus.manifest["source"]["posts"] == len(ROWS)
     assert corpus.manifest["source"]["questions"] == 3
     # The answer whose question is missing has no label.
-    assert corpus.view().provenance["sentences_without_label"] == {"rostered": 1, "public": 0}
+    assert corpus.view(split=BY_SENTENCE).provenance["sentences_without_label"] == {
+        "rostered": 1,
+        "public": 0,
+    }
 
 
 def test_foreign_titles_are_measured_and_can_be_dropped(tmp_path):
-    view = imported(tmp_path).view()
+    view = imported(tmp_path).view(split=BY_SENTENCE)
     assert view.provenance["foreign_text_share"] == pytest.approx(4 / 6)
     assert view.provenance["foreign_text_share_by_rostered_users"] == 0
     (tmp_path / "own").mkdir()
-    own = imported(tmp_path / "own", own_text_only=True).view()
+    own = imported(tmp_path / "own", own_text_only=True).view(split=BY_SENTENCE)
     assert own.provenance["foreign_text_share"] == 0
     assert own.examples(INSIDE, "all").num_tokens.sum() == (
         view.examples(INSIDE, "all").num_tokens.sum() - 2 * 3 - 2 * 4
@@ -103,7 +107,7 @@ def test_foreign_titles_are_measured_and_can_be_dropped(tmp_path):
 
 
 def test_public_words_come_from_their_own_text_only(tmp_path):
-    words = set(imported(tmp_path).view().words)
+    words = set(imported(tmp_path).view(split=BY_SENTENCE).words)
     assert {"hello", "sue", "depends"} <= words  # own question, own title, own answer
     assert "my" not in words  # the title of the question that the public user answered
 
@@ -120,11 +124,11 @@ def test_both_dialects_give_the_same_examples(tmp_path, multi_hot):
     old = imported(tmp_path, ROWS[0], ROWS[1])
     (tmp_path / "new").mkdir()
     new = imported(tmp_path / "new", *NEW_DIALECT)
-    assert new.view().words == old.view().words
-    assert new.view().tags == old.view().tags == ("law", "money")
+    assert new.view(split=BY_SENTENCE).words == old.view(split=BY_SENTENCE).words
+    assert new.view(split=BY_SENTENCE).tags == old.view(split=BY_SENTENCE).tags == ("law", "money")
     assert (
-        multi_hot(new.view().examples(INSIDE, "all")).tolist()
-        == multi_hot(old.view().examples(INSIDE, "all")).tolist()
+        multi_hot(new.view(split=BY_SENTENCE).examples(INSIDE, "all")).tolist()
+        == multi_hot(old.view(split=BY_SENTENCE).examples(INSIDE, "all")).tolist()
     )
     assert new.manifest["licence"] == "CC BY-SA 3.0, CC BY-SA 4.0"
     assert "assumed" in old.manifest["licence"]
@@ -137,7 +141,9 @@ def test_single_quotes_entities_and_unicode_are_read(tmp_path):
         f"Body='{body.replace('&', '&amp;').replace('<', '&lt;').replace(chr(39), '&#39;')}'/>",
         answer(2, 1, INSIDE),
     )
-    assert {"say", '"', "hi", "&", "s", "tok"} <= set(imported(tmp_path, *rows).view().words)
+    assert {"say", '"', "hi", "&", "s", "tok"} <= set(
+        imported(tmp_path, *rows).view(split=BY_SENTENCE).words
+    )
 
 
 def compress(path, kind):
@@ -271,7 +277,7 @@ def test_onstartups_has_its_known_figures(onstartups, gather):
     assert dropped["posts without OwnerUserId"] == 2_671
     assert onstartups.name == "onstartups"
     assert onstartups.default_roster == "onstartups-all"
-    view = onstartups.view("onstartups-400")
+    view = onstartups.view("onstartups-400", split=BY_SENTENCE)
     examples = sorted(view.num_examples(user, "all") for user in view.roster)
     assert (len(view.roster), len(view.public_users)) == (400, 7_066)
     assert sum(examples) == pytest.approx(198_000, rel=0.005)
@@ -288,7 +294,7 @@ def test_onstartups_has_its_known_figures(onstartups, gather):
     )
     assert test.indptr[-1] / len(test) == pytest.approx(24.5, abs=1)
     assert (len(view.words), len(view.tags)) == (10_000, 500)
-    everybody = onstartups.view()
+    everybody = onstartups.view(split=BY_SENTENCE)
     assert len(everybody.roster) == pytest.approx(6_713, abs=60)
     assert len(everybody.roster) + len(everybody.public_users) == 7_466
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
 
@@ -31,7 +32,7 @@ def test_it_says_that_it_is_synthetic(small, tmp_path):
 
 
 def test_its_shape_is_what_was_asked_for(small, gather):
-    view = small.view()
+    view = small.view(split=BY_SENTENCE)
     assert (len(view.roster), len(view.public_users)) == (40, 20)
     assert (len(view.words), len(view.tags)) == (1_000, 25)
     assert all(word[0] == "w" and len(word) == 6 for word in view.words)
@@ -46,7 +47,7 @@ def test_its_shape_is_what_was_asked_for(small, gather):
 
 
 def test_frequencies_follow_zipf(small):
-    view = small.view()
+    view = small.view(split=BY_SENTENCE)
     counts = np.sort(view.word_counts)[::-1].astype(float)
     top = np.arange(1, 11)  # the head is made of common words alone
     slope = np.polyfit(np.log(top), np.log(counts[:10]), 1)[0]
@@ -80,7 +81,7 @@ def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
         assert made.manifest["source"]["shape"]["spread"] == 0.0
         offsets = np.load(made.directory / "sentences" / "user_offsets.npy")
         assert set(np.diff(offsets).tolist()) == {8}  # public users too
-        views.append(made.view())
+        views.append(made.view(split=BY_SENTENCE))
     small, large = views
     assert (small.words, small.tags) == (large.words, large.tags)
     assert small.roster == large.roster[:4]
@@ -117,7 +118,7 @@ def test_a_users_sentences_come_from_the_users_key_alone():
 
 def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
     """Multinomial naive Bayes on public users, tested on rostered ones."""
-    view = small.view()
+    view = small.view(split=BY_SENTENCE)
     train = gather(view, view.public_users, "all")
     test = gather(view, view.roster, "all")
     majority = np.bincount(test.labels).max() / len(test)

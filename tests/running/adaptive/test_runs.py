@@ -20,9 +20,10 @@ from fedpriv.report.page import write_report
 from fedpriv.report.promise import rho_spent
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
+from fedpriv.running.engines.factories import serial
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import resume_run, serial
+from fedpriv.running.prepared import resume_run
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
 

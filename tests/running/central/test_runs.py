@@ -19,8 +19,9 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.engines.factories import on_ray, on_threads, serial
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import on_ray, on_threads, resume_run, serial, start_run
+from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.tasks.sixty import features_and_labels, sixty
 

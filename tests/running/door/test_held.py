@@ -53,9 +53,8 @@ class Twice:
 def play(sampler, algorithm, *, num_rounds=4, relation="add-remove"):
     users = Users()
     components = SimpleNamespace(
-        task=SimpleNamespace(
-            roster=ROSTER, measures=(), init_params=lambda key: {"w": np.zeros(3, np.float32)}
-        ),
+        task=SimpleNamespace(roster=ROSTER, measures=()),
+        init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=Plan(
             mechanism=Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=8.0), privatizer=NOISE),
             num_rounds=num_rounds,

@@ -66,9 +66,8 @@ def play(step, *, num_rounds):
         delta=1e-3,
     )
     made = SimpleNamespace(
-        task=SimpleNamespace(
-            roster=ROSTER, measures=(), init_params=lambda key: {"w": np.zeros(3, np.float32)}
-        ),
+        task=SimpleNamespace(roster=ROSTER, measures=()),
+        init_params=lambda key: {"w": np.zeros(3, np.float32)},
         plan=plan,
         algorithm=Does(step),
         trainer=users,

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec, choose
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.data.corpus.writer import CorpusWriter, Sentence, titled_thread
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.importers.tff.sqlite import ClientData, open_client_data
 
@@ -271,6 +271,8 @@ def _add_examples(
                     title_tokens=split_words(example["title"]),
                     tags=[tag for tag in example["tags"].split("|") if tag],
                     own_title=example["type"] == "question",
+                    # The files have no question id.
+                    thread=titled_thread(example["title"], example["tags"]),
                 )
             )
         else:

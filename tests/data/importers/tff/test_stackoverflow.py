@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow, tag_prediction_arrays
 
 
@@ -51,7 +52,7 @@ def test_the_first_400_ids_in_sorted_order_and_their_public_rest(archive, tmp_pa
     )
     assert (corpus.rosters, corpus.default_roster) == (("tff-400",), "tff-400")
     assert not corpus.synthetic
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     ids = sorted([str(user) for user in range(1002, 1900, 2)] + ["99"])
     assert view.roster == tuple(ids[:400])
     assert view.public_users == tuple(ids[400:])
@@ -73,7 +74,7 @@ def test_the_first_400_ids_in_sorted_order_and_their_public_rest(archive, tmp_pa
 def test_the_corpus_holds_what_tff_would_make_of_the_file(archive, tmp_path, multi_hot):
     from fedpriv.data.importers.tff.sqlite import open_client_data
 
-    view = import_stackoverflow(archive, tmp_path / "c").view()
+    view = import_stackoverflow(archive, tmp_path / "c").view(split=BY_SENTENCE)
     with open_client_data(archive) as data:
         for user in (view.roster[0], view.public_users[-2]):
             x, y = tag_prediction_arrays(data.examples(user), view.words, view.tags)
@@ -98,7 +99,7 @@ def test_a_seeded_roster_and_few_public_users(archive, tmp_path):
                 public_users=20,
             )
             assert corpus.default_roster == f"tff-50-seed-{seed}"
-            yield corpus.view()
+            yield corpus.view(split=BY_SENTENCE)
 
     one, same, other = views()
     assert one.roster == same.roster != other.roster
@@ -114,7 +115,7 @@ def test_published_counts_are_used_and_said_to_be_private(archive, tmp_path):
     corpus = import_stackoverflow(
         archive, tmp_path / "c", word_counts=words, tag_counts=tags, num_users=450
     )
-    view = corpus.view()
+    view = corpus.view(split=BY_SENTENCE)
     assert view.words[:3] == ("w1", "w0", "only1002")
     assert view.tags == ("t1", "t0")
     source = corpus.manifest["rosters"]["tff-450"]["vocabulary"]["source"]
@@ -162,7 +163,7 @@ def test_tff_own_sample_goes_through_the_same_path(shared_data, tmp_path, multi_
         num_users=2,
         word_counts=words,
         tag_counts=tags,
-    ).view()
+    ).view(split=BY_SENTENCE)
     assert view.words == tuple(golden["words"])
     assert view.tags == tuple(golden["tags"])
     for client in ("synthetic_1", "synthetic_2", "synthetic_3"):

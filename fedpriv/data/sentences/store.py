@@ -10,10 +10,14 @@ sentences in the order they were added):
     own_counts   unsigned       occurrences in text the user wrote: the sentence, an own title
     num_tokens   int32 (S)      tokens of sentence and title
     title_users  int32 (S)      who wrote the title: OWN, ELSEWHERE or a user's number
+    askers       int32 (S)      who asked the question, titled or not: as title_users
+    threads      int32 (S)      the thread's number
+    days         int32 (S)      days from 1970 to when the thread was begun, -1 where not known
     tag_offsets  int64 (S + 1)  first entry of each sentence in the file below
     tags         int32          the post's tags, increasing in a sentence
 
-`words.txt` and `tags.txt` name the numbers, one to a line in sorted order; `users.json` the users.
+`words.txt`, `tags.txt` and `threads.txt` name the numbers, one to a line in sorted order;
+`users.json` the users. Corpora of version 1 know neither threads nor askers nor days.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ class SentenceBatch:
         word_rows: int64 (nnz,), the sentence (row of this batch) that each entry belongs to.
         words: int32 (nnz,); counts: (nnz,); own_counts: (nnz,).
         num_tokens: int32 (S,); title_users: int32 (S,).
+        askers: int32 (S,); threads: int32 (S,); days: int32 (S,). Of a corpus of version 1 nobody
+            is known to have asked, and all three are ELSEWHERE, -1.
         tag_rows: int64; tags: int32.
     """
 
@@ -56,6 +62,9 @@ class SentenceBatch:
     own_counts: np.ndarray
     num_tokens: np.ndarray
     title_users: np.ndarray
+    askers: np.ndarray
+    threads: np.ndarray
+    days: np.ndarray
     tag_rows: np.ndarray
     tags: np.ndarray
 
@@ -90,6 +99,17 @@ class SentenceStore:
     def position(self, user_id: str) -> int:
         """Return the user's number, or -1 for a user without any sentence here."""
         return self._positions.get(user_id, -1)
+
+    @property
+    def knows_threads(self) -> bool:
+        """Whether sentences know their threads; those of a corpus of version 1 do not."""
+        return (self._directory / "threads.txt").is_file()
+
+    def thread_keys(self) -> Iterator[str]:
+        """Yield the thread keys in the order of their numbers, as a stream."""
+        with self._lines("threads") as lines:
+            for line in lines:
+                yield line.rstrip("\n")
 
     def batches(self, user_ids: Collection[str]) -> Iterator[SentenceBatch]:
         """Yield all sentences of the given users, in the given order, whole users at a time."""
@@ -142,6 +162,9 @@ class SentenceStore:
             own_counts=self._gather("own_counts", word_entries),
             num_tokens=self._gather("num_tokens", rows),
             title_users=self._gather("title_users", rows),
+            askers=self._thread_facts("askers", rows),
+            threads=self._thread_facts("threads", rows),
+            days=self._thread_facts("days", rows),
             tag_rows=tag_rows,
             tags=self._gather("tags", tag_entries),
         )
@@ -153,6 +176,11 @@ class SentenceStore:
         if np.any(lengths < 0):
             raise ValueError(f"{self._directory}: {name} is damaged; import the corpus again")
         return ranges(begin, lengths), np.repeat(np.arange(len(rows)), lengths)
+
+    def _thread_facts(self, name: str, rows: np.ndarray) -> np.ndarray:
+        if not self.knows_threads:
+            return np.full(len(rows), ELSEWHERE, np.int32)
+        return self._gather(name, rows)
 
     def _gather(self, name: str, entries: np.ndarray) -> np.ndarray:
         values = self._open(name)

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fedpriv.data.corpus.interning import Interner
-from fedpriv.data.corpus.store import BATCH_SENTENCES, ELSEWHERE
 from fedpriv.data.files.arrays import ArrayWriter, offsets, ranges, smallest_unsigned
+from fedpriv.data.sentences.interning import Interner
+from fedpriv.data.sentences.store import BATCH_SENTENCES, ELSEWHERE
 
-COLUMNS = ("users", "title_users", "num_tokens", "num_own_tokens", "num_tags", "words", "tags")
+COLUMNS = (
+    "users", "title_users", "askers", "threads", "days", "num_tokens", "num_own_tokens", "num_tags",
+    "words", "tags",
+)  # fmt: skip
 """Names of the raw files: int32, in the order in which sentences were added."""
 
 _PIECE = 1 << 20
@@ -26,12 +30,12 @@ _PICK_WORDS = 1 << 16  # words come in runs, one run a sentence
 
 
 def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict[str, int]:
-    """Write the files that `fedpriv.data.corpus.store` describes.
+    """Write the files that `fedpriv.data.sentences.store` describes.
 
     Args:
         raw: directory of the raw files.
         directory: the corpus directory to write into.
-        interners: "users", "title_users", "words" and "tags": names of the raw numbers.
+        interners: "users", "title_users", "threads", "words" and "tags": names of the raw numbers.
 
     Returns:
         Totals for the manifest.
@@ -45,20 +49,37 @@ def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict
     (directory / "users.json").write_text(json.dumps(users), "utf-8")
     word_map = _write_names(directory / "words.txt", interners["words"])
     tag_map = _write_names(directory / "tags.txt", interners["tags"])
+    thread_map = _write_names(directory / "threads.txt", interners["threads"])
     title_map = _title_map(interners["title_users"], users)
     sorter = _Sorter(raw, user_map)
     sorter.sort()
     (directory / "sentences").mkdir()
     np.save(directory / "sentences" / "user_offsets.npy", sorter.user_offsets)
-    num_tokens = _write(directory / "sentences", raw, sorter, (word_map, tag_map, title_map))
+    maps = _Maps(words=word_map, tags=tag_map, askers=title_map, threads=thread_map)
+    num_tokens = _write(directory / "sentences", raw, sorter, maps)
     return {
         "users": len(users),
         "sentences": sorter.num_sentences,
         "tokens": num_tokens,
         "words": len(word_map),
         "tags": len(tag_map),
+        "threads": len(thread_map),
         "most_tokens_in_a_sentence": sorter.most_tokens,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Maps:
+    """From raw numbers to those of the store."""
+
+    words: np.ndarray
+    tags: np.ndarray
+    askers: np.ndarray
+    threads: np.ndarray
+
+    def users(self, numbers: np.ndarray) -> np.ndarray:
+        """Return accounts by their numbers in the store; what is below 0 stays."""
+        return np.where(numbers < 0, numbers, self.askers[np.maximum(numbers, 0)])
 
 
 class _Sorter:
@@ -119,13 +140,13 @@ def _write(
     directory: Path,
     raw: Path,
     sorter: _Sorter,
-    maps: tuple[np.ndarray, np.ndarray, np.ndarray],
+    maps: _Maps,
 ) -> int:
-    word_map, tag_map, title_map = maps
     narrow = smallest_unsigned(sorter.most_tokens)
     types = {
         "word_offsets": np.int64, "words": np.int32, "counts": narrow, "own_counts": narrow,
-        "num_tokens": np.int32, "title_users": np.int32, "tag_offsets": np.int64, "tags": np.int32,
+        "num_tokens": np.int32, "title_users": np.int32, "askers": np.int32, "threads": np.int32,
+        "days": np.int32, "tag_offsets": np.int64, "tags": np.int32,
     }  # fmt: skip
     all_tokens = 0
     with ExitStack() as stack:
@@ -141,20 +162,20 @@ def _write(
             num_tokens = _pick(raw, "num_tokens", rows, np.int32)
             place = ranges(np.zeros(len(rows), dtype=np.int64), num_tokens)
             own = place < _pick(raw, "num_own_tokens", rows, np.int32)[token_rows]
-            words = word_map[tokens]
+            words = maps.words[tokens]
             lengths, words, counts, own_counts = _count(token_rows, words, own, len(rows))
             files["word_offsets"].append(files["words"].length + np.cumsum(lengths))
             files["words"].append(words)
             files["counts"].append(counts)
             files["own_counts"].append(own_counts)
             files["num_tokens"].append(num_tokens)
-            titles = _pick(raw, "title_users", rows, np.int32)
-            files["title_users"].append(
-                np.where(titles < 0, titles, title_map[np.maximum(titles, 0)])
-            )
+            for column in ("title_users", "askers"):
+                files[column].append(maps.users(_pick(raw, column, rows, np.int32)))
+            files["threads"].append(maps.threads[_pick(raw, "threads", rows, np.int32)])
+            files["days"].append(_pick(raw, "days", rows, np.int32))
             tags, tag_rows = _runs(raw, rows, "tags", "tag_starts", "num_tags")
             every = np.ones(len(tags), dtype=bool)
-            lengths, names, _, _ = _count(tag_rows, tag_map[tags], every, len(rows))
+            lengths, names, _, _ = _count(tag_rows, maps.tags[tags], every, len(rows))
             files["tag_offsets"].append(files["tags"].length + np.cumsum(lengths))
             files["tags"].append(names)
             all_tokens += len(tokens)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 # torch takes seconds to import: it is loaded once a backend is asked for.
 if TYPE_CHECKING:
-    from fedpriv.running.prepared import BackendFactory
+    from fedpriv.running.engines.factories import BackendFactory
 
 Factories = Callable[[str | None, str | None], "BackendFactory"]
 """From the name under which workers find the experiment (None if it has none) and the absolute path
@@ -52,7 +52,7 @@ def engines(
     """
     from fedpriv.backends.ray.cluster import Cluster
     from fedpriv.backends.resources import Request, usable_cores
-    from fedpriv.running.prepared import on_ray, on_threads, serial
+    from fedpriv.running.engines.factories import on_ray, on_threads, serial
 
     asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "ray_address": ray_address}
     given = {option: value for option, value in asked.items() if value is not None}

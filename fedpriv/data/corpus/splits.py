@@ -1,0 +1,101 @@
+"""Splits: which of a corpus's examples are for training, for validation and for testing.
+
+An example is a sentence with its question's title, and its label comes from the question's tags.
+Where a user's sentences are divided at random, those of one post, with one title and one label,
+stand on both sides, and what is measured is memory. So the default holds out whole *threads*, a
+question with all its answers: whoever wrote a sentence of a held-out thread, no training set has
+it, and neither has what is counted for words, tags and side information.
+
+What counts as *public* is narrower, too: an answer carries its asker's title and tags, so only
+sentences of public users in threads that a public user asked are nobody else's. Words, tags, their
+order, side information and the default public start are made of those alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Measured = Literal["test", "validation"]
+Kind = Literal["by-thread", "by-sentence", "by-time", "by-user"]
+KINDS: tuple[Kind, ...] = ("by-thread", "by-sentence", "by-time", "by-user")
+PublicText = Literal["public-threads", "all-posts"]
+PUBLIC_TEXT: tuple[PublicText, ...] = ("public-threads", "all-posts")
+"""What of public users' posts: in threads that a public user asked, or all of them."""
+
+NUM_FOLDS = 5
+
+_SAID = {
+    "by-thread": (
+        "whole threads held out: a fifth of the questions, by a hash (fold {fold} of 0 to 4), is "
+        "in no training set"
+    ),
+    "by-sentence": (
+        "by sentence, as the papers did: a fifth of each user's sentences for testing, whose "
+        "threads, titles and labels are in training too"
+    ),
+    "by-time": "by time: the last fifth of the threads is in no training set",
+    "by-user": (
+        "by user and thread: a fifth of the users (fold {fold} of 0 to 4) train nothing, and are "
+        "tested on in threads held out"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How examples are divided.
+
+    Attributes:
+        kind: "by-thread", the default; "by-sentence", as the papers did; "by-time", of threads;
+            "by-user", of users and threads.
+        fold: which fifth is for testing, 0 to 4, of "by-thread" and "by-user".
+        measured_on: "test" trains on every other thread. "validation" is for choosing settings: a
+            fifth of the other threads is in no training set and no count either, and is what is
+            measured, so that nothing is chosen by looking at the test threads.
+
+    Raises:
+        ValueError: unknown kind, a fold that there is not, or validation by sentence.
+    """
+
+    kind: Kind = "by-thread"
+    fold: int = 0
+    measured_on: Measured = "test"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"split {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
+        if not 0 <= self.fold < NUM_FOLDS:
+            raise ValueError(f"fold {self.fold}: there are {NUM_FOLDS}; give 0 to {NUM_FOLDS - 1}")
+        if self.fold and self.kind not in ("by-thread", "by-user"):
+            raise ValueError(f"split {self.kind!r} has no folds; leave fold {self.fold} out")
+        if self.measured_on not in ("test", "validation"):
+            raise ValueError(f"measured-on {self.measured_on!r}: choose 'test' or 'validation'")
+        if self.measured_on == "validation" and self.kind == "by-sentence":
+            raise ValueError("split by-sentence has no validation threads; measure on test")
+
+    @property
+    def name(self) -> str:
+        """The split's name in files."""
+        name = f"{self.kind}-{self.fold}" if self.kind in ("by-thread", "by-user") else self.kind
+        return name if self.measured_on == "test" else f"{name}-validation"
+
+    @property
+    def shares_threads(self) -> bool:
+        """Whether training and test share threads, titles and labels."""
+        return self.kind == "by-sentence"
+
+    def said(self) -> str:
+        """Return what reports say of it."""
+        said = _SAID[self.kind].format(fold=self.fold)
+        if self.measured_on == "test":
+            return said
+        return f"{said}; a fifth of the other threads held out too, and measured on"
+
+    def choosing(self) -> Split:
+        """Return the split that settings are chosen by."""
+        return replace(self, measured_on="validation")
+
+
+BY_THREAD = Split()
+BY_SENTENCE = Split(kind="by-sentence")

@@ -1,0 +1,1 @@
+"""Sentences of a corpus as they are kept: numbered words, grouped by user."""

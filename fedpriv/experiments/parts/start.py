@@ -1,0 +1,175 @@
+"""Where training starts from: the task's own params, a model of public examples, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.checkpoints.start_file import params_sha256
+from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.options import option
+from fedpriv.ranges import Range
+from fedpriv.rng import Key
+from fedpriv.tree import Params
+
+if TYPE_CHECKING:
+    from fedpriv.training.in_public.learning import Choices, PublicModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Params before the first round, and where they came from.
+
+    Attributes:
+        params: float32 tensors.
+        facts: For the run folder: "kind", and of other than the task's own "sha256" and more.
+    """
+
+    params: Params = field(repr=False)
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicOnly:
+    """What public examples alone make of a task's model.
+
+    Attributes:
+        choices: Settings chosen on public examples held out.
+        model: The public-only row: trained by the settings with the best figure, as they are.
+        start: What private training starts from: by the settings with the lowest loss, drawn back.
+    """
+
+    choices: Choices
+    model: PublicModel = field(repr=False)
+    start: PublicModel = field(repr=False)
+
+
+def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> PublicOnly | None:
+    """Return what public examples alone make of a task's model; None where it has none.
+
+    Args:
+        task: Any; one that learns in public is a `fedpriv.tasks.task.LearnsInPublic`.
+        key: Orders the examples, and draws the initial params of a model that is drawn.
+        rates: Learning rates to try; None for the learner's own.
+    """
+    from fedpriv.tasks.task import LearnsInPublic
+    from fedpriv.training.in_public.learning import choose, learn
+
+    measures = task.measures
+    if not isinstance(task, LearnsInPublic):
+        return None
+    trial = task.public_learner(key, choosing=True)
+    whole = task.public_learner(key, choosing=False)
+    if trial is None or whole is None:
+        return None
+    found = choose(trial, measures[0] if measures else None, rates=rates)
+    return PublicOnly(
+        choices=found, model=learn(whole, found.by_figure), start=learn(whole, found.by_loss)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """The task's own params."""
+
+    def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
+        """Return the start; nothing of what was found in public goes into it."""
+        return Start(params=task.init_params(key), facts={"kind": "fresh"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromPublic:
+    """A model of public examples; what is not given is chosen on public examples held out."""
+
+    start_learning_rate: float | None = option(
+        None, "Of training on public examples; none to choose it.", Range.ABOVE_ZERO
+    )
+    start_passes: int | None = option(
+        None, "Passes over the public examples; none to choose.", Range.AT_LEAST_ONE
+    )
+    start_factor: float | None = option(
+        None, "What is kept of the public model; none to choose.", Range.FRACTION
+    )
+
+    def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
+        """Return the start.
+
+        Args:
+            task: Learns in public.
+            key: As of `public_only`.
+            found: What `public_only` returned of them, to save a second search.
+
+        Raises:
+            ValueError: If the task has no public examples to learn from.
+        """
+        from fedpriv.training.in_public.learning import learn
+
+        if self.start_learning_rate is not None:
+            found = public_only(task, key, (self.start_learning_rate,))
+        elif found is None:
+            found = public_only(task, key)
+        if found is None:
+            raise ValueError(
+                "start 'public': the task has no public examples to learn from; give it some "
+                "(public_train of a ModuleTask), or leave start out"
+            )
+        choice, model = found.choices.by_loss, found.start
+        given = replace(
+            choice,
+            passes=self.start_passes or choice.passes,
+            factor=choice.factor if self.start_factor is None else self.start_factor,
+        )
+        if given != choice:
+            whole = task.public_learner(key, choosing=False)
+            choice, model = given, learn(whole, given)
+        return Start(
+            params=model.params,
+            facts={
+                "kind": "public",
+                "sha256": params_sha256(model.params),
+                "num_public_examples": model.num_examples,
+                **{
+                    name: value
+                    for name, value in choice.to_json().items()
+                    if name not in ("loss", "figure") or given == found.choices.by_loss
+                },
+                "settings_tried": found.choices.tried,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromFile:
+    """Params of a safetensors file."""
+
+    start_file: str | None = option(None, "A safetensors file with the model's tensors.")
+
+    def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
+        """Return the start.
+
+        Raises:
+            ValueError: If there is no such file, or its tensors are not the model's.
+        """
+        from fedpriv.checkpoints.tensor_file import check_tensors, read_tensors
+
+        if self.start_file is None:
+            raise ValueError("start 'file' needs start-file: a safetensors file of the model")
+        path = Path(self.start_file)
+        if not path.is_file():
+            raise ValueError(f"start-file {str(path)!r}: there is no such file")
+        tensors, _ = read_tensors(path)
+        check_tensors(path, tensors, task.init_params(key))
+        return Start(
+            params=tensors,
+            facts={"kind": "file", "sha256": params_sha256(tensors), "file": path.name},
+        )
+
+
+START = Slot(
+    name="start",
+    help="What training starts from: public costs no privacy, and protects no public user.",
+    choices={"fresh": Fresh, "public": FromPublic, "file": FromFile},
+    before="fresh",
+)

@@ -1,0 +1,1 @@
+"""Backends by name, and what makes one for a run."""

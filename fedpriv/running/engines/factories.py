@@ -1,0 +1,148 @@
+"""What makes a run's backend: in this process, on its threads, or on Ray's workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fedpriv.backends import Backend, SerialBackend
+from fedpriv.backends.ray.cluster import Cluster
+from fedpriv.backends.threads import ThreadBackend, check_shareable
+from fedpriv.backends.worker import WorkerContext
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_users import make_side_information, make_trainer
+from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.task_factory import make_task
+from fedpriv.rng import Key
+from fedpriv.training.devices import check_of_use
+from fedpriv.tree import Params
+
+BackendFactory = Callable[[Experiment, Components], Backend]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A backend factory that says beforehand what it cannot carry.
+
+    Attributes:
+        make: The factory itself.
+        check: Raises `ValueError` where `make`, or a worker that it hires, would; it is asked
+            before a run folder is made or opened.
+    """
+
+    make: BackendFactory
+    check: Callable[[Experiment, Components], None]
+
+    def __call__(self, experiment: Experiment, components: Components) -> Backend:
+        """Return the backend."""
+        return self.make(experiment, components)
+
+
+def check_carried(experiment: Experiment, backend: str) -> None:
+    """Refuse a backend that an experiment does not run on.
+
+    Raises:
+        ValueError: If it is not one of the experiment's.
+    """
+    if experiment.unit == "example":
+        raise ValueError(
+            f"{experiment.name} is centralised, and centralised training runs in one process; "
+            f"leave the backend {backend!r} out"
+        )
+    if backend not in experiment.backends:
+        known = ", ".join(experiment.backends)
+        raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
+
+
+def serial(experiment: Experiment, components: Components) -> Backend:
+    """Return the in-process backend."""
+    return SerialBackend(
+        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+    )
+
+
+def on_threads(num_workers: int) -> BackendFactory:
+    """Return what makes the backend of so many threads, for trainers that they may share."""
+
+    def check(experiment: Experiment, components: Components) -> None:
+        check_carried(experiment, "threads")
+        check_shareable(components.trainer)
+
+    def make(experiment: Experiment, components: Components) -> Backend:
+        return ThreadBackend(
+            trainer=components.trainer,
+            data=components.task.data,
+            measure=components.task.evaluate,
+            num_workers=num_workers,
+            max_examples=experiment.max_examples_per_user,
+        )
+
+    return Checked(make=make, check=check)
+
+
+def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> BackendFactory:
+    """Return what starts Ray and its workers, each of which opens the corpus for itself.
+
+    Args:
+        cluster: What the workers run on; whoever made it closes it.
+        reference: The name under which a worker finds the experiment.
+        corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
+    """
+
+    def check(experiment: Experiment, components: Components) -> None:
+        check_carried(experiment, "ray")
+        # Logical GPUs are the CPU. Whether a GPU is there, and works, only the worker that gets
+        # it can say: this machine may have none, or should not spend memory of it.
+        share = cluster.share
+        if share.num_gpus and not share.logical:
+            check_of_use("cuda:0", components.trainer)
+
+    def make(experiment: Experiment, components: Components) -> Backend:
+        cluster.start(sum(array.nbytes for array in _template(components).values()))
+        from fedpriv.backends.ray.backend import RayBackend
+
+        began = time.perf_counter()
+        backend = RayBackend(
+            share=cluster.share,
+            make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
+            data=components.task.data,
+            max_examples=experiment.max_examples_per_user,
+        )
+        cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
+        return backend
+
+    return Checked(make=make, check=check)
+
+
+def open_worker_context(
+    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
+) -> WorkerContext:
+    """Return what a worker works with, made from what can be named; called in the worker.
+
+    Raises:
+        ValueError: If the experiment or the corpus is not found there.
+    """
+    experiment = load_experiment(reference).restored(options)
+    check_carried(experiment, "ray")
+    task = make_task(experiment, open_corpus(corpus_path))
+    side = make_side_information(experiment, task)
+    return WorkerContext(
+        trainer=make_trainer(experiment, task, side, device),
+        data=task.data,
+        measure=task.evaluate,
+    )
+
+
+def open_corpus(path: str | None) -> Corpus | None:
+    """Return the corpus at a path; None for none."""
+    return None if path is None else Corpus.open(Path(path))
+
+
+def _template(components: Components) -> Params:
+    return components.task.init_params(Key.simulation(0))

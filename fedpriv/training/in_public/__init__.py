@@ -1,0 +1,1 @@
+"""Learning from public examples alone, at ε = 0: the public start and the public-only row."""

@@ -1,0 +1,71 @@
+"""Any model with gradients on public examples, by Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fedpriv import optimizers
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics
+from fedpriv.tree import Params
+
+BATCH_SIZE = 32
+
+
+class Gradient(Protocol):
+    """The mean gradient of examples at these positions."""
+
+    def __call__(self, params: Params, index: np.ndarray, key: Key) -> Params:
+        """Return it, float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientLearner:
+    """A `fedpriv.training.in_public.learning.PublicLearner` of anything that has gradients.
+
+    Attributes:
+        num_examples: How many examples it learns from.
+        begun: The params before.
+        gradient: Of their loss.
+        key: Orders the examples, and is folded for what a model draws.
+        measured: From params to metrics on examples held out.
+    """
+
+    num_examples: int
+    begun: Params = field(repr=False)
+    gradient: Gradient = field(repr=False)
+    key: Key
+    measured: Callable[[Params], Metrics | None] = field(repr=False)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates that are worth a try."""
+        return 1e-3, 1e-2, 1e-1
+
+    def init(self) -> Params:
+        """Return the params before."""
+        return self.begun
+
+    def passes(self, learning_rate: float) -> Iterator[Params]:
+        """Yield the params after each pass."""
+        optimizer = optimizers.adam(learning_rate)
+        params = {name: array.copy() for name, array in self.begun.items()}
+        state, number = optimizer.init(params), 0
+        while True:
+            order = self.key.fold(number).generator().permutation(self.num_examples)
+            for first in range(0, self.num_examples, BATCH_SIZE):
+                batch = np.sort(order[first : first + BATCH_SIZE])
+                found = self.gradient(params, batch, self.key.fold(number).fold(first))
+                step, state = optimizer.next({n: -g for n, g in found.items()}, state)
+                params = {name: params[name] + step[name] for name in params}
+            number += 1
+            yield params
+
+    def measure(self, params: Params) -> Metrics | None:
+        """Return metrics on examples held out."""
+        return self.measured(params)

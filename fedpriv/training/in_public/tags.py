@@ -1,0 +1,85 @@
+"""Softmax regression on public tag examples, by AdaGrad: seconds for all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics
+from fedpriv.tree import Params
+
+# What sums of squares begin from, so that a first step is not a whole learning rate everywhere.
+_FIRST_SQUARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagLearner:
+    """A `fedpriv.training.in_public.learning.PublicLearner` of tag prediction.
+
+    Attributes:
+        examples: What it learns from.
+        inputs: "tff" or "unit-norm".
+        key: Orders the examples.
+        measured: From params to metrics on examples held out.
+    """
+
+    examples: TagExamples = field(repr=False)
+    inputs: str
+    key: Key
+    measured: Callable[[Params], Metrics | None]
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples it learns from."""
+        return len(self.examples)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates that are worth a try."""
+        return 0.1, 0.3, 1.0
+
+    def init(self) -> Params:
+        """Return zeros."""
+        shape = self.examples.num_words, self.examples.num_tags
+        return {"kernel": np.zeros(shape, np.float32), "bias": np.zeros(shape[1], np.float32)}
+
+    def passes(self, learning_rate: float) -> Iterator[Params]:
+        """Yield the params after each pass, changed by the next.
+
+        Raises:
+            ValueError: If a logit is not finite.
+        """
+        from fedpriv.kernels.sparse_adagrad import adagrad_pass
+
+        params, examples = self.init(), self.examples
+        squares = {name: np.full_like(array, _FIRST_SQUARE) for name, array in params.items()}
+        columns = (
+            np.ascontiguousarray(examples.indptr, np.int64),
+            np.ascontiguousarray(examples.indices, np.int32),
+            np.ascontiguousarray(examples.values(self.inputs), np.float32),
+            np.ascontiguousarray(examples.labels, np.int32),
+        )
+        number = 0
+        while True:
+            order = self.key.fold(number).generator().permutation(len(examples))
+            unsound = adagrad_pass(
+                *columns,
+                order,
+                params["kernel"],
+                params["bias"],
+                squares["kernel"],
+                squares["bias"],
+                learning_rate,
+            )
+            if unsound != 0:
+                raise ValueError(f"a logit is not finite at learning rate {learning_rate}")
+            number += 1
+            yield params
+
+    def measure(self, params: Params) -> Metrics | None:
+        """Return metrics on examples held out."""
+        return self.measured(params)
