@@ -16,7 +16,6 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.files.cache import cache_dir
-from fedpriv.data.files.fetch import fetch_file
 from fedpriv.data.files.sources import DATASETS
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.importers.stackexchange import import_stackexchange
@@ -231,6 +230,8 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public data set; checked, and going on where a broken transfer stopped."""
+    from fedpriv.data.files.fetch import fetch_file  # requests is slow to import
+
     if dataset not in DATASETS:
         raise ValueError(f"unknown data set {dataset!r}; one of {', '.join(DATASETS)}")
     folder = cache_dir() / "downloads" / dataset if out is None else out

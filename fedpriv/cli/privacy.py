@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.api import account as api
-from fedpriv.cli.output import console, fail, print_json
+from fedpriv.cli.output import console, fail, print_json, print_table
 from fedpriv.experiments.parts.options import renamed
 from fedpriv.privacy.statement.verify import verify_run
 
@@ -122,7 +122,7 @@ def verify(
         for check in found.checks:
             mark = "[green]ok[/]" if check.ok else "[bold red]WRONG[/]"
             table.add_row(mark, check.name, _plain(check.text))
-        console.print(table)
+        print_table(table)
         if found.epsilon is not None:
             simulated = (
                 "simulated "
@@ -148,7 +148,7 @@ def _tell(price: api.Account, as_json: bool) -> None:
     table.add_row("rounds", f"{price.rounds:,}")
     for note in price.notes:
         table.add_row("note", f"[yellow]{_plain(note)}[/]")
-    console.print(table)
+    print_table(table)
 
 
 _KINDS = {

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors
+from fedpriv.cli.output import console, errors, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -194,4 +194,4 @@ def _list(found: Mapping[str, AnyItem]) -> None:
         full, small = item.minutes
         has_small = item.kind != "script" or item.reduced
         table.add_row(name, item.title, f"{full:g}", f"{small:g}" if has_small else "–")
-    console.print(table)
+    print_table(table)

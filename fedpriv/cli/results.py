@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.output import console, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
@@ -87,9 +86,7 @@ def compare(
         print_json(as_rows(groups))
         return
     table, note = _comparison_table(groups)
-    # Too narrow a terminal breaks lines; a table made narrower would leave columns out.
-    least = Measurement.get(console, console.options.update(max_width=1000), table).minimum
-    console.print(table, width=max(console.width, least), crop=False)
+    print_table(table)
     _say(note)
     for sentence in gaps(groups):
         _say(f"‡ {sentence}")
@@ -157,7 +154,7 @@ def predict(
     table = Table(box=None, show_header=False)
     for tag, share in ranked:
         table.add_row(Text(plain(tag)), percent(share))
-    console.print(table)
+    print_table(table)
     if not known:
         _say("None of the words is in the vocabulary: these are the commonest tags.")
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.flags import with_flags
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options
-from fedpriv.cli.output import console, errors, print_json
+from fedpriv.cli.output import errors, print_json, print_table
 from fedpriv.cli.run_output import print_summary
 from fedpriv.experiments.parts.options import Option
 from fedpriv.privacy.statement.coverage import coverage_of
@@ -75,7 +75,7 @@ def list_experiments(
     for name, experiment in found.items():
         backends = ", ".join(experiment.backends)
         table.add_row(name, experiment.description, _asked_for(experiment), backends)
-    console.print(table)
+    print_table(table)
 
 
 @with_flags(FLAGS)
@@ -143,7 +143,7 @@ def run_command(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
-        tell=lambda line: errors.print(line, highlight=False),
+        tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last = keep_last_from(keep_checkpoints)
     options = flags | _settings(option or ())
@@ -195,7 +195,8 @@ def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:
     try:
         return follow(prepared, console=errors, shown=not quiet)
     except KeyboardInterrupt:
-        errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
+        said = f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}"
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
         raise
 
 

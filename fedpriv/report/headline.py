@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up_to
 from fedpriv.privacy.statement.coverage import NO_NOISE
@@ -55,6 +53,8 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     count, mean = len(known), math.fsum(known) / len(known)
     if count == 1:
         return Estimate(mean=mean, half_width=None, count=1)
+    from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
+
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
     half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
     return Estimate(mean=mean, half_width=half_width, count=count)

@@ -11,15 +11,14 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import matplotlib
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.report.plots import theme
 from fedpriv.untrusted_text import safe
+
+# matplotlib takes most of a second to import: what draws loads it, `fedpriv --help` does not.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Matplotlib wants real colours: each role is drawn in one that occurs nowhere else.
 _SENTINELS = {role: f"#0a0b{index:02x}" for index, role in enumerate(theme.LIGHT, start=16)}
@@ -88,6 +87,9 @@ def line_plot(
         reference: A horizontal line; its label is the legend's.
         label_ends: Whether the last value of each line is written at its end.
     """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     FigureCanvasSVG(figure)
     axes = figure.add_axes(
@@ -167,6 +169,8 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def _style(axes: Any, share: bool, turn: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(_SENTINELS["rule"])
@@ -236,6 +240,8 @@ def _start(cluster: list[float], gap: float) -> float:
 
 
 def _svg(figure: Figure, name: str, alternative: str) -> str:
+    import matplotlib
+
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     # Settings for this drawing only; the fixed salt makes equal runs give equal pages.
