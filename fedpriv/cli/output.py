@@ -26,6 +26,10 @@ def print_table(table: Table) -> None:
     In a terminal cells wrap to its width, and what is narrower than the longest words breaks lines.
     In a file or pipe, which have no width, nothing wraps: a row is a line.
     """
+    name, *_ = table.columns
+    name.no_wrap = name.overflow != "fold"
+    for column in table.columns:
+        column.overflow = "fold"  # rich cuts words by default
     wide = Measurement.get(console, console.options.update(max_width=10_000), table)
     table.width = wide.maximum
     if console.is_terminal:

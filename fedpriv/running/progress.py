@@ -143,9 +143,7 @@ class PlainLines:
             self.remind()
 
 
-def plain_lines(
-    console: Console, *, clock: Callable[[], float] = time.monotonic
-) -> PlainLines:
+def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic) -> PlainLines:
     """Return lines to a console: as they are, without markup, wrapping or control characters."""
 
     def say(line: str) -> None:
