@@ -10,6 +10,7 @@ import typer
 from fedpriv import __version__
 from fedpriv.cli import data, privacy, reproduce, results, run
 from fedpriv.cli.output import console, fail
+from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.training.stopping import interruptible
 
@@ -64,6 +65,7 @@ def main() -> None:
         if own is not None:
             sys.stderr.write(own)
             sys.exit(1)
-        if isinstance(error, (ValueError, OSError)):
-            fail(str(error))
+        why = why_unwritten(error)
+        if why is not None or isinstance(error, (ValueError, OSError)):
+            fail(why or str(error))
         raise

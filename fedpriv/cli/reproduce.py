@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedpriv.cli.output import console, errors, print_table
+from fedpriv.data.files.places import check_file, writing_to
 from fedpriv.running.progress import moves, plain_lines
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ def reproduce(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
+    for option, file in (("--results", results), ("--out", out), ("--plot", plot)):
+        if file is not None:
+            check_file(file, option)
     wanted = _Wanted(
         seeds=range(seeds), reduced=reduced, results=results, out=out, processes=processes
     )
@@ -173,12 +177,13 @@ def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
                         soft_wrap=True,
                     )
             tell = shows(title, len(todo))
-            return complete(
-                todo,
-                wanted.results,
-                processes=wanted.processes,
-                tell=lambda done, total, row: tell(done),
-            )
+            with writing_to(wanted.results, "; runs that had ended are kept"):
+                return complete(
+                    todo,
+                    wanted.results,
+                    processes=wanted.processes,
+                    tell=lambda done, total, row: tell(done),
+                )
 
         done = stage("tuning", tuning_runs(item, reduced=wanted.reduced))
         finals = final_runs(item, done, seeds=wanted.seeds, reduced=wanted.reduced)

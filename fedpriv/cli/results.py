@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedpriv.cli.output import console, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.files.places import check_file, check_new_folder, writing_to
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.report.compare import write_comparison
@@ -65,7 +66,8 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of a run, one self-contained page, into its folder."""
-    path = write_report(run, replicates=replicate or ())
+    with writing_to(run):
+        path = write_report(run, replicates=replicate or ())
     _say(str(path))
     if open_page:
         webbrowser.open(path.resolve().as_uri())
@@ -79,9 +81,12 @@ def compare(
     ] = None,
 ) -> None:
     """Put runs side by side; runs that differ in their seed only become one line."""
+    if out is not None:
+        check_file(out, "--out")
     groups = read_groups(runs)
     if out is not None:
-        write_comparison(groups, out)
+        with writing_to(out):
+            write_comparison(groups, out)
     if as_json:
         print_json(as_rows(groups))
         return
@@ -116,12 +121,14 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model, and a card that states its privacy; a tag model's vocabulary too."""
+    check_new_folder(to, "--to")
     vocabulary, record = None, read_run(run)
     if has_vocabulary(record) and not (run / VOCABULARY).is_file():
         vocabulary = corpus_vocabulary(record, corpus)
-    chosen = export_run(
-        run, to, round_num=round_num, last_iterate=last_iterate, vocabulary=vocabulary
-    )
+    with writing_to(to):
+        chosen = export_run(
+            run, to, round_num=round_num, last_iterate=last_iterate, vocabulary=vocabulary
+        )
     if as_json:
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:

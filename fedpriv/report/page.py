@@ -47,8 +47,11 @@ def write_report(
 def write_page(path: Path, page: str) -> None:
     """Write a page in one step, so that a browser never loads half of one."""
     part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)  # of a disk that was full
 
 
 def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:

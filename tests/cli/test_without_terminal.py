@@ -77,7 +77,7 @@ def test_rows_of_a_pipe_are_lines(monkeypatch):
     table = Table("name", "what it is", box=None)
     table.add_row("a-long-name-of-a-thing", "word " * 60 + "end")
     output.print_table(table)
-    head, row = to.getvalue().splitlines()
+    _head, row = to.getvalue().splitlines()
     assert row.split()[-1] == "end"
 
 

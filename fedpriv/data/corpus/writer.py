@@ -24,6 +24,7 @@ from fedpriv.data.corpus.interning import Interner
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.store import ELSEWHERE, OWN
 from fedpriv.data.corpus.vocabulary import most_counted
+from fedpriv.data.files.places import writing_to
 
 _BUFFER = 1 << 18  # numbers held for a file before they are written
 
@@ -133,8 +134,13 @@ class CorpusWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close()
-        shutil.rmtree(self._partial, ignore_errors=True)
+        with writing_to(self._target):
+            try:
+                self._close()
+                if error is not None:
+                    raise error
+            finally:
+                shutil.rmtree(self._partial, ignore_errors=True)
 
     def add(self, sentence: Sentence) -> None:
         """Append one sentence; users may come in any order, one user's sentences keep theirs.
