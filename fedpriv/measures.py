@@ -150,3 +150,13 @@ def read_measures(document: Mapping[str, Any]) -> tuple[Measure, ...]:
         return tuple(Measure(**value) for value in document["measures"])
     except TypeError as error:
         raise ValueError(f"the measures of this run cannot be read: {error}") from error
+
+
+def grouped(number: float) -> str:
+    """Return a number of things or a mean of such with its thousands in groups, as all are.
+
+    >>> grouped(6716), grouped(350.0), grouped(1350.5), grouped(10_000_000.0)
+    ('6,716', '350', '1,350.5', '10,000,000')
+    """
+    whole = float(number).is_integer() and abs(number) < 1e15
+    return f"{int(number):,}" if whole else f"{number:,g}"

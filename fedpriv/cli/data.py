@@ -147,7 +147,6 @@ def import_command(
 ) -> None:
     """Import a raw file as a prepared corpus; the same file and options are imported once."""
     path = _raw_file(source)
-    check_new_folder(out, "--out")
     common: dict[str, Any] = {
         "own_text_only": own_text_only,
         "split_seed": split_seed,
@@ -187,6 +186,7 @@ def import_command(
                 **common,
             )
 
+    check_new_folder(out, "--out")
     with progress_bar(f"importing {path.name}", quiet=as_json) as tell:
         corpus = (
             _into_cache(make, path, name, default, options, tell)

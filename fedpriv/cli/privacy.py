@@ -11,6 +11,7 @@ from rich.table import Table
 from fedpriv.api import account as api
 from fedpriv.cli.output import console, fail, print_json, print_table
 from fedpriv.experiments.parts.options import renamed
+from fedpriv.measures import grouped
 from fedpriv.privacy.statement.verify import verify_run
 
 Users = Annotated[int, typer.Option(help="Users on the roster.")]
@@ -143,8 +144,8 @@ def _tell(price: api.Account, as_json: bool) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("privacy", f"[bold]{_plain(price.epsilon)}[/]")
     table.add_row("noise multiplier", f"{price.noise_multiplier:.6g}")
-    drawn = f"{price.cohort:g} of {price.users:,} users, {_KINDS[event.kind]}"
-    table.add_row("cohort", drawn + (f", at most {event.cap}" if event.cap is not None else ""))
+    drawn = f"{grouped(price.cohort)} of {price.users:,} users, {_KINDS[event.kind]}"
+    table.add_row("cohort", drawn + (f", at most {event.cap:,}" if event.cap is not None else ""))
     table.add_row("rounds", f"{price.rounds:,}")
     for note in price.notes:
         table.add_row("note", f"[yellow]{_plain(note)}[/]")

@@ -121,7 +121,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model, and a card that states its privacy; a tag model's vocabulary too."""
-    check_new_folder(to, "--to")
+    check_new_folder(to, "--to", or_empty=True)
     vocabulary, record = None, read_run(run)
     if has_vocabulary(record) and not (run / VOCABULARY).is_file():
         vocabulary = corpus_vocabulary(record, corpus)
@@ -216,7 +216,7 @@ def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
             *(_cell(group, column) for column in columns),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
-            str(row["rounds"]),
+            f"{row['rounds']:,}",
             str(len(group.runs)),
             text,
         )

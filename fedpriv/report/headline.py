@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up_to
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
@@ -77,7 +77,7 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         turn = labels_of(run.unit).turn
         ended = run.summary.get("stopped_early") == "target-epsilon"
         why = ", stopped at the target ε" if ended else ""
-        found.append((f"{run.rounds_done} of {run.rounds_planned} {turn}s{why}", False))
+        found.append((f"{run.rounds_done:,} of {run.rounds_planned:,} {turn}s{why}", False))
     if failed := run.summary.get("rounds_mostly_failed"):
         turns = _count(failed, labels_of(run.unit).turn)
         found.append((f"Most {run.unit}s failed in {turns}", True))
@@ -93,7 +93,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
         ]
     promise = promised(run)
     return [
-        f"δ = {number(rounded_up_to(promise.delta, 3), 3)}",
+        f"δ = {shown_delta(promise.delta)}",
         f"{promise.relation.value} relation",
         f"unit: {promise.unit}",
         f"{promise.accountant} accountant",

@@ -63,7 +63,10 @@ def rounds_table(run: RunRecord) -> str:
     body = []
     for row in run.attempts:
         other = found.get((row.get("round_num"), row.get("attempt")), {})
-        cells = f"<td>{safe(row.get('round_num'))}</td><td>{safe(row.get('attempt', 1))}</td>"
+        cells = "".join(
+            f"<td>{safe(number(value))}</td>"
+            for value in (row.get("round_num"), row.get("attempt", 1))
+        )
         cells += "".join(f"<td>{safe(show(row.get(k)))}</td>" for k, (_, show) in left.items())
         cells += "".join(
             f'<td class="{style[k]}">{safe(show(other.get(k)))}</td>'
@@ -108,7 +111,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
 
 
 def exact(value: object) -> str:
-    """Return a configuration value with all of its digits."""
+    """Return a configuration value as it would be typed: all digits, no groups."""
     if value is None:
         return NOTHING
     if isinstance(value, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedpriv.measures import Measure
+from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.untrusted_text import plain
 
@@ -70,7 +70,7 @@ def number(value: object, digits: int = 4) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) > 9999 else str(value)
+        return grouped(value)
     if not isinstance(value, float):
         return plain(value)
     if math.isinf(value):

@@ -262,8 +262,8 @@ def _done(prepared: PreparedRun, round_num: int) -> str:
     used = _used(prepared)
     if prepared.components.plan.planned_rounds is None:
         return f"{round_num or '–'}  ρ {used.amount:.3g}/{used.total:g}"
-    total = f"{used.total:.0f}"
-    return f"{used.amount:{len(total)}.0f}/{total}"
+    total = f"{used.total:,.0f}"
+    return f"{used.amount:{len(total)},.0f}/{total}"
 
 
 def _turns(prepared: PreparedRun, round_num: int) -> str:
@@ -293,4 +293,4 @@ def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
 
 def _spent(value: float, covers: Coverage) -> str:
     gap = " (does NOT cover all)" if covers.mark else ""
-    return f"{rounded_up(value, 2):.2f}{gap}"
+    return f"{rounded_up(value, 2):,.2f}{gap}"

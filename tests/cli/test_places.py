@@ -27,6 +27,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     (tmp_path / "file").write_text("precious")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "posts.xml").write_text("<posts>")
     (tmp_path / "folder" / "of").write_text("precious")
     return tmp_path
 
@@ -68,7 +69,7 @@ COMMANDS = {
     "run": ("run", "dp-fedavg-tags", "--out"),
     "compare": ("compare", "run", "--out"),
     "export": ("export", "run", "--to"),
-    "import": ("data", "import", "file", "--out"),
+    "import": ("data", "import", "posts.xml", "--out"),
     "synthesize": ("data", "synthesize", "--out"),
     "fetch": ("data", "fetch", "mnist", "--out"),
     "reproduce out": ("reproduce", next(iter(find_reproductions())), "--out"),
@@ -91,7 +92,7 @@ def test_what_exists_is_named_before_the_work_and_stays(name, place, fails, neve
     else:
         assert "file is a file; give a folder" in fails(*COMMANDS[name], "file")
     if name in ("export", "import", "synthesize"):
-        assert "folder exists and is not empty; give a folder" in fails(*COMMANDS[name], "folder")
+        assert "folder exists already; give a folder" in fails(*COMMANDS[name], "folder")
     assert (place / "file").read_text() == (place / "folder" / "of").read_text() == "precious"
 
 

@@ -81,7 +81,7 @@ def test_the_head_says_what_the_figures_mean(make_run) -> None:
         f"{100 * public:.1f}\u202f%",
         "not covered by ε",
         "majority class 11.9\u202f%",
-        "δ = 5.85 × 10⁻⁵",
+        "δ = 5.85e-05",
         "add-remove relation",
         "unit: user",
         "PLD accountant",

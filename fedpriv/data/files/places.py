@@ -45,8 +45,13 @@ def check_folder(path: Path, option: str) -> None:
     _check_parents(path, path, option)
 
 
-def check_new_folder(path: Path | None, option: str) -> None:
-    """Refuse a folder that holds something, or could not be made; None names no folder.
+def check_new_folder(path: Path | None, option: str, *, or_empty: bool = False) -> None:
+    """Refuse a folder that exists or could not be made; None names no folder.
+
+    Args:
+        path: The folder.
+        option: What it was given as.
+        or_empty: Whether it may exist and be empty.
 
     Raises:
         ValueError: If it is one.
@@ -54,10 +59,9 @@ def check_new_folder(path: Path | None, option: str) -> None:
     if path is None:
         return
     check_folder(path, option)
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and not (or_empty and not any(path.iterdir())):
         raise ValueError(
-            f"{option} {path} exists and is not empty; give a folder that does not exist yet, or "
-            "remove this one"
+            f"{option} {path} exists already; give a folder that does not exist yet, or remove it"
         )
 
 

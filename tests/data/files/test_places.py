@@ -61,10 +61,12 @@ def test_a_folder_in_place_of_another(tmp_path):
     for check in (check_folder, check_new_folder):
         with pytest.raises(ValueError, match="is a file; give a folder, or remove it"):
             check(tmp_path / "file", "--out")
-    with pytest.raises(ValueError, match="exists and is not empty; give a folder that does not"):
+    with pytest.raises(ValueError, match="exists already; give a folder that does not"):
         check_new_folder(tmp_path, "--out")
     (tmp_path / "empty").mkdir()
-    check_new_folder(tmp_path / "empty", "--out")
+    check_new_folder(tmp_path / "empty", "--out", or_empty=True)
+    with pytest.raises(ValueError, match="empty exists already"):
+        check_new_folder(tmp_path / "empty", "--out")
     check_new_folder(None, "--out")
 
 
