@@ -149,12 +149,13 @@ def _check_module(module: str, words: list[str]) -> None:
 
 
 def _check_flwr(words: list[str]) -> None:
-    from flwr.cli.app import app
     from flwr.common.config import parse_config_args
 
     with warnings.catch_warnings():
         # Flower asks typer for what it will do without.
         warnings.simplefilter("ignore", DeprecationWarning)
+        from flwr.cli.app import app
+
         flwr = typer.main.get_command(app)
     _, given = parsed(flwr, words)
     known = PROJECT["tool"]["flwr"]["app"]["config"]
