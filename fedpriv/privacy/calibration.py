@@ -62,7 +62,9 @@ def calibrate(
     near = _smallest_within(
         lambda point: excess(point, epsilon_coarsely), 0.0, math.log(2.0), target
     )
-    return math.exp(_smallest_within(lambda point: excess(point, epsilon_value), near, 5e-4, target))
+    return math.exp(
+        _smallest_within(lambda point: excess(point, epsilon_value), near, 5e-4, target)
+    )
 
 
 def _smallest_within(

@@ -11,6 +11,7 @@ about 16
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def knee_of(rounds: int, line: Sequence[tuple[float, float]]) -> Knee:
     within = sorted(place for place in places if logs[0][0] <= place <= last)
     if gain(within[0]) < wanted:
         return Knee(rounds=rounds, cohort=math.exp(within[0]), side="below")
-    for left, right in zip(within, within[1:], strict=False):
+    for left, right in itertools.pairwise(within):
         high, low = gain(left), gain(right)
         if low < wanted:
             share = (high - wanted) / (high - low)

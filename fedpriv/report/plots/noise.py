@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping
@@ -115,18 +116,13 @@ def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, st
     if planned is not None and planned.noise_on_mean is not None:
         where = planned.cohort, planned.noise_on_mean
         axes.plot(*where, marker="*", markersize=13, color=colours["ink"], linestyle="")
-        label = f"this plan: {planned.cohort:,g}, {planned.rounds:,} rounds"
-        axes.annotate(
-            label, where, xytext=(9, 9), textcoords="offset points", fontsize=9,
-            color=colours["ink"],
-        )  # fmt: skip
     _label_ends(axes, ends)
-    _style(figure, axes, grid, colours)
+    _style(figure, axes, grid, planned, colours)
     return figure
 
 
 def _on_line(line: list[tuple[float, float]], cohort: float) -> float:
-    for (left, high), (right, low) in zip(line, line[1:], strict=False):
+    for (left, high), (right, low) in itertools.pairwise(line):
         if cohort <= right:
             share = math.log(cohort / left) / math.log(right / left)
             return high * (low / high) ** share
@@ -147,14 +143,20 @@ def _label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
         )  # fmt: skip
 
 
-def _style(figure: Any, axes: Any, grid: NoiseGrid, colours: Mapping[str, str]) -> None:
+def _style(
+    figure: Any,
+    axes: Any,
+    grid: NoiseGrid,
+    planned: NoisePoint | None,
+    colours: Mapping[str, str],
+) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     muted = colours["muted"]
     axes.xaxis.set_major_locator(FixedLocator(list(grid.cohorts)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{1e3 * value:g}"))
     for side in ("top", "left", "right"):
@@ -172,4 +174,6 @@ def _style(figure: Any, axes: Any, grid: NoiseGrid, colours: Mapping[str, str]) 
         0.03, 0.905, f"{grid.num_users:,} {grid.unit}s, {grid.privacy}", fontsize=10, color=muted
     )
     words = textwrap.fill(f"Ring = {KNEE_WORDS}.", 112)
+    if planned is not None and planned.noise_on_mean is not None:
+        words += f"\nStar = this plan: cohort {planned.cohort:,g}, {planned.rounds:,} rounds."
     figure.text(0.03, 0.03, words, fontsize=8.5, color=muted)
