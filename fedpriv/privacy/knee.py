@@ -20,11 +20,14 @@ from typing import Any, Literal
 KNEE_FACTOR = math.sqrt(2.0)
 """Half way, on a logarithmic scale, between a doubling that halves the noise and one in vain."""
 
-KNEE_WORDS = (
-    f"knee: the cohort from which on a doubling lowers the noise on the mean by less than a factor "
-    f"of {KNEE_FACTOR:.2f} (√2), half way between 2, where it falls like 1/cohort, and 1, where it "
-    "no longer falls"
-)
+
+def knee_words(drawn: str) -> str:
+    """Return what the knee is, in words; `drawn` is "cohort" or "batch"."""
+    return (
+        f"knee: the {drawn} from which on a doubling lowers the noise on the mean by less than a "
+        f"factor of {KNEE_FACTOR:.2f} (√2), half way between 2, where it falls like 1/{drawn}, "
+        "and 1, where it no longer falls"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from typing import Any
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
-from fedpriv.privacy.knee import KNEE_WORDS, Knee, knee_of
+from fedpriv.privacy.knee import Knee, knee_of, knee_words
+from fedpriv.privacy.unit_words import words_of
 from fedpriv.ranges import positive_float, positive_int
 
 DEFAULT_ROUNDS = (25, 50, 100, 200, 400)
@@ -106,7 +107,8 @@ class NoiseGrid:
         return tuple(point for point in self.points if point.rounds == rounds)
 
     def __str__(self) -> str:
-        rows = [["cohort", *(f"{rounds:,} rounds" for rounds in self.rounds)]]
+        words = words_of(self.unit)
+        rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:
             rows.append([f"{cohort:,g}", *(_cell(self.at(cohort, r)) for r in self.rounds)])
         rows.append(["knee", *(str(knee) for knee in self.knees)])
@@ -122,7 +124,7 @@ class NoiseGrid:
             "released mean / C",
             f"each calibrated to {self.privacy}; of {self.num_users:,} {self.unit}s, {drawn}",
             *table,
-            KNEE_WORDS,
+            knee_words(words.drawn),
             *reasons,
         ])  # fmt: skip
 
@@ -140,7 +142,7 @@ class NoiseGrid:
                 {**asdict(point), "accumulated": point.accumulated} for point in self.points
             ],
             "knees": [knee.to_json() for knee in self.knees],
-            "knee_is": KNEE_WORDS,
+            "knee_is": knee_words(words_of(self.unit).drawn),
         }
 
 

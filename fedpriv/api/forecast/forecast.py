@@ -25,6 +25,8 @@ from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
+from fedpriv.privacy.unit_words import words_of
 from fedpriv.rng import Key
 from fedpriv.running.loop import first_state
 from fedpriv.tree import Params
@@ -38,7 +40,8 @@ class Forecast:
         name: Of the experiment.
         data: What its task's data are called.
         synthetic: Whether they are made up.
-        epsilon: Of the whole plan; None where it is decided on the way.
+        epsilon: Of the whole plan.
+        coverage: What it does not cover.
         planned: Noise on the mean of the plan itself; None where it has no Gaussian noise.
         l2_clip_norm: C; None likewise.
         grid: Noise on the mean for other cohorts and rounds at the plan's ε; None where it is not
@@ -52,7 +55,8 @@ class Forecast:
     name: str
     data: str
     synthetic: bool
-    epsilon: Epsilon | None
+    epsilon: Epsilon
+    coverage: Coverage
     planned: NoisePoint | None
     l2_clip_norm: float | None
     grid: NoiseGrid | None
@@ -62,21 +66,23 @@ class Forecast:
     unit: str
 
     def __str__(self) -> str:
-        privacy = "decided on the way" if self.epsilon is None else f"{self.epsilon}, not yet spent"
+        privacy = self.coverage.beside(f"{self.epsilon}, not yet spent")
+        words = words_of(self.unit)
         lines = [
             f"experiment  {self.name}, on {'SYNTHETIC ' if self.synthetic else ''}{self.data}",
             f"privacy     {privacy}",
         ]
         if self.planned is not None and self.planned.noise_on_mean is not None:
             lines.append(
-                f"this plan   cohort {self.planned.cohort:,g}, {self.planned.rounds:,} rounds: "
+                f"this plan   {words.drawn} {self.planned.cohort:,g}, {self.planned.rounds:,} "
+                f"{words.turn}s: "
                 f"noise on the mean {1e3 * self.planned.noise_on_mean:.3g} thousandths of "
                 f"C = {self.l2_clip_norm:g}"
             )
         return "\n".join([
             *lines,
             f"memory      {self.cost.memory(self.unit)}",
-            f"a round     {self.cost.time(self.unit)}",
+            f"{'a ' + words.turn:<11} {self.cost.time(self.unit)}",
             f"noise alone {self.loss}",
             "",
             str(self.grid) if self.grid is not None else f"noise on the mean: {self.reason}",
@@ -88,7 +94,8 @@ class Forecast:
             "experiment": self.name,
             "data": self.data,
             "synthetic": self.synthetic,
-            "privacy": None if self.epsilon is None else self.epsilon.to_json(),
+            **self.epsilon.to_json(),
+            KEY: list(self.coverage.not_covered),
             "cohort": None if self.planned is None else self.planned.cohort,
             "rounds": None if self.planned is None else self.planned.rounds,
             "noise_multiplier": None if self.planned is None else self.planned.noise_multiplier,
@@ -177,6 +184,13 @@ def forecast_chosen(
     cost = round_cost(components, start, workers=workers, timed=timed)
     loss = noise_loss(chosen, components, start)
     described = task.describe()
+    side = components.side_information
+    covered = coverage(
+        plan,
+        corpus=described.to_json(),
+        side_information=side and {"source": side.source, "description": side.description},
+        options=chosen.options(),
+    )
     reason = _no_grid(plan)
     grid = None
     if not reason and isinstance(plan, Plan):
@@ -185,7 +199,8 @@ def forecast_chosen(
         name=chosen.name,
         data=str(described.name),
         synthetic=bool(described.synthetic),
-        epsilon=plan.promised() if isinstance(plan, Plan) else None,
+        epsilon=covered.explained(plan.promised()),
+        coverage=covered,
         planned=_planned(plan) if isinstance(plan, Plan) and plan.is_private else None,
         l2_clip_norm=_clip_norm(components),
         grid=grid,

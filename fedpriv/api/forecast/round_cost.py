@@ -32,7 +32,7 @@ class RoundCost:
 
     Attributes:
         num_params: Numbers in the model.
-        cohort: Expected cohort.
+        cohort: Expected cohort; None where it is decided on the way.
         workers: Processes or threads that share it.
         server_bytes: Arrays of the model's size that the server holds at once.
         worker_bytes: Those that a worker holds while it trains a user and adds it up; users are
@@ -48,7 +48,7 @@ class RoundCost:
     """
 
     num_params: int
-    cohort: float
+    cohort: float | None
     workers: int
     server_bytes: int
     worker_bytes: int
@@ -74,11 +74,12 @@ class RoundCost:
 
     def time(self, unit: str = "user") -> str:
         """Return the time in words."""
+        one = "an example" if unit == "example" else f"a {unit}"
         if self.seconds is None or self.user_seconds is None or self.server_seconds is None:
             return f"not known: {self.reason}"
         return (
-            f"about {self.seconds:.2g} s on this machine: {1e3 * self.user_seconds:.2g} ms a "
-            f"{unit} (of {self.timed:,} timed) x {self.cohort:,g} / {self.workers} "
+            f"about {self.seconds:.2g} s on this machine: {1e3 * self.user_seconds:.2g} ms "
+            f"{one} (of {self.timed:,} timed) x {self.cohort:,g} / {self.workers} "
             f"worker{'s' if self.workers > 1 else ''} + {self.server_seconds:.2g} s on the server; "
             "without evaluation and messages. Timed on private data: a diagnostic, not covered by ε"
         )
@@ -112,7 +113,7 @@ def round_cost(
     if not isinstance(plan, Plan):
         held = 4 * size
         return RoundCost(
-            num_params=size, cohort=float("nan"), workers=workers, server_bytes=4 * held,
+            num_params=size, cohort=None, workers=workers, server_bytes=4 * held,
             worker_bytes=5 * held, reason="the plan decides on the way who is asked",
         )  # fmt: skip
     mechanism = plan.live_mechanism
@@ -161,7 +162,7 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
     return replace(
         counted,
         peak_bytes=_peak_bytes(),
-        seconds=user * counted.cohort / counted.workers + server,
+        seconds=user * mechanism.expected_cohort_size / counted.workers + server,
         user_seconds=user,
         server_seconds=server,
         timed=number,

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.knee import KNEE_WORDS
+from fedpriv.privacy.knee import knee_words
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.privacy.unit_words import words_of
 from fedpriv.report.plots import theme
 from fedpriv.report.plots.lines import spread
 from fedpriv.untrusted_text import safe
@@ -98,6 +99,7 @@ def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, st
     axes = figure.add_axes((0.09, 0.2, 0.76, 0.66), facecolor=colours["paper"])
     axes.set_xscale("log")
     axes.set_yscale("log")
+    turn = words_of(grid.unit).turn
     ends: list[tuple[float, float, str, str]] = []
     for number, rounds in enumerate(grid.rounds):
         line = [(p.cohort, p.noise_on_mean) for p in grid.line(rounds) if p.noise_on_mean]
@@ -106,7 +108,7 @@ def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, st
         colour = colours[theme.series(number)]
         x, y = [cohort for cohort, _ in line], [noise for _, noise in line]
         axes.plot(x, y, color=colour, linewidth=2.0, marker="o", markersize=3.6, clip_on=False)
-        ends.append((x[-1], y[-1], f"{rounds:,} rounds", colour))
+        ends.append((x[-1], y[-1], f"{rounds:,} {turn}s", colour))
         knee = grid.knees[number]
         if knee.side == "at" and knee.cohort is not None:
             axes.plot(
@@ -152,7 +154,7 @@ def _style(
 ) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-    muted = colours["muted"]
+    muted, words_for = colours["muted"], words_of(grid.unit)
     axes.xaxis.set_major_locator(FixedLocator(list(grid.cohorts)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -165,7 +167,7 @@ def _style(
     axes.set_axisbelow(True)
     axes.grid(axis="y", color=colours["grid"], linewidth=1)
     axes.tick_params(labelsize=10, length=0, pad=6, labelcolor=muted)
-    axes.set_xlabel("cohort" if grid.unit == "user" else "batch", color=muted, fontsize=10)
+    axes.set_xlabel(words_for.drawn, color=muted, fontsize=10)
     figure.text(
         0.03, 0.95, "Noise on the mean per C, in thousandths", fontsize=13, color=colours["ink"],
         weight="bold",
@@ -173,7 +175,10 @@ def _style(
     figure.text(
         0.03, 0.905, f"{grid.num_users:,} {grid.unit}s, {grid.privacy}", fontsize=10, color=muted
     )
-    words = textwrap.fill(f"Ring = {KNEE_WORDS}.", 112)
+    words = textwrap.fill(f"Ring = {knee_words(words_for.drawn)}.", 112)
     if planned is not None and planned.noise_on_mean is not None:
-        words += f"\nStar = this plan: cohort {planned.cohort:,g}, {planned.rounds:,} rounds."
+        words += (
+            f"\nStar = this plan: {words_for.drawn} {planned.cohort:,g}, {planned.rounds:,} "
+            f"{words_for.turn}s."
+        )
     figure.text(0.03, 0.03, words, fontsize=8.5, color=muted)
