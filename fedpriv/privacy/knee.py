@@ -75,7 +75,7 @@ def knee_of(rounds: int, line: Sequence[tuple[float, float]]) -> Knee:
         return _between(logs, at) - _between(logs, at + double)
 
     # The gain is linear between places where either end meets a cohort of the line.
-    last = logs[-1][0] - double
+    last = max(logs[-1][0] - double, logs[0][0])  # for one doubling, but for rounding
     places = {x for x, _ in logs} | {x - double for x, _ in logs} | {last}
     within = sorted(place for place in places if logs[0][0] <= place <= last)
     if gain(within[0]) < wanted:

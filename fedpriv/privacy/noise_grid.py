@@ -236,7 +236,7 @@ def noise_grid(
                 rounds=count,
                 noise_multiplier=None,
                 noise_on_mean=None,
-                reason=str(error),
+                reason=str(error).replace("target_epsilon", "the target"),
             )
         noise = sigma * sensitivity_over_vector / cohort
         return NoisePoint(cohort=cohort, rounds=count, noise_multiplier=sigma, noise_on_mean=noise)

@@ -44,3 +44,9 @@ def test_cohorts_need_not_be_doublings():
     rough = knee_of(1, [(m, math.hypot(1 / m, 0.01)) for m in (10.0, 35.0, 90.0, 170.0, 400.0)])
     assert fine.cohort is not None and rough.cohort is not None
     assert rough.cohort == pytest.approx(fine.cohort, rel=0.25)
+
+
+@pytest.mark.parametrize("first", [10.0, 20.0, 25.0, 250.0, 335.8])
+def test_one_doubling_is_enough(first):
+    assert knee_of(1, [(first, 1.0), (2 * first, 0.9)]).side == "below"
+    assert knee_of(1, [(first, 1.0), (2 * first, 0.6)]).side == "above"
