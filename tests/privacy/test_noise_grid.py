@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_progress_is_told(small):
 def test_default_cohorts_are_doublings_within_the_roster(users):
     found = default_cohorts(users)
     assert 1 <= found[0] <= max(1, users / 19) and found[-1] <= users
-    assert all(b == 2 * a for a, b in zip(found, found[1:], strict=False))
+    assert all(b == 2 * a for a, b in pairwise(found))
     assert found[-1] >= min(2000, users / 2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -101,9 +102,6 @@ def test_nothing_to_draw_is_said(tmp_path):
     nothing = NoisePoint(
         cohort=20.0, rounds=25, noise_multiplier=None, noise_on_mean=None, reason="out of reach"
     )
-    grid = a_grid()
-    empty = NoiseGrid(
-        **{name: getattr(grid, name) for name in grid.__dataclass_fields__} | {"points": (nothing,)}
-    )
+    empty = replace(a_grid(), points=(nothing,))
     with pytest.raises(ValueError, match="out of reach"):
         write_noise_plot(empty, tmp_path / "a.svg")
