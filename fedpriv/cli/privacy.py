@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,9 @@ PlotFile = Annotated[
     Path | None, typer.Option(help="Plot the grid into this file: .svg, .png or .html.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+#: Between lines of progress without a terminal.
+_SECONDS_A_LINE = 5.0
 
 
 def register(app: typer.Typer) -> None:
@@ -295,11 +299,17 @@ def _plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) 
 
 @contextmanager
 def _calibrating() -> Iterator[Callable[[int, int], None]]:
-    """Show how far a grid is, in a terminal."""
+    """Show how far a grid is: at once in a terminal, elsewhere by a line every few seconds."""
+    last = time.monotonic()
     with errors.status("looking at data and model") as status:
 
         def progress(done: int, total: int) -> None:
-            status.update(f"calibrating cohorts and rounds: {done} of {total}")
+            nonlocal last
+            line = f"calibrating cohorts and rounds: {done} of {total}"
+            status.update(line)
+            if not errors.is_terminal and time.monotonic() - last >= _SECONDS_A_LINE:
+                last = time.monotonic()
+                errors.print(line, highlight=False)
 
         yield progress
 
@@ -316,7 +326,7 @@ def _tell(price: api.Account, as_json: bool) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("privacy", f"[bold]{_plain(price.epsilon)}[/]")
     table.add_row("noise multiplier", f"{price.noise_multiplier:.6g}")
-    table.add_row("noise on the mean", f"{1e3 * price.noise_on_mean:.3g} thousandths of C")
+    table.add_row("noise on the mean", f"{price.point.shown} thousandths of C")
     drawn = f"{price.cohort:g} of {price.users:,} users, {_KINDS[event.kind]}"
     table.add_row("cohort", drawn + (f", at most {event.cap}" if event.cap is not None else ""))
     table.add_row("rounds", f"{price.rounds:,}")

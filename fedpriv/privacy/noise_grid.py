@@ -11,9 +11,7 @@ deviation of the noise on each coordinate of the released mean, divided by the c
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +49,11 @@ class NoisePoint:
     def accumulated(self) -> float | None:
         """√rounds times the noise on the mean: what a sum of all released means holds, over C."""
         return None if self.noise_on_mean is None else math.sqrt(self.rounds) * self.noise_on_mean
+
+    @property
+    def shown(self) -> str:
+        """The noise on the mean in thousandths of C, three figures; "–" where there is none."""
+        return "–" if self.noise_on_mean is None else f"{1e3 * self.noise_on_mean:#.3g}".rstrip(".")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +109,16 @@ class NoiseGrid:
         """Return the cells of a number of rounds, by cohort."""
         return tuple(point for point in self.points if point.rounds == rounds)
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why cells have no noise, in a line each."""
+        return tuple(sorted({f"–: {point.reason}" for point in self.points if point.reason}))
+
     def __str__(self) -> str:
         words = words_of(self.unit)
         rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:
-            rows.append([f"{cohort:,g}", *(_cell(self.at(cohort, r)) for r in self.rounds)])
+            rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
         rows.append(["knee", *(str(knee) for knee in self.knees)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = [
@@ -118,14 +126,13 @@ class NoiseGrid:
             for row in rows
         ]
         drawn = "exactly" if self.sampling == "fixed" else "drawn independently"
-        reasons = sorted({f"–: {point.reason}" for point in self.points if point.reason})
         return "\n".join([
             "noise on the mean per C, in thousandths: stddev of the noise on a coordinate of the "
             "released mean / C",
             f"each calibrated to {self.privacy}; of {self.num_users:,} {self.unit}s, {drawn}",
             *table,
             knee_words(words.drawn),
-            *reasons,
+            *self.reasons,
         ])  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -194,7 +201,7 @@ def noise_grid(
 
     Guarantees:
         * Every cell is what `fedpriv.privacy.calibration.calibrate` finds for it alone, bit for
-          bit: cells share no starting point, and only run side by side.
+          bit: cells share no starting point, so each takes its half second.
 
     Raises:
         ValueError: If a number is out of range. A cell that no noise multiplier fits is not
@@ -242,9 +249,13 @@ def noise_grid(
         return NoisePoint(cohort=cohort, rounds=count, noise_multiplier=sigma, noise_on_mean=noise)
 
     kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
-    points = _side_by_side(
-        [lambda c=cohort, r=count: cell(c, r) for cohort in sizes for count in counts], progress
-    )
+    pairs = [(cohort, count) for cohort in sizes for count in counts]
+    found: list[NoisePoint] = []
+    progress(0, len(pairs))
+    for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
+        found.append(cell(cohort, count))
+        progress(len(found), len(pairs))
+    points = tuple(found)
     fixed = "fixed-size-gaussian" in kinds
     return NoiseGrid(
         num_users=num_users,
@@ -266,27 +277,3 @@ def noise_grid(
             for count in counts
         ),
     )  # fmt: skip
-
-
-def _side_by_side(
-    cells: Sequence[Callable[[], NoisePoint]], progress: Callable[[int, int], None]
-) -> tuple[NoisePoint, ...]:
-    """Return what each answers, in order: most of a calibration is array work beside Python's lock.
-
-    Few threads: a composed loss may take hundreds of megabytes.
-    """
-    progress(0, len(cells))
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="calibration") as pool:
-        futures: list[Future[NoisePoint]] = [pool.submit(cell) for cell in cells]
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                future.result()
-                progress(done, len(cells))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return tuple(future.result() for future in futures)
-
-
-def _cell(point: NoisePoint) -> str:
-    return "–" if point.noise_on_mean is None else f"{1e3 * point.noise_on_mean:.3g}"

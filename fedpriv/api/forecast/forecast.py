@@ -76,7 +76,7 @@ class Forecast:
             lines.append(
                 f"this plan   {words.drawn} {self.planned.cohort:,g}, {self.planned.rounds:,} "
                 f"{words.turn}s: "
-                f"noise on the mean {1e3 * self.planned.noise_on_mean:.3g} thousandths of "
+                f"noise on the mean {self.planned.shown} thousandths of "
                 f"C = {self.l2_clip_norm:g}"
             )
         return "\n".join([

@@ -69,12 +69,26 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
         "data:image/svg+xml;base64," + base64.b64encode(_svg(grid, planned, colours)).decode()
         for colours in (theme.LIGHT, theme.DARK)
     )
-    said = safe(f"Noise on the mean per C against cohort, {grid.privacy}; figures below.")
+    words = words_of(grid.unit)
+    said = f"Noise on the mean per C against {words.drawn}; the table has the figures."
+    heads = "".join(f"<th>{rounds:,}</th>" for rounds in grid.rounds)
+    rows = [
+        f"<th>{cohort:,g}</th>"
+        + "".join(f"<td>{grid.at(cohort, rounds).shown}</td>" for rounds in grid.rounds)
+        for cohort in grid.cohorts
+    ]
+    rows.append("<th>knee</th>" + "".join(f"<td>{safe(str(knee))}</td>" for knee in grid.knees))
+    table = "".join(f"<tr>{row}</tr>" for row in rows)
+    reasons = "".join(f"<p>{safe(reason)}</p>" for reason in grid.reasons)
     body = (
-        "<h1>Noise on the mean before a run</h1>"
+        "<h1>Before running</h1>"
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="{said}" style="width:100%;height:auto"></picture>'
-        f'<div class="scroll"><pre>{safe(str(grid))}</pre></div>'
+        f'<img src="{light}" alt="{safe(said)}" style="width:100%;height:auto"></picture>'
+        "<p>Thousandths of C, the clip norm: standard deviation of the noise on a coordinate of "
+        f"the released mean. Each is calibrated to {safe(grid.privacy)}.</p>"
+        f'<div class="scroll"><table><thead><tr><th>{words.drawn} \\ {words.turn}s</th>'
+        f"{heads}</tr></thead><tbody>{table}</tbody></table></div>"
+        f"<p>{safe(knee_words(words.drawn).capitalize())}.</p>{reasons}"
     )
     return theme.document("Noise on the mean before a run", body)
 
