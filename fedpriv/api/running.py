@@ -81,7 +81,7 @@ def run(
     Raises:
         ValueError: If something does not fit together. Nothing is written then.
     """
-    chosen, reference = _chosen(experiment, options)
+    chosen, reference = chosen_experiment(experiment, options)
     if secure and out is None:
         raise ValueError(
             "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
@@ -213,7 +213,7 @@ def find_corpus(
     return found
 
 
-def _chosen(
+def chosen_experiment(
     experiment: str | Experiment, options: Mapping[str, Option]
 ) -> tuple[Experiment, str | None]:
     """Return the experiment, and the name under which it is found again, if it has one."""

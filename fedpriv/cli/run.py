@@ -147,7 +147,7 @@ def run_command(
         tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last = keep_last_from(keep_checkpoints)
-    options = flags | _settings(option or ())
+    options = flags | settings_of(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
     with hired as backends:
@@ -228,7 +228,7 @@ def _asked_for(experiment: Experiment) -> str:
     return "to be chosen" if target is None else f"target ε {target:g}"
 
 
-def _settings(pairs: Iterable[str]) -> dict[str, Option]:
+def settings_of(pairs: Iterable[str]) -> dict[str, Option]:
     """Return `name=value` pairs with numbers as numbers."""
     settings: dict[str, Option] = {}
     for pair in pairs:
