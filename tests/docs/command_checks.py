@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import re
@@ -18,7 +19,6 @@ import typer
 
 from fedpriv import cli
 from fedpriv.cli.reproduce import _named
-from fedpriv.cli.run import _settings
 from fedpriv.data import locate
 from fedpriv.data.files.sources import DATASETS
 from fedpriv.experiments.catalogue import find_reproductions, load_experiment
@@ -114,11 +114,19 @@ def _check_experiment(given: dict[str, Any]) -> None:
     if ":" in given["experiment"]:
         return
     experiment = load_experiment(given["experiment"])
-    options = _settings(given.get("option") or ())
+    pairs = [pair.partition("=") for pair in given.get("option") or ()]
+    options = {name: _number(text) for name, _, text in pairs}
     kebab = {name.replace("_", "-"): value for name, value in given.items()}
     known = experiment.options()
     flags = {name: value for name, value in kebab.items() if value is not None and name in known}
     experiment.with_options(flags | options)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _check_make(words: list[str]) -> None:
