@@ -30,7 +30,7 @@ RESERVED = frozenset({
     "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
-    "users_drawn", "users_failed", "first_failure",
+    "users_drawn", "users_failed", "first_failure", "gain", "gap_closed", "label", "finished",
 })
 # fmt: on
 
@@ -49,7 +49,7 @@ class Measure:
 
     Raises:
         ValueError: If the name is not of lower-case letters, digits and underscores, ends in
-            "_public" or stands for something else in a run's files; or the label is empty.
+            "_public", "_public_only" or "_interval", or stands for something else in a run's files; or the label is empty.
     """
 
     name: str
@@ -59,7 +59,9 @@ class Measure:
     diagnostic_only: bool = False
 
     def __post_init__(self) -> None:
-        taken = self.name in RESERVED or self.name.endswith(("_public", "_interval"))
+        taken = self.name in RESERVED or self.name.endswith(
+            ("_public", "_public_only", "_interval")
+        )
         if not _NAME.fullmatch(self.name) or taken:
             why = "stands for something else in a run's files" if taken else "is no name for JSON"
             raise ValueError(

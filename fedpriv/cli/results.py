@@ -17,16 +17,7 @@ from fedpriv.cli.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.report.compare import write_comparison
-from fedpriv.report.export.model_folder import (
-    NO_WORDS,
-    VOCABULARY,
-    Vocabulary,
-    export_run,
-    has_vocabulary,
-    load_model,
-)
-from fedpriv.report.groups import (
+from fedpriv.report.comparison.groups import (
     Column,
     Group,
     as_rows,
@@ -34,6 +25,15 @@ from fedpriv.report.groups import (
     gaps,
     mismatches,
     read_groups,
+)
+from fedpriv.report.comparison.page import write_comparison
+from fedpriv.report.export.model_folder import (
+    NO_WORDS,
+    VOCABULARY,
+    Vocabulary,
+    export_run,
+    has_vocabulary,
+    load_model,
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from fedpriv.report.compare import render as render_comparison
+from fedpriv.report.comparison.groups import mismatches, read_groups
+from fedpriv.report.comparison.page import render as render_comparison
+from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.export.model_card import model_card
-from fedpriv.report.groups import as_rows, mismatches, read_groups
 from fedpriv.report.page import render
 from fedpriv.report.series import read_run
 from fedpriv.report.unit_labels import by_unit, labels_of
