@@ -113,9 +113,13 @@ def compare(
 def _show_section(section: Section) -> None:
     groups = list(section.groups)
     table, note = _comparison_table(section)
-    # Too narrow a terminal breaks lines; a table made narrower would leave columns out.
-    least = Measurement.get(console, console.options.update(max_width=1000), table).minimum
-    console.print(table, width=max(console.width, least), crop=False)
+    # Too narrow a terminal breaks lines; a table made narrower would leave columns out. What is
+    # piped is as wide as it needs to be.
+    wanted = Measurement.get(console, console.options.update(max_width=1000), table)
+    least = wanted.minimum if console.is_terminal else wanted.maximum
+    if least > console.width:
+        table.width = least
+    console.print(table, crop=False)
     _say(note)
     for sentence in gaps(groups):
         _say(f"‡ {sentence}")
@@ -220,7 +224,9 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     groups, nouns = list(section.groups), nouns_of(section)
     rows, lead = as_rows(groups), section.lead
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("experiment", overflow="fold", min_width=len("experiment"))
+    names = ["experiment", "public-only", *(group.label for group in groups)]
+    longest = max(len(word) for name in names for word in plain(name).split())
+    table.add_column("experiment", overflow="fold", min_width=min(longest, 40))
     for column in (columns := _columns(groups)):
         # Heads wrap between words and are never cut: what tells them apart is at their ends.
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"

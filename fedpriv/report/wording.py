@@ -39,8 +39,8 @@ def difference(measure: Measure, value: float | None) -> str:
     """Return a difference of two values with its sign: of shares in points.
 
     >>> share = Measure(name="share", label="share", form="share")
-    >>> difference(share, 0.04), difference(share, -0.0125), difference(share, None)
-    ('+4.0 points', '−1.3 points', '–')
+    >>> difference(share, 0.04), difference(share, -0.012), difference(share, None)
+    ('+4.0 points', '−1.2 points', '–')
     """
     if value is None or not math.isfinite(value):
         return NOTHING

@@ -137,13 +137,11 @@ def find_groups(directories: Sequence[str | Path]) -> Found:
             run = read_run(directory)
             run_id = state_of(run).run_id
         except (OSError, ValueError) as error:
-            left_out.append(f"left out {directory}: {error}")
+            left_out.append(f"left out: {error}")
             continue
         if run_id in runs:
             other = runs[run_id].directory
-            left_out.append(
-                f"left out {directory}: it is the run of {other}, given twice or copied"
-            )
+            left_out.append(f"left out: {directory} is the run of {other}, given twice or copied")
         else:
             runs[run_id] = run
     if not runs:

@@ -65,7 +65,8 @@ def _section(section: Section, index: int, sections: Sequence[Section]) -> list[
 
     parts = [f"<h2>{safe(section.title)}</h2>"] if several else []
     parts += [_warnings(section.groups), heading("Where they ended"), runs_table(section)]
-    parts.append(_notes(section))
+    num_runs = sum(len(group.runs) for one in sections for group in one.groups)
+    parts.append(_notes(section, num_runs))
     against = epsilon_figure(section, name=f"{prefix}tradeoff")
     if against:
         title = section.headline.title if section.headline else ""
@@ -87,9 +88,8 @@ def _warnings(groups: Sequence[Group]) -> str:
     )
 
 
-def _notes(section: Section) -> str:
+def _notes(section: Section, num_runs: int) -> str:
     groups, nouns, sentences = section.groups, nouns_of(section), []
-    num_runs = sum(len(group.runs) for group in groups)
     terms = list(dict.fromkeys(", ".join(privacy_terms(g.head)) for g in groups if g.head.private))
     if terms:
         sentences.append(f"ε with {safe('; or '.join(terms))}.")

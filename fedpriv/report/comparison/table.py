@@ -90,7 +90,9 @@ def difference_table(section: Section) -> str:
 
 def _row(title: str, strip: str, cells: Cells, kind: str = "") -> str:
     body = "".join(
-        f'<td class="n" data-label="{safe(name)}"><span>{text}</span></td>' for name, text in cells
+        f'<td class="n{" none" if text == NOTHING else ""}" data-label="{safe(name)}">'
+        f"<span>{text}</span></td>"
+        for name, text in cells
     )
     style = f' class="{kind}"' if kind else ""
     return f'<tr{style}><th>{title}</th><td class="strip">{strip}</td>{body}</tr>'
@@ -174,17 +176,18 @@ def _gain_cell(group: Group) -> str:
     gain = group.gain
     if gain is None:
         return "not measured" if group.public_only is None else NOTHING
-    measure, spread = group.head.figures[0], ""
-    if gain.half_width is not None:
-        spread = f"<small>± {safe(half_width(measure, gain.half_width))}</small>"
-    return safe(difference(measure, gain.mean)) + spread
+    measure = group.head.figures[0]
+    value, _, unit = difference(measure, gain.mean).partition(" ")
+    spread = "" if gain.half_width is None else f"± {half_width(measure, gain.half_width)}"
+    said = " ".join(filter(None, (spread, unit)))
+    return safe(value) + (f"<small>{safe(said)}</small>" if said else "")
 
 
 def _strip(value: Estimate | None, scale: float, colour: str) -> str:
     """Return a dot with its interval on a common scale from zero."""
     if value is None or scale <= 0:
         return ""
-    width, middle = 150, 11
+    width, middle = 120, 11
 
     def at(share: float) -> str:
         return f"{5 + (width - 10) * min(max(share / scale, 0.0), 1.0):.1f}"

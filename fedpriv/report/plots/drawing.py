@@ -112,21 +112,29 @@ def label_ends(axes: Any, labels: Sequence[EndLabel], height: int, below: int = 
     """
     bottom, top = axes.get_ylim()
     gap = _LABEL_GAP * (top - bottom) / (height - _TOP - _BOTTOM - below)
-    ends = sorted(labels, key=lambda label: label.value)
-    places = [bottom + y for y in spread([label.value - bottom for label in ends], gap)]
     edge = axes.get_xlim()[1]
-    for label, place in zip(ends, places, strict=True):
-        axes.annotate(
-            label.text,
-            (edge if label.x is None else label.x, place),
-            xytext=(9, -4),
-            textcoords="offset points",
-            color=SENTINELS[label.colour],
-            fontsize=12.5,
-            annotation_clip=False,
-            parse_math=False,
-            zorder=9,
-        )
+    by_place: dict[float, list[EndLabel]] = {}
+    for label in labels:
+        by_place.setdefault(edge if label.x is None else label.x, []).append(label)
+    for x, ending in by_place.items():
+        ends = sorted(ending, key=lambda label: label.value)
+        places = spread([label.value - bottom for label in ends], gap)
+        for label, place in zip(ends, places, strict=True):
+            _write_label(axes, label, x, bottom + place)
+
+
+def _write_label(axes: Any, label: EndLabel, x: float, y: float) -> None:
+    axes.annotate(
+        label.text,
+        (x, y),
+        xytext=(9, -4),
+        textcoords="offset points",
+        color=SENTINELS[label.colour],
+        fontsize=12.5,
+        annotation_clip=False,
+        parse_math=False,
+        zorder=9,
+    )
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:

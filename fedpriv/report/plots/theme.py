@@ -90,7 +90,7 @@ figure svg.plot{display:block;width:100%;height:auto;margin-top:.4rem}
 figure svg.plot *{stroke-linejoin:round;stroke-linecap:butt}
 figure svg.plot text{font-family:inherit!important}
 .narrow{display:none}
-.pair{display:grid;grid-template-columns:1fr 1fr;gap:0 2.5rem;margin-top:2.5rem}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:1.8rem 2.5rem;margin-top:2.5rem}
 .pair figure{display:flex;flex-direction:column;justify-content:space-between;margin:0}
 .pair figure:not(:has(svg.plot)){justify-content:flex-start}
 .legend{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:.15rem 0 0;padding:0;list-style:none;
@@ -112,8 +112,10 @@ th,td{padding:.3rem 1.1rem .3rem 0;border-bottom:1px solid var(--grid);vertical-
 .options td{min-width:7.5rem}
 .options tbody th{font-weight:400;color:var(--muted);min-width:9rem}
 .runs .over .g{text-align:center;padding-right:0;padding-left:1rem}
+.runs thead .n{white-space:normal}
 .runs td,.runs th{padding-top:.55rem;padding-bottom:.55rem}
-.runs tbody th{font-weight:400;min-width:12rem}
+.runs tbody th{font-weight:400;min-width:9rem}
+.runs .strip{padding-right:0}
 .runs .reference th,.runs .reference td{color:var(--muted)}
 .runs small,.pairs small{display:block;color:var(--muted);font-size:.78rem}
 .diagnostic{color:var(--muted)}
@@ -130,7 +132,7 @@ footer{margin-top:3.5rem;padding-top:1.1rem;border-top:1px solid var(--rule)}
  .origin{grid-template-columns:1fr;gap:0}.origin dd{margin-bottom:.5rem}
  .runs,.runs tbody,.runs tr,.runs tbody th,.options,.options tbody,.options tr,.options tbody th{
  display:block;width:100%}
- .runs thead,.options thead,.runs .strip{display:none}
+ .runs thead,.options thead,.runs .strip,.runs .reference .none{display:none!important}
  .runs tr,.options tr{border-bottom:1px solid var(--rule);padding:.7rem 0}
  .runs tbody th,.options tbody th{border:0;padding:0 0 .3rem;min-width:0;font-weight:600;
  color:var(--ink)}
