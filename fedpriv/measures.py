@@ -27,10 +27,11 @@ RESERVED = frozenset({
     "noise_multiplier", "target_epsilon", "rounds", "rounds_planned", "stopped_early", "charges",
     "budget_used",
     "users", "seconds_per_round", "rounds_mostly_failed", "corpus", "roster", "synthetic",
-    "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
+    "run_dir", "engine", "name", "label", "runs", "seeds", "private", "simulated", "finished",
+    "gap_closed",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
-    "users_drawn", "users_failed", "first_failure", "gain", "gap_closed", "label", "finished",
+    "users_drawn", "users_failed", "first_failure",
 })
 # fmt: on
 
@@ -49,7 +50,7 @@ class Measure:
 
     Raises:
         ValueError: If the name is not of lower-case letters, digits and underscores, ends in
-            "_public", "_public_only" or "_interval", or stands for something else in a run's files; or the label is empty.
+            "_public" or stands for something else in a run's files; or the label is empty.
     """
 
     name: str
@@ -59,9 +60,7 @@ class Measure:
     diagnostic_only: bool = False
 
     def __post_init__(self) -> None:
-        taken = self.name in RESERVED or self.name.endswith(
-            ("_public", "_public_only", "_interval")
-        )
+        taken = self.name in RESERVED or self.name.endswith(("_public", "_interval"))
         if not _NAME.fullmatch(self.name) or taken:
             why = "stands for something else in a run's files" if taken else "is no name for JSON"
             raise ValueError(

@@ -32,8 +32,8 @@ def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
         ("public-only", run.public_only(measure), True),
     )
     return [
-        Reference(value=float(value), label=label, text=figure(measure, value), dashed=dashed)
-        for label, value, dashed in known
+        Reference(value=float(value), label=label, text=figure(measure, value), dotted=dotted)
+        for label, value, dotted in known
         if value is not None
     ]
 

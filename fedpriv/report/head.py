@@ -124,6 +124,8 @@ def _where(run: RunRecord) -> list[str]:
         parts.append(f"{plain(corpus['name'])}{' (synthetic)' if run.synthetic else ''}")
     if corpus.get("roster") and run.unit == "user":
         parts.append(f"roster {plain(corpus['roster'])}")
+    if run.held_out:
+        parts.append(plain(run.held_out))
     if corpus.get("num_users"):
         parts.append(counted(corpus["num_users"], labels_of(run.unit).total))
     return parts

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up_to
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
@@ -54,6 +52,8 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     count, mean = len(known), math.fsum(known) / len(known)
     if count == 1:
         return Estimate(mean=mean, half_width=None, count=1)
+    from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
+
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
     half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
     return Estimate(mean=mean, half_width=half_width, count=count)
@@ -95,7 +95,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
         ]
     promise = promised(run)
     return [
-        f"δ = {number(rounded_up_to(promise.delta, 3), 3)}",
+        f"δ = {shown_delta(promise.delta)}",
         f"{promise.relation.value} relation",
         f"unit: {promise.unit}",
         f"{promise.accountant} accountant",

@@ -16,6 +16,8 @@ from fedpriv.report.tables import evaluated_rounds, pairs_table, rounds_tables
 from fedpriv.report.unit_labels import by_unit, labels_of
 from fedpriv.untrusted_text import safe
 
+_FEW = 40  # rows that are shown before anybody unfolds them
+
 
 def write_report(
     directory: str | Path, *, replicates: Sequence[str | Path] = (), name: str = "report.html"
@@ -41,8 +43,11 @@ def write_report(
 def write_page(path: Path, page: str) -> None:
     """Write a page in one step, so that a browser never loads half of one."""
     part = path.with_name(f".{path.name}.part")
-    part.write_text(page, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(page, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)  # of a disk that was full
 
 
 def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
@@ -69,6 +74,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
             _rounds_remark(run),
             rounds_tables(run),
             note=_rounds_note(run),
+            unfolded=0 < len(evaluated_rounds(run)) <= _FEW,
         ),
         _details("Experiment", "every option", pairs_table(run.options)),
         _details(
@@ -112,10 +118,13 @@ def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
     return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.unit, run.name)
 
 
-def _details(title: str, remark: str, content: str, note: str = "") -> str:
+def _details(
+    title: str, remark: str, content: str, note: str = "", *, unfolded: bool = False
+) -> str:
     extra = f'<p class="note">{note}</p>' if note else ""
     return (
-        f"<details><summary>{safe(title)} <span>{safe(remark)}</span></summary>"
+        f"<details{' open' if unfolded else ''}><summary>{safe(title)} "
+        f"<span>{safe(remark)}</span></summary>"
         f"<div>{extra}{content}</div></details>"
     )
 

@@ -107,6 +107,14 @@ class RunRecord:
         return None
 
     @property
+    def held_out(self) -> str:
+        """How examples were held out, where the run says so: figures of two ways are not alike."""
+        split, where = self.options.get("split"), self.options.get("measured-on")
+        if split is None:
+            return ""
+        return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, early or not."""
         planned = self.rounds_planned

@@ -101,7 +101,10 @@ def _rounds_table(run: RunRecord, attempts: Sequence[Row]) -> str:
     body = []
     for row in attempts:
         other = found.get(_key(row), {})
-        cells = f"<td>{safe(row.get('round_num'))}</td><td>{safe(row.get('attempt', 1))}</td>"
+        cells = "".join(
+            f"<td>{safe(number(value))}</td>"
+            for value in (row.get("round_num"), row.get("attempt", 1))
+        )
         cells += "".join(f"<td>{safe(show(row.get(k)))}</td>" for k, (_, show) in left.items())
         cells += "".join(
             f'<td class="{style[k]}">{safe(show(other.get(k)))}</td>'

@@ -228,7 +228,7 @@ def mismatches(groups: Sequence[Group]) -> list[str]:
     facts = {
         "corpus": [(g.head.corpus.get("name"), g.head.synthetic) for g in groups],
         "roster": [g.head.corpus.get("roster_sha256") for g in groups],
-        "what is held out": [_held_out(g.head) for g in groups],
+        "what is held out": [g.head.held_out for g in groups],
         "what is measured": [g.head.figures for g in groups],
         "δ": [p.delta for p in promises],
         "neighbouring relation": [p.relation for p in promises],
@@ -236,14 +236,6 @@ def mismatches(groups: Sequence[Group]) -> list[str]:
         "what ε covers": [g.coverage.not_covered for g in groups if g.head.private],
     }
     return [name for name, values in facts.items() if len(set(values)) > 1]
-
-
-def _held_out(run: RunRecord) -> object:
-    """Return how examples were held out, where a run says so."""
-    for values in (run.options, run.corpus):
-        if values.get("split") is not None:
-            return exact(values["split"])
-    return None
 
 
 def gaps(groups: Sequence[Group]) -> list[str]:

@@ -50,8 +50,8 @@ def _apart(sections: Sequence[Section]) -> str:
     if len(sections) == 1:
         return ""
     return (
-        f'<p class="lead">In {len(sections)} parts: figures of different corpora or measures are '
-        "not read against each other.</p>"
+        f'<p class="lead">In {len(sections)} parts: figures of different corpora, splits or '
+        "measures are not read against each other.</p>"
     )
 
 

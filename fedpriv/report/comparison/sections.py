@@ -1,4 +1,4 @@
-"""Groups whose figures can be read against each other: one measure of one corpus."""
+"""Groups whose figures can be read against each other: one measure of one split of a corpus."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Section:
 
     @property
     def corpus(self) -> str:
-        """The corpus, marked where it is synthetic."""
+        """The corpus, marked where it is synthetic, and how it was split."""
         run = self.groups[0].head
         made = " (synthetic)" if run.synthetic else ""
-        return f"{run.corpus.get('name') or 'own data'}{made}"
+        held_out = f", {run.held_out}" if run.held_out else ""
+        return f"{run.corpus.get('name') or 'own data'}{made}{held_out}"
 
     @property
     def headline(self) -> Measure | None:
@@ -99,18 +100,18 @@ class Section:
             ("non-private", best[1].mean if best and nonprivate else None, False),
         ]
         return [
-            Reference(value=value, label=label, text=figure(lead.measure, value), dashed=dashed)
-            for label, value, dashed in known
+            Reference(value=value, label=label, text=figure(lead.measure, value), dotted=dotted)
+            for label, value, dotted in known
             if value is not None
         ]
 
 
 def sections_of(groups: Sequence[Group]) -> list[Section]:
-    """Return groups that measure one thing on one corpus together, in the order given."""
+    """Return groups that measure one thing on one split of a corpus, in the order given."""
     found: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
         run = group.head
         headline = run.figures[0] if run.figures else None
-        key = (headline, run.corpus.get("name"), run.synthetic)
+        key = (headline, repr(run.corpus.get("name")), run.synthetic, run.held_out)
         found.setdefault(key, []).append(group)
     return [Section(groups=tuple(members)) for members in found.values()]

@@ -10,15 +10,14 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import matplotlib
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.report.plots import theme
 from fedpriv.untrusted_text import safe
+
+# matplotlib takes most of a second to import: what draws loads it, `fedpriv --help` does not.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Matplotlib wants real colours: each role is drawn in one that occurs nowhere else.
 SENTINELS = {role: f"#0a0b{index:02x}" for index, role in enumerate(theme.LIGHT, start=16)}
@@ -36,14 +35,14 @@ class Reference:
         label: What it is, without its value.
         text: The value as it is written.
         colour: A role of the theme.
-        dashed: Whether it is drawn dashed.
+        dotted: Whether it is drawn dotted.
     """
 
     value: float
     label: str
     text: str = ""
     colour: str = "muted"
-    dashed: bool = False
+    dotted: bool = False
 
     @property
     def said(self) -> str:
@@ -70,6 +69,9 @@ def new_axes(width: int, height: int, labels: Sequence[str] = (), below: int = 0
         labels: Of the lines that end at the right edge.
         below: Pixels to leave free at the bottom.
     """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     FigureCanvasSVG(figure)
     right = max(_RIGHT, 16 + _LETTER * max(map(len, labels), default=0))
@@ -80,6 +82,8 @@ def new_axes(width: int, height: int, labels: Sequence[str] = (), below: int = 0
 
 def style_axes(axes: Any, *, share: bool, name: str) -> None:
     """Draw the axes as quietly as they can be read; `name` is what the horizontal one counts."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(SENTINELS["rule"])
@@ -100,7 +104,7 @@ def draw_references(axes: Any, references: Sequence[Reference]) -> None:
             reference.value,
             color=SENTINELS[reference.colour],
             linewidth=1,
-            linestyle=(0, (4, 2.4)) if reference.dashed else "-",
+            linestyle=(0, (1.5, 2.2)) if reference.dotted else "-",
             zorder=2,
         )
 
@@ -174,6 +178,8 @@ def to_svg(figure: Figure, name: str, alternative: str, *, alone: bool = False) 
         alternative: What it shows, for those who do not see it.
         alone: As a file of its own: it names its name spaces, size and light colours.
     """
+    import matplotlib
+
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     # Settings for this drawing only; the fixed salt makes equal runs give equal pages.

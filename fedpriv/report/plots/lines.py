@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from fedpriv.report.plots.drawing import (
     SENTINELS,
     EndLabel,
@@ -76,6 +74,8 @@ def line_plot(
         turn: What the horizontal axis counts.
         references: Horizontal lines, labelled in the right margin.
     """
+    from matplotlib.ticker import MaxNLocator
+
     drawn = [line for line in lines if len(line.x)]
     axes = new_axes(width, height, [reference.said for reference in references])
     bottom, top = _draw_lines(axes, drawn)

@@ -140,7 +140,7 @@ footer{margin-top:3.5rem;padding-top:1.1rem;border-top:1px solid var(--rule)}
  padding:.12rem 0!important;min-width:0;white-space:normal!important}
  .runs td::before,.options td::before{content:attr(data-label);color:var(--muted);flex:1 1 50%;
  text-align:left;overflow-wrap:anywhere}
- .runs td>span{text-align:right}}
+ .runs td>span{text-align:right}.runs td small{display:inline;margin-left:.45em}}
 @page{margin:16mm}
 """
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
 from fedpriv.report.plots.drawing import (
     SENTINELS,
     EndLabel,
@@ -137,6 +135,8 @@ def _draw_point(axes: Any, point: Point) -> None:
 
 def _limit(axes: Any, points: Sequence[Point], references: Sequence[Reference]) -> None:
     """Let the axes end around what is drawn; the differences are what the plot is for."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     spans = [(p.value - (p.half_width or 0), p.value + (p.half_width or 0)) for p in points]
     spans += [(r.value, r.value) for r in references]
     bottom, top = min(low for low, _ in spans), max(high for _, high in spans)
