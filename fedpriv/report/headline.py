@@ -50,6 +50,8 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     if not known:
         return None
     count, mean = len(known), math.fsum(known) / len(known)
+    if known.count(known[0]) == count:
+        mean = known[0]  # to its last digit
     if count == 1:
         return Estimate(mean=mean, half_width=None, count=1)
     from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without

@@ -10,6 +10,9 @@ from fedpriv.report.promise import ledger_head
 from fedpriv.report.series import RunRecord
 from fedpriv.report.wording import NOTHING
 
+# Options that are a text or absent, as they are by default: "none" would be the text.
+_TEXTS = ("roster",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -83,7 +86,8 @@ def _command(run: RunRecord) -> tuple[str | None, str]:
     if path := run.corpus.get("path"):
         whole += ["--corpus", str(path)]
     for name, value in run.options.items():
-        if name != "seed" or run.simulated:
+        absent = name in _TEXTS and value is None
+        if not absent and (name != "seed" or run.simulated):
             whole += ["-s", f"{name}={_typed(value)}"]
     return shlex.join(whole), shlex.join(short)
 

@@ -1,4 +1,4 @@
-"""The head of the report: ε first, the gain, failures, missing rounds, and where the run is from."""
+"""The head of the report: ε first, the gain, failures, missing rounds, origin; then its rounds."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class TestRounds:
 
     def test_where_every_round_was_evaluated_there_is_one_table(self, make_run):
         page = render(read_run(make_run(rounds=6, every=1)))
-        assert "Every round" not in page and "6 released" in page
+        assert "<summary>Every round" not in page and "6 released" in page
 
     def test_a_run_that_was_never_evaluated_has_its_rounds(self, make_run):
         folder = make_run(rounds=4, every=9)
