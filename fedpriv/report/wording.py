@@ -35,6 +35,19 @@ def figure(measure: Measure, value: float | None) -> str:
     return percent(value) if measure.form == "share" else number(float(value))
 
 
+def difference(measure: Measure, value: float | None) -> str:
+    """Return a difference of two values with its sign: of shares in points.
+
+    >>> share = Measure(name="share", label="share", form="share")
+    >>> difference(share, 0.04), difference(share, -0.012), difference(share, None)
+    ('+4.0 points', '−1.2 points', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    size = f"{100 * abs(value):.1f} points" if measure.form == "share" else number(abs(value))
+    return f"{'−' if value < 0 else '+'}{size}"
+
+
 def half_width(measure: Measure, value: float) -> str:
     """Return half an interval of a measure, without a unit."""
     return f"{100 * value:.1f}" if measure.form == "share" else number(float(value), 2)

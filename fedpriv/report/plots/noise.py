@@ -15,7 +15,7 @@ from fedpriv.privacy.knee import knee_words
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.report.plots import theme
-from fedpriv.report.plots.lines import spread
+from fedpriv.report.plots.drawing import spread
 from fedpriv.untrusted_text import safe
 
 KINDS = (".svg", ".png", ".html")
