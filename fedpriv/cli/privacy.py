@@ -140,7 +140,7 @@ def calibrate(
             cap=cap,
         )
         if grid:
-            with _calibrating() as progress:
+            with _calibrating(quiet=as_json) as progress:
                 found = api.noise_grid(
                     users=users,
                     epsilon=target,
@@ -210,7 +210,7 @@ def plan_command(
     from fedpriv.api.running import chosen_experiment
 
     chosen, _ = chosen_experiment(experiment, flags | settings_of(option or ()))
-    with _calibrating() as progress:
+    with _calibrating(quiet=as_json) as progress:
         found = forecast_chosen(
             chosen,
             corpus=corpus,
@@ -296,9 +296,12 @@ def _plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) 
 
 
 @contextmanager
-def _calibrating() -> Iterator[Callable[[int, int], None]]:
+def _calibrating(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """Show how far a grid is: at once in a terminal, elsewhere by a line every few seconds."""
     what = "calibrating cohorts and rounds"
+    if quiet:
+        yield lambda done, total: None
+        return
     if not moves(errors):
         with plain_lines(errors) as say:
             yield lambda done, total: say(f"{what}: {done} of {total}")
