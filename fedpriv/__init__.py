@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fedpriv.api.account import Account as Account
     from fedpriv.api.account import account as account
     from fedpriv.api.account import calibrate as calibrate
+    from fedpriv.api.account import noise_grid as noise_grid
+    from fedpriv.api.forecast.forecast import Forecast as Forecast
+    from fedpriv.api.forecast.forecast import forecast as forecast
     from fedpriv.api.own_loop import bounded_sum as bounded_sum
     from fedpriv.api.own_loop import plan as plan
     from fedpriv.api.result import Run as Run
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment as Experiment
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
+    from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.plans.plan import Plan as Plan
     from fedpriv.rng import Key as Key
     from fedpriv.running.folder import RunFolder as RunFolder
@@ -45,13 +49,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "fedpriv.api.account": ("Account", "account", "calibrate"),
+    "fedpriv.api.account": ("Account", "account", "calibrate", "noise_grid"),
+    "fedpriv.api.forecast.forecast": ("Forecast", "forecast"),
     "fedpriv.api.own_loop": ("bounded_sum", "plan"),
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.running": ("experiment", "resume", "run"),
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
+    "fedpriv.privacy.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plans.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
     "fedpriv.running.folder": ("RunFolder",),
@@ -75,6 +81,10 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "account",
     "calibrate",
     "Account",
+    "noise_grid",
+    "NoiseGrid",
+    "forecast",
+    "Forecast",
     # A training loop of one's own.
     "plan",
     "bounded_sum",

@@ -30,7 +30,8 @@ RESERVED = frozenset({
     "noise_multiplier", "target_epsilon", "rounds", "rounds_planned", "stopped_early", "charges",
     "budget_used",
     "users", "seconds_per_round", "rounds_mostly_failed", "corpus", "roster", "synthetic",
-    "run_dir", "engine", "name", "runs", "seeds", "private", "simulated",
+    "run_dir", "engine", "name", "label", "runs", "seeds", "private", "simulated", "finished",
+    "gap_closed",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
     "users_drawn", "users_failed", "first_failure", "gain", "start",
@@ -153,3 +154,13 @@ def read_measures(document: Mapping[str, Any]) -> tuple[Measure, ...]:
         return tuple(Measure(**value) for value in document["measures"])
     except TypeError as error:
         raise ValueError(f"the measures of this run cannot be read: {error}") from error
+
+
+def grouped(number: float) -> str:
+    """Return a number of things or a mean of such with its thousands in groups, as all are.
+
+    >>> grouped(6716), grouped(350.0), grouped(1350.5), grouped(10_000_000.0)
+    ('6,716', '350', '1,350.5', '10,000,000')
+    """
+    whole = float(number).is_integer() and abs(number) < 1e15
+    return f"{int(number):,}" if whole else f"{number:,g}"

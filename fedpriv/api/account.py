@@ -12,6 +12,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from fedpriv.api.own_loop import plan
 from fedpriv.experiments.parts.options import said_as_options
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.privacy.noise_grid import noise_grid as privacy_noise_grid
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 
@@ -48,6 +51,21 @@ class Account:
     event: Event
     notes: tuple[str, ...]
 
+    @property
+    def noise_on_mean(self) -> float:
+        """Stddev of the noise on a coordinate of the released mean over C, the clip norm."""
+        return self.noise_multiplier / self.cohort
+
+    @property
+    def point(self) -> NoisePoint:
+        """The same as a cell of `noise_grid`."""
+        return NoisePoint(
+            cohort=self.cohort,
+            rounds=self.rounds,
+            noise_multiplier=self.noise_multiplier,
+            noise_on_mean=self.noise_on_mean,
+        )
+
     def __str__(self) -> str:
         return "\n".join([str(self.epsilon), *(f"note: {note}" for note in self.notes)])
 
@@ -56,6 +74,7 @@ class Account:
         return {
             **self.epsilon.to_json(),
             "noise_multiplier": self.noise_multiplier,
+            "noise_on_mean": self.noise_on_mean,
             "users": self.users,
             "cohort": self.cohort,
             "rounds": self.rounds,
@@ -150,6 +169,59 @@ def calibrate(
             cap=cap,
         )
     return _account(priced)
+
+
+def noise_grid(
+    *,
+    users: int,
+    epsilon: float,
+    cohorts: Sequence[float] | None = None,
+    rounds: Sequence[int] | None = None,
+    delta: float | None = None,
+    sampling: str = "poisson",
+    relation: str | Relation | None = None,
+    cap_over_cohort: float | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> NoiseGrid:
+    """Return the noise on the mean for every cohort and number of rounds at one ε, and the knees.
+
+    Args:
+        users: Users on the roster.
+        epsilon: The ε that no cell exceeds.
+        cohorts: Expected cohorts (poisson) or their sizes (fixed); None for doublings from a
+            twentieth of the roster, at most 250, to 4,000.
+        rounds: Numbers of rounds; None for 25, 50, 100, 200 and 400.
+        delta: As for `account`.
+        sampling: As for `account`.
+        relation: As for `account`.
+        cap_over_cohort: Largest poisson cohort over the expected one; None for no cap.
+        progress: Called with how many cells are done, of how many.
+
+    Guarantees:
+        * Each cell has the noise multiplier that `calibrate` finds for it alone.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    default = "replace-one" if sampling == "fixed" else "add-remove"
+    if cap_over_cohort is not None and cap_over_cohort < 2.0:
+        raise ValueError(
+            f"cap_over_cohort {cap_over_cohort:g} is below 2: a cap that often acts is not "
+            "promised; raise it, or leave it out"
+        )
+    names = {"target_epsilon": "epsilon", "num_users": "users", "num_rounds": "rounds"}
+    with said_as_options(names):
+        return privacy_noise_grid(
+            num_users=users,
+            target_epsilon=epsilon,
+            cohorts=cohorts,
+            rounds=rounds,
+            delta=delta,
+            sampling=sampling,
+            relation=default if relation is None else relation,
+            cap_over_cohort=cap_over_cohort,
+            progress=progress,
+        )
 
 
 def _account(plan: Plan) -> Account:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.statement.statement import Statement
-from fedpriv.report.groups import as_rows, gaps, mismatches, read_groups
+from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
+from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.series import Row, RunRecord
 
 # pandas takes half a second to import, and who runs without looking at frames never needs it.

@@ -22,7 +22,7 @@ from fedpriv.experiments.task_factory import takes_corpus
 from fedpriv.running.engines.named import engines
 from fedpriv.running.folder import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
-from fedpriv.running.progress import Shown, follow, is_watched
+from fedpriv.running.progress import Shown, follow, is_watched, plain_lines
 
 
 def experiment(name: str, **options: Option) -> Experiment:
@@ -81,7 +81,7 @@ def run(
     Raises:
         ValueError: If something does not fit together. Nothing is written then.
     """
-    chosen, reference = _chosen(experiment, options)
+    chosen, reference = chosen_experiment(experiment, options)
     if secure and out is None:
         raise ValueError(
             "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
@@ -198,24 +198,22 @@ def find_corpus(
         raise ValueError(f"{experiment.name} brings its own data; leave corpus {asked} out")
     if asked is None and type(experiment.task) is not TagPredictionTask:
         return None
-    last = -1
+    # Without one nobody is told.
+    with plain_lines(importing or Console(quiet=True)) as say:
 
-    def tell(done: int, total: int) -> None:
-        nonlocal last
-        tenth = 10 * done // total if total else 0
-        if importing is not None and tenth != last:
-            last = tenth
-            importing.print(f"preparing the corpus: {10 * tenth} %", highlight=False)
+        def tell(done: int, total: int) -> None:
+            say("preparing the corpus" + (f": {done / total:.0%}" if total else ""))
 
-    found = resolve_corpus(asked, allow_synthetic=True, progress=tell)
+        found = resolve_corpus(asked, allow_synthetic=True, progress=tell)
     if found.synthetic and console is not None:
         why = "" if asked else "No real corpus was found: "
         name = escape(str(found.name))
-        console.print(f"[yellow]{why}training on the SYNTHETIC corpus {name}.[/]")
+        said = f"[yellow]{why}training on the SYNTHETIC corpus {name}.[/]"
+        console.print(said, soft_wrap=True)
     return found
 
 
-def _chosen(
+def chosen_experiment(
     experiment: str | Experiment, options: Mapping[str, Option]
 ) -> tuple[Experiment, str | None]:
     """Return the experiment, and the name under which it is found again, if it has one."""
@@ -242,7 +240,7 @@ def _as_argument(name: str, value: object) -> str:
 def _teller(console: Console, shown: Shown) -> Any:
     if not is_watched(console, shown):
         return lambda line: None
-    return lambda line: console.print(line, highlight=False)
+    return lambda line: console.print(line, highlight=False, soft_wrap=True)
 
 
 def _kept(keep: int | None) -> int | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from fedpriv import __version__
 from fedpriv.cli import data, privacy, reproduce, results, run
-from fedpriv.cli.output import fail
+from fedpriv.cli.output import console, fail
+from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.training.stopping import interruptible
 
@@ -19,6 +22,26 @@ app = typer.Typer(
     help="Federated learning with user-level differential privacy: simulate it, deploy it on "
     "Flower, and say what it protects.",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"fedpriv {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_say_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 run.register(app)
 privacy.register(app)
 results.register(app)
@@ -42,6 +65,7 @@ def main() -> None:
         if own is not None:
             sys.stderr.write(own)
             sys.exit(1)
-        if isinstance(error, (ValueError, OSError)):
-            fail(str(error))
+        why = why_unwritten(error)
+        if why is not None or isinstance(error, (ValueError, OSError)):
+            fail(why or str(error))
         raise

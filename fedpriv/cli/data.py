@@ -16,7 +16,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.files.cache import cache_dir
-from fedpriv.data.files.fetch import fetch_file
+from fedpriv.data.files.places import check_folder, check_new_folder, writing_to
 from fedpriv.data.files.sources import DATASETS
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.importers.stackexchange import import_stackexchange
@@ -81,8 +81,7 @@ def list_corpora(as_json: Json = False) -> None:
         for name, data in DATASETS.items()
     ]
     if as_json:
-        print_json({"cache": str(cache_dir()), "here": here, "fetchable": fetchable})
-        return
+        return print_json({"cache": str(cache_dir()), "here": here, "fetchable": fetchable})
     print_corpora(here, fetchable)
 
 
@@ -98,8 +97,7 @@ def info(
     """Say what a corpus is: users, rosters, vocabulary, where each count came from."""
     path = Path(corpus).expanduser() if corpus is not None else None
     if path is not None and path.is_file() and path.name != FILE_NAME:
-        _tff_info(path, as_json)
-        return
+        return _tff_info(path, as_json)
     with progress_bar("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     if verify:
@@ -188,6 +186,7 @@ def import_command(
                 **common,
             )
 
+    check_new_folder(out, "--out")
     with progress_bar(f"importing {path.name}", quiet=as_json) as tell:
         corpus = (
             _into_cache(make, path, name, default, options, tell)
@@ -231,17 +230,20 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public data set; checked, and going on where a broken transfer stopped."""
+    from fedpriv.data.files.fetch import fetch_file
+
     if dataset not in DATASETS:
         raise ValueError(f"unknown data set {dataset!r}; one of {', '.join(DATASETS)}")
     folder = cache_dir() / "downloads" / dataset if out is None else out
+    check_folder(folder, "FEDPRIV_CACHE" if out is None else "--out")
     results = []
     for source in DATASETS[dataset].files:
-        with progress_bar(f"fetching {source.file_name}", quiet=as_json) as tell:
+        bar = progress_bar(f"fetching {source.file_name}", quiet=as_json)
+        with writing_to(folder), bar as tell:
             got = fetch_file(source, folder, mirror=mirror, progress=tell)
         results.append({"path": str(got.path), "sha256": got.sha256, "verified": got.verified})
     if as_json:
-        print_json(results)
-        return
+        return print_json(results)
     for row in results:
         checked = {
             "checksum": "matches its published checksum",
@@ -265,6 +267,7 @@ def synthesize_command(
     as_json: Json = False,
 ) -> None:
     """Make a synthetic StackOverflow; it says "synthetic" in everything made from it."""
+    check_new_folder(out, "--out")
     shape = Shape(
         num_users=users, num_sentences=sentences, public_users=public_users, spread=spread
     )
@@ -391,7 +394,6 @@ def _tff_info(path: Path, as_json: bool) -> None:
             },
         }
     if as_json:
-        print_json(facts)
-        return
+        return print_json(facts)
     for key, value in facts.items():
         console.print(f"[bold]{key}[/] {value}", highlight=False, soft_wrap=True)

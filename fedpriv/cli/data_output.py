@@ -10,10 +10,11 @@ from typing import Any
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_json
+from fedpriv.cli.output import console, errors, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
+from fedpriv.running.progress import moves, plain_lines
 
 
 def figures(corpus: Corpus) -> dict[str, Any]:
@@ -41,14 +42,15 @@ def print_corpus(corpus: Corpus) -> None:
     title = f"[bold]{corpus.name}[/]"
     if corpus.synthetic:
         title += "  [bold yellow]SYNTHETIC: text made by a generator[/]"
-    console.print(title, highlight=False)
+    console.print(title, highlight=False, soft_wrap=True)
     for key in ("credit", "licence"):
         console.print(f"{key}: {manifest[key]}", highlight=False, soft_wrap=True)
     console.print(f"source: {json.dumps(manifest['source'])}", highlight=False, soft_wrap=True)
     if manifest["own_text_only"]:
-        console.print("titles that somebody else wrote are dropped (--own-text-only)")
+        said = "titles that somebody else wrote are dropped (--own-text-only)"
+        console.print(said, soft_wrap=True)
     for reason, number in manifest["dropped"].items():
-        console.print(f"left out: {number:,} {reason}", highlight=False)
+        console.print(f"left out: {number:,} {reason}", highlight=False, soft_wrap=True)
     table = Table(
         "roster",
         "users",
@@ -71,16 +73,23 @@ def print_corpus(corpus: Corpus) -> None:
             f"{entry['foreign_titles']['share']:.1%}",
             entry["vocabulary"]["source"],
         )
-    console.print(table)
+    print_table(table)
     for name, entry in manifest["rosters"].items():
         console.print(f"{name}: {entry['how']}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callback (done, total) that draws a bar on standard error; nothing before its use."""
+    """Give a callback (done, total) that shows on standard error how far a thing is.
+
+    In a terminal by a bar, elsewhere by lines; nothing before its use.
+    """
     if quiet:
         yield None
+        return
+    if not moves(errors):
+        with plain_lines(errors) as say:
+            yield lambda done, total: say(what + (f": {done / total:.0%}" if total else ""))
         return
     columns = (
         TextColumn("{task.description}"),
@@ -111,8 +120,8 @@ def print_corpora(
         table.add_row(row["name"], row["state"], row["where"], row["path"])
     if not any(row["name"] == SYNTHETIC for row in here):
         table.add_row(SYNTHETIC, "made when first used, SYNTHETIC", "", "")
-    console.print(table)
+    print_table(table)
     table = Table("fetchable", "what it is", "licence", box=None, header_style="bold")
     for row in fetchable:
         table.add_row(row["name"], row["about"], row["licence"])
-    console.print(table)
+    print_table(table)

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
@@ -50,7 +50,7 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
         usual = "" if line.value == line.default else f" (default {_written(line.default)})"
         what = line.help if line.name != line.part.split(" ")[0] else f"{line.help} {line.takes}."
         table.add_row(f"  {line.name}", _written(line.value), escape(what + usual))
-    console.print(table)
+    print_table(table)
     console.print(
         "Change one with -s NAME=VALUE; choosing another part brings its options.", **style
     )

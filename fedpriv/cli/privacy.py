@@ -1,7 +1,9 @@
-"""`fedpriv account`, `fedpriv calibrate` and `fedpriv verify`."""
+"""`fedpriv account`, `fedpriv calibrate`, `fedpriv plan` and `fedpriv verify`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +11,15 @@ import typer
 from rich.table import Table
 
 from fedpriv.api import account as api
-from fedpriv.cli.output import console, fail, print_json
-from fedpriv.experiments.parts.options import renamed
+from fedpriv.cli.flags import with_flags
+from fedpriv.cli.listing import complete_experiments, complete_settings
+from fedpriv.cli.output import console, errors, fail, print_json, print_table
+from fedpriv.cli.run import FLAGS, settings_of
+from fedpriv.experiments.parts.options import Option, renamed
+from fedpriv.measures import grouped
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.progress import moves, plain_lines
 
 Users = Annotated[int, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]
@@ -32,6 +40,21 @@ Cap = Annotated[
         help="Largest poisson cohort, at least twice the mean; a subset takes part above."
     ),
 ]
+GridCohorts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Cohorts of the grid, such as 350,1000; by default doublings from a twentieth of the "
+        "roster, at most 250, to 4,000.",
+    ),
+]
+GridRounds = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="Rounds of the grid; by default 25,50,100,200,400."),
+]
+PlotFile = Annotated[
+    Path | None, typer.Option(help="Plot the grid into this file: .svg, .png or .html.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
@@ -39,6 +62,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command()(account)
     app.command()(calibrate)
+    app.command("plan")(plan_command)
     app.command()(verify)
 
 
@@ -84,12 +108,26 @@ def calibrate(
     sampling: Sampling = "poisson",
     relation: RelationName = None,
     cap: Cap = None,
+    grid: Annotated[
+        bool, typer.Option(help="Say the noise on the mean for other cohorts and rounds too.")
+    ] = True,
+    grid_cohorts: GridCohorts = None,
+    grid_rounds: GridRounds = None,
+    out: PlotFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the least noise that keeps ε within a target; the answer never overshoots.
 
+    Then the noise on the mean for other cohorts and rounds at the same ε, and the cohort beyond
+    which a larger one hardly lowers it.
+
     For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
     """
+    if not grid and (out, grid_cohorts, grid_rounds) != (None, None, None):
+        fail("--no-grid leaves nothing to plot or to choose; leave it or the others out")
+    _check_plot(out)
+    cohorts, counts = _cohorts(grid_cohorts), _rounds(grid_rounds)
+    found = None
     try:
         price = api.calibrate(
             users=users,
@@ -101,9 +139,95 @@ def calibrate(
             relation=relation,
             cap=cap,
         )
+        if grid:
+            with _calibrating(quiet=as_json) as progress:
+                found = api.noise_grid(
+                    users=users,
+                    epsilon=target,
+                    cohorts=cohorts,
+                    rounds=counts,
+                    delta=delta,
+                    sampling=sampling,
+                    relation=relation,
+                    cap_over_cohort=None if cap is None else cap / cohort,
+                    progress=progress,
+                )
     except ValueError as error:
         fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
-    _tell(price, as_json)
+    if as_json:
+        print_json(price.to_json() | ({} if found is None else {"grid": found.to_json()}))
+    else:
+        _tell(price, as_json=False)
+        if found is not None:
+            _print(f"\n{found}")
+    _plot(found, out, price.point)
+
+
+@with_flags(FLAGS)
+def plan_command(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
+            autocompletion=complete_experiments,
+        ),
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
+    ] = None,
+    *,
+    flags: dict[str, Option],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more.",
+            autocompletion=complete_settings,
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="How many would share a cohort.")] = 1,
+    timed: Annotated[
+        bool,
+        typer.Option(
+            "--time/--no-time",
+            help="Train some users of the roster for the time that it takes, and nothing else.",
+        ),
+    ] = True,
+    grid_cohorts: GridCohorts = None,
+    grid_rounds: GridRounds = None,
+    out: PlotFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run would be like before it is run: noise, memory, time. Nothing is charged.
+
+    For example: fedpriv plan dp-fedavg-tags --target-epsilon 8 --out plan.svg
+    """
+    _check_plot(out)
+    cohorts, counts = _cohorts(grid_cohorts), _rounds(grid_rounds)
+    from fedpriv.api.forecast.forecast import forecast_chosen
+    from fedpriv.api.running import chosen_experiment
+
+    chosen, _ = chosen_experiment(experiment, flags | settings_of(option or ()))
+    with _calibrating(quiet=as_json) as progress:
+        found = forecast_chosen(
+            chosen,
+            corpus=corpus,
+            grid_cohorts=cohorts,
+            grid_rounds=counts,
+            workers=workers,
+            timed=timed,
+            console=None if as_json else errors,
+            progress=progress,
+        )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print(str(found))
+    if out is not None and found.grid is None:
+        fail(f"{out} is not written: noise on the mean is {found.reason}")
+    _plot(found.grid, out, found.planned)
 
 
 def verify(
@@ -122,7 +246,7 @@ def verify(
         for check in found.checks:
             mark = "[green]ok[/]" if check.ok else "[bold red]WRONG[/]"
             table.add_row(mark, check.name, _plain(check.text))
-        console.print(table)
+        print_table(table)
         if found.epsilon is not None:
             simulated = (
                 "simulated "
@@ -135,6 +259,61 @@ def verify(
         raise typer.Exit(1)
 
 
+def _cohorts(text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(map(float, text.split(",")))
+    except ValueError:
+        fail(f"--grid-cohorts {text!r} is no list of numbers; give one such as 350,1000,2000")
+
+
+def _rounds(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else tuple(map(int, text.split(",")))
+    except ValueError:
+        fail(f"--grid-rounds {text!r} is no list of whole numbers; give one such as 25,50,100")
+
+
+def _check_plot(out: Path | None) -> None:
+    if out is not None:
+        from fedpriv.report.plots.noise import check_noise_file
+
+        try:
+            check_noise_file(out)
+        except ValueError as error:
+            fail(str(error))
+
+
+def _plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) -> None:
+    if out is None or grid is None:
+        return
+    from fedpriv.report.plots.noise import write_noise_plot
+
+    try:
+        write_noise_plot(grid, out, planned)
+    except ValueError as error:
+        fail(str(error))
+    errors.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _calibrating(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show how far a grid is: at once in a terminal, elsewhere by a line every few seconds."""
+    what = "calibrating cohorts and rounds"
+    if quiet:
+        yield lambda done, total: None
+        return
+    if not moves(errors):
+        with plain_lines(errors) as say:
+            yield lambda done, total: say(f"{what}: {done} of {total}")
+        return
+    with errors.status("looking at data and model") as status:
+        yield lambda done, total: status.update(f"{what}: {done} of {total}")
+
+
+def _print(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def _tell(price: api.Account, as_json: bool) -> None:
     if as_json:
         print_json(price.to_json())
@@ -143,12 +322,13 @@ def _tell(price: api.Account, as_json: bool) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("privacy", f"[bold]{_plain(price.epsilon)}[/]")
     table.add_row("noise multiplier", f"{price.noise_multiplier:.6g}")
-    drawn = f"{price.cohort:g} of {price.users:,} users, {_KINDS[event.kind]}"
-    table.add_row("cohort", drawn + (f", at most {event.cap}" if event.cap is not None else ""))
+    table.add_row("noise on the mean", f"{price.point.shown} thousandths of C")
+    drawn = f"{grouped(price.cohort)} of {price.users:,} users, {_KINDS[event.kind]}"
+    table.add_row("cohort", drawn + (f", at most {event.cap:,}" if event.cap is not None else ""))
     table.add_row("rounds", f"{price.rounds:,}")
     for note in price.notes:
         table.add_row("note", f"[yellow]{_plain(note)}[/]")
-    console.print(table)
+    print_table(table)
 
 
 _KINDS = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors
+from fedpriv.cli.output import console, errors, print_table
+from fedpriv.data.files.places import check_file, writing_to
+from fedpriv.running.progress import moves, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +66,9 @@ def reproduce(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
+    for option, file in (("--results", results), ("--out", out), ("--plot", plot)):
+        if file is not None:
+            check_file(file, option)
     wanted = _Wanted(
         seeds=range(seeds), reduced=reduced, results=results, out=out, processes=processes
     )
@@ -153,13 +159,7 @@ def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
         tuning_runs,
     )
 
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=errors) as bar:
+    with _told(item.name) as shows:
 
         def stage(title: str, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
             done = read(wanted.results)
@@ -176,16 +176,51 @@ def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
                         highlight=False,
                         soft_wrap=True,
                     )
-            line = bar.add_task(f"{item.name}, {title}", total=None)
-
-            def tell(done: int, total: int, row: dict[str, Any]) -> None:
-                bar.update(line, completed=done, total=total)
-
-            return complete(todo, wanted.results, processes=wanted.processes, tell=tell)
+            tell = shows(title, len(todo))
+            with writing_to(wanted.results, "; runs that had ended are kept"):
+                return complete(
+                    todo,
+                    wanted.results,
+                    processes=wanted.processes,
+                    tell=lambda done, total, row: tell(done),
+                )
 
         done = stage("tuning", tuning_runs(item, reduced=wanted.reduced))
         finals = final_runs(item, done, seeds=wanted.seeds, reduced=wanted.reduced)
         return stage("seeds", finals)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+    """Give what begins a stage of so many runs, and returns what tells how many are done.
+
+    In a terminal it is a bar, elsewhere lines.
+    """
+    if not moves(errors):
+        with plain_lines(errors) as say:
+
+            def lines(title: str, total: int) -> Callable[[int], None]:
+                def tell(done: int) -> None:
+                    say(f"{name}, {title}: {done:,} of {total:,} runs")
+
+                tell(0)
+                return tell
+
+            yield lines
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=errors) as bar:
+
+        def line(title: str, total: int) -> Callable[[int], None]:
+            added = bar.add_task(f"{name}, {title}", total=total)
+            return lambda done: bar.update(added, completed=done)
+
+        yield line
 
 
 def _list(found: Mapping[str, AnyItem]) -> None:
@@ -194,4 +229,4 @@ def _list(found: Mapping[str, AnyItem]) -> None:
         full, small = item.minutes
         has_small = item.kind != "script" or item.reduced
         table.add_row(name, item.title, f"{full:g}", f"{small:g}" if has_small else "–")
-    console.print(table)
+    print_table(table)

@@ -9,15 +9,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.output import console, errors, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.files.places import check_file, check_new_folder, writing_to
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.report.compare import write_comparison
+from fedpriv.report.comparison.files import check_outputs, write_file
+from fedpriv.report.comparison.groups import (
+    Column,
+    Group,
+    columns_of,
+    find_groups,
+    gaps,
+    mismatches,
+)
+from fedpriv.report.comparison.rows import as_rows
+from fedpriv.report.comparison.sections import Section, sections_of
+from fedpriv.report.comparison.table import nouns_of, references_of
 from fedpriv.report.export.model_folder import (
     NO_WORDS,
     VOCABULARY,
@@ -26,19 +37,10 @@ from fedpriv.report.export.model_folder import (
     has_vocabulary,
     load_model,
 )
-from fedpriv.report.groups import (
-    Column,
-    Group,
-    as_rows,
-    columns_of,
-    gaps,
-    mismatches,
-    read_groups,
-)
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
-from fedpriv.report.unit_labels import labels_of, labels_of_all
-from fedpriv.report.wording import NOTHING, epsilon, figure, half_width, percent
+from fedpriv.report.unit_labels import labels_of
+from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, percent
 from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -66,7 +68,8 @@ def report(
     ] = False,
 ) -> None:
     """Write the report of a run, one self-contained page, into its folder."""
-    path = write_report(run, replicates=replicate or ())
+    with writing_to(run):
+        path = write_report(run, replicates=replicate or ())
     _say(str(path))
     if open_page:
         webbrowser.open(path.resolve().as_uri())
@@ -76,28 +79,51 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
     as_json: AsJson = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write the comparison as a page, with plots.")
+        list[Path] | None,
+        typer.Option(
+            help="Write the comparison into a file too: .html a page with plots, .csv or .tex a "
+            "table, .svg accuracy against ε. May be given several times."
+        ),
     ] = None,
 ) -> None:
-    """Put runs side by side; runs that differ in their seed only become one line."""
-    groups = read_groups(runs)
-    if out is not None:
-        write_comparison(groups, out)
+    """Put runs side by side; runs that differ in their seed only become one line.
+
+    Folders that hold no run are named and left out.
+    """
+    for path in out or ():
+        check_file(path, "--out")
+    check_outputs(out or ())
+    found = find_groups(runs)
+    for sentence in found.left_out:
+        errors.print(Text(plain(sentence)), soft_wrap=True)
+    groups = list(found.groups)
+    for path in out or ():
+        with writing_to(path):
+            write_file(groups, path)
     if as_json:
         print_json(as_rows(groups))
         return
-    table, note = _comparison_table(groups)
-    # Too narrow a terminal breaks lines; a table made narrower would leave columns out.
-    least = Measurement.get(console, console.options.update(max_width=1000), table).minimum
-    console.print(table, width=max(console.width, least), crop=False)
+    sections = sections_of(groups)
+    for section in sections:
+        if len(sections) > 1:
+            _say(section.title)
+        _show_section(section)
+        if len(sections) > 1:
+            _say("")
+    for path in out or ():
+        _say(str(path))
+
+
+def _show_section(section: Section) -> None:
+    groups = list(section.groups)
+    table, note = _comparison_table(section)
+    print_table(table)
     _say(note)
     for sentence in gaps(groups):
         _say(f"‡ {sentence}")
     found = mismatches(groups)
     if found:
         _say(f"Not like with like: these runs differ in {', '.join(found)}.")
-    if out is not None:
-        _say(str(out))
 
 
 def export(
@@ -119,12 +145,14 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's model, and a card that states its privacy; a tag model's vocabulary too."""
+    check_new_folder(to, "--to", or_empty=True)
     vocabulary, record = None, read_run(run)
     if has_vocabulary(record) and not (run / VOCABULARY).is_file():
         vocabulary = corpus_vocabulary(record, corpus)
-    chosen = export_run(
-        run, to, round_num=round_num, last_iterate=last_iterate, vocabulary=vocabulary
-    )
+    with writing_to(to):
+        chosen = export_run(
+            run, to, round_num=round_num, last_iterate=last_iterate, vocabulary=vocabulary
+        )
     if as_json:
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
@@ -157,7 +185,7 @@ def predict(
     table = Table(box=None, show_header=False)
     for tag, share in ranked:
         table.add_row(Text(plain(tag)), percent(share))
-    console.print(table)
+    print_table(table)
     if not known:
         _say("None of the words is in the vocabulary: these are the commonest tags.")
 
@@ -192,42 +220,67 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
     return Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=inputs)
 
 
-def _comparison_table(groups: list[Group]) -> tuple[Table, str]:
-    rows, nouns = as_rows(groups), labels_of_all(group.head.unit for group in groups)
+def _comparison_table(section: Section) -> tuple[Table, str]:
+    groups, nouns = list(section.groups), nouns_of(section)
+    rows, lead = as_rows(groups), section.lead
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("experiment", overflow="fold", min_width=len("experiment"))
+    names = ["experiment", "public-only", *(group.label for group in groups)]
+    longest = max(len(word) for name in names for word in plain(name).split())
+    table.add_column("experiment", overflow="fold", min_width=min(longest, 40))
     for column in (columns := _columns(groups)):
         # Heads wrap between words and are never cut: what tells them apart is at their ends.
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
         whole = [*name.split(), *(_cell(group, column) for group in groups)]
         table.add_column(name, justify="right", min_width=max(map(len, whole)))
-    for name in ("ε", "δ", f"{nouns.turn}s", "seeds"):
+    gains = any(group.gain for group in groups)
+    for name in (*(["gain"] if gains else []), "ε", "δ", f"{nouns.turn}s", "seeds"):
         table.add_column(name, justify="right", no_wrap=True)
-    labels = [_labels(row) for row in rows]
+    labels = [_labels(group, row) for group, row in zip(groups, rows, strict=True)]
     longest = max((len(word) for text in labels for word in text.split()), default=0)
     table.add_column("", min_width=longest)
     for group, row, text in zip(groups, rows, labels, strict=True):
         table.add_row(
-            Text(plain(group.name)),
+            Text(plain(group.label)),
             *(_cell(group, column) for column in columns),
+            *([_gain(group)] if gains else []),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
-            str(row["rounds"]),
+            f"{row['rounds']:,}",
             str(len(group.runs)),
             text,
         )
+    for name, spent, value in references_of(section):
+        cells = [figure(c.measure, value) if c == lead else NOTHING for c in columns]
+        cells += [*([NOTHING] if gains else []), spent]
+        table.add_row(name, *cells, NOTHING, NOTHING, NOTHING, "")
     terms = dict.fromkeys(
         f"{row['relation']}, per {row['unit']}, by {row['accountant']}"
         for row in rows
         if row["private"]
     )
     note = f"* {nouns.diagnosed}. † {nouns.released}."
+    if gains:
+        note += " Gain: over public-only, on the same examples."
+    elif section.public_only is None:
+        note += " Public-only was not measured."
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
 
 
-def _labels(row: Mapping[str, Any]) -> str:
+def _gain(group: Group) -> str:
+    gain = group.gain
+    if gain is None:
+        return NOTHING
+    measure, spread = group.head.figures[0], ""
+    if gain.half_width is not None:
+        spread = f" ± {half_width(measure, gain.half_width)}"
+    return difference(measure, gain.mean) + spread
+
+
+def _labels(group: Group, row: Mapping[str, Any]) -> str:
     """Return what a line must not be read without."""
     labels = ["SYNTHETIC"] if row["synthetic"] else []
+    if group.unfinished_mark:
+        labels.append(group.unfinished_mark)
     if not row["private"]:
         labels.append("not private")
     elif row["no_meaningful_protection"]:

@@ -13,8 +13,9 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.flags import with_flags
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options
-from fedpriv.cli.output import console, errors, print_json
+from fedpriv.cli.output import errors, print_json, print_table
 from fedpriv.cli.run_output import print_summary
+from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.parts.options import Option
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
@@ -75,7 +76,7 @@ def list_experiments(
     for name, experiment in found.items():
         backends = ", ".join(experiment.backends)
         table.add_row(name, experiment.description, _asked_for(experiment), backends)
-    console.print(table)
+    print_table(table)
 
 
 @with_flags(FLAGS)
@@ -143,10 +144,10 @@ def run_command(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
-        tell=lambda line: errors.print(line, highlight=False),
+        tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last = keep_last_from(keep_checkpoints)
-    options = flags | _settings(option or ())
+    options = flags | settings_of(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
     with hired as backends:
@@ -158,21 +159,25 @@ def run_command(
             if experiment is None:
                 raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
             chosen = _chosen(experiment, options, secure=secure)
+            folder = out if out is not None else _default_folder(chosen.name)
+            _check_run_folder(folder)
             found = find_corpus(
                 chosen, corpus, console=None if as_json else errors, importing=errors
             )
-            prepared = start_run(
-                chosen,
-                experiment,
-                found,
-                out if out is not None else _default_folder(chosen.name),
-                secure=secure,
-                engine=engine,
-                make_backend=backends(experiment, found and str(found.directory.resolve())),
-                keep_last=keep_last,
-            )
+            with writing_to(folder):
+                prepared = start_run(
+                    chosen,
+                    experiment,
+                    found,
+                    folder,
+                    secure=secure,
+                    engine=engine,
+                    make_backend=backends(experiment, found and str(found.directory.resolve())),
+                    keep_last=keep_last,
+                )
         summary = _followed(prepared, quiet=as_json)
-    report = write_report(prepared.folder.path)
+    with writing_to(prepared.folder.path):
+        report = write_report(prepared.folder.path)
     if as_json:
         print_json(summary)
     else:
@@ -192,11 +197,24 @@ def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experi
 
 def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:
     """Run to the end and return the summary; where it is interrupted, say how it goes on."""
+    path = prepared.folder.path
+    go_on = f"continue with: fedpriv run --resume {path}"
     try:
-        return follow(prepared, console=errors, shown=not quiet)
+        with writing_to(path, f"; then {go_on}"):
+            return follow(prepared, console=errors, shown=not quiet)
     except KeyboardInterrupt:
-        errors.print(f"interrupted; continue with: fedpriv run --resume {prepared.folder.path}")
+        said = f"interrupted; {go_on}"
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
         raise
+
+
+def _check_run_folder(folder: Path) -> None:
+    """Refuse a folder that holds a run or cannot be written to, before data are prepared."""
+    if (folder / "experiment.json").exists():
+        raise ValueError(
+            f"{folder} already holds a run; give --resume {folder} to continue it, or another --out"
+        )
+    check_folder(folder, "--out")
 
 
 def _asked_for(experiment: Experiment) -> str:
@@ -210,7 +228,7 @@ def _asked_for(experiment: Experiment) -> str:
     return "to be chosen" if target is None else f"target ε {target:g}"
 
 
-def _settings(pairs: Iterable[str]) -> dict[str, Option]:
+def settings_of(pairs: Iterable[str]) -> dict[str, Option]:
     """Return `name=value` pairs with numbers as numbers."""
     settings: dict[str, Option] = {}
     for pair in pairs:

@@ -46,7 +46,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
     took = f" at {seconds:{digits}} s" if seconds else ""
     why = early_end(summary)
-    rows[f"{turn}s"] = f"{summary['rounds']}{took}" + (f"; {why}" if why else "")
+    rows[f"{turn}s"] = f"{summary['rounds']:,}{took}" + (f"; {why}" if why else "")
     if failed := failures(summary):
         rows["FAILURES" if summary["rounds_mostly_failed"] else "failures"] = failed
     rows["run folder"] = str(summary["run_dir"])

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -272,6 +273,9 @@ def cached(
     }
     digest = document_sha256(facts)[:16]
     target = cache / "corpora" / f"{name}-{digest}"
+    if target.exists():  # a cache that cannot be written to, as an image brings one, is read
+        with suppress(ValueError):
+            return Corpus.open(target)
     with locked(target.name, cache):
         if target.exists():
             try:

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
 
+_BY_PLD = ("gaussian", "poisson-gaussian", "truncated-poisson-gaussian")
+
+
 def epsilon(
     event: Event,
     count: int,
@@ -183,6 +186,17 @@ def _pure_epsilon(groups: tuple[tuple[Event, int], ...]) -> float | None:
     return math.fsum(count * event.epsilon for event, count in groups if event.epsilon is not None)
 
 
+def epsilon_value(event: Event, count: int, *, delta: float, relation: Relation) -> float:
+    """Return the ε of `count` identical charges without the RDP figure beside it.
+
+    The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
+    """
+    if event.kind not in _BY_PLD:
+        return epsilon(event, count, delta=delta, relation=relation).value
+    rounds = positive_int("count", count)
+    return _pld_epsilon(((event, rounds),), probability("delta", delta), relation, rounds)
+
+
 def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relation) -> float:
     """Return ε on a grid ten times wider: an upper bound too, looser, and about ten times cheaper.
 
@@ -199,6 +213,7 @@ def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relati
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def _pld_epsilon(
     groups: tuple[tuple[Event, int], ...],
     delta: float,

@@ -14,8 +14,7 @@ import functools
 import math
 from collections.abc import Callable
 
-from fedpriv.privacy.accounting import epsilon, epsilon_coarsely
-from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.accounting import epsilon, epsilon_coarsely, epsilon_value
 from fedpriv.privacy.event import (
     LARGEST_NOISE_MULTIPLIER,
     SMALLEST_NOISE_MULTIPLIER,
@@ -55,15 +54,17 @@ def calibrate(
 
     related = Relation.of(relation)
 
-    def excess(log_sigma: float, price: Callable[..., Epsilon | float]) -> float:
-        value = float(price(make_event(math.exp(log_sigma)), rounds, delta=delta, relation=related))
+    def excess(log_sigma: float, price: Callable[..., float]) -> float:
+        value = price(make_event(math.exp(log_sigma)), rounds, delta=delta, relation=related)
         return math.log(max(value, 1e-30) / target) if math.isfinite(value) else math.inf
 
     # A cheap grid finds the neighbourhood; the grid that will be reported has the last word.
     near = _smallest_within(
         lambda point: excess(point, epsilon_coarsely), 0.0, math.log(2.0), target
     )
-    return math.exp(_smallest_within(lambda point: excess(point, epsilon), near, 5e-4, target))
+    return math.exp(
+        _smallest_within(lambda point: excess(point, epsilon_value), near, 5e-4, target)
+    )
 
 
 def _smallest_within(

@@ -50,7 +50,7 @@ def privacy_line(
     ...              accountant="PLD", mode="simulation")
     'ε = 2.573 at δ = 0.001 (user-level, add-remove, PLD, simulation)'
     """
-    shown = "∞" if math.isinf(value) else f"{rounded_up(value, 3):.3f}"
+    shown = "∞" if math.isinf(value) else f"{rounded_up(value, 3):,.3f}"
     return (
         f"ε = {shown} at δ = {shown_delta(delta)} ({unit}-level, {relation}, {accountant}, {mode})"
     )
@@ -86,9 +86,9 @@ class Epsilon:
         if math.isinf(self.value):
             shown, beside = "∞", f"; {self.reason}" if self.reason else ""
         else:
-            shown = f"{rounded_up(self.value, 4):.4f}"
+            shown = f"{rounded_up(self.value, 4):,.4f}"
             beside = (
-                f"; RDP {rounded_up(self.rdp, 4):.4f}"
+                f"; RDP {rounded_up(self.rdp, 4):,.4f}"
                 if self.rdp is not None and self.accountant != "RDP"
                 else ""
             )

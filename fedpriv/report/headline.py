@@ -6,17 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtrit
-
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up_to
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import promised, spent
 from fedpriv.report.series import RunRecord, last_value
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import direction, epsilon, figure, number
-from fedpriv.untrusted_text import plain, safe
+from fedpriv.report.wording import NOTHING, difference, direction, epsilon, figure, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +50,12 @@ def estimate(values: Sequence[float | None]) -> Estimate | None:
     if not known:
         return None
     count, mean = len(known), math.fsum(known) / len(known)
+    if known.count(known[0]) == count:
+        mean = known[0]  # to its last digit
     if count == 1:
         return Estimate(mean=mean, half_width=None, count=1)
+    from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
+
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
     half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
     return Estimate(mean=mean, half_width=half_width, count=count)
@@ -77,9 +78,12 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         turn = labels_of(run.unit).turn
         ended = run.summary.get("stopped_early") == "target-epsilon"
         why = ", stopped at the target ε" if ended else ""
-        found.append((f"{run.rounds_done} of {run.rounds_planned} {turn}s{why}", False))
+        text = f"{run.rounds_done:,} of {run.rounds_planned:,} {turn}s{why}"
+        found.append((text if run.finished else f"Unfinished: {text}", not run.finished))
+    elif not run.finished:
+        found.append(("Unfinished", True))
     if failed := run.summary.get("rounds_mostly_failed"):
-        turns = _count(failed, labels_of(run.unit).turn)
+        turns = counted(failed, labels_of(run.unit).turn)
         found.append((f"Most {run.unit}s failed in {turns}", True))
     return found
 
@@ -93,7 +97,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
         ]
     promise = promised(run)
     return [
-        f"δ = {number(rounded_up_to(promise.delta, 3), 3)}",
+        f"δ = {shown_delta(promise.delta)}",
         f"{promise.relation.value} relation",
         f"unit: {promise.unit}",
         f"{promise.accountant} accountant",
@@ -103,14 +107,14 @@ def privacy_terms(run: RunRecord) -> list[str]:
 def key_figures(
     run: RunRecord, replicates: Sequence[RunRecord] = ()
 ) -> list[tuple[str, str, list[str]]]:
-    """Return (name, value, remarks) of the head of the report.
+    """Return (name, value, remarks) of the head of the report: ε, the gain, then what is measured.
 
     Args:
         run: The run.
         replicates: Further runs of the same experiment with other seeds.
     """
     runs = [run, *replicates]
-    figures: list[tuple[str, str, list[str]]] = []
+    figures = [_epsilon_figure(run, runs), *_gain_figure(run, runs)]
     for place, measure in enumerate(run.figures):
         rostered = estimate([last_value(r.diagnosed, measure.name) for r in runs])
         released = estimate([last_value(r.released, measure.released_name) for r in runs])
@@ -125,6 +129,10 @@ def key_figures(
             where = f"{nouns.public}s; released"
         remarks = [*_interval_remark(found, measure), where, *_direction(measure)]
         figures.append((measure.title, figure(measure, found.mean), remarks))
+    return figures
+
+
+def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> tuple[str, str, list[str]]:
     most = max((spent(r) for r in runs), key=float)
     mark = run.coverage.mark
     remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
@@ -132,8 +140,31 @@ def key_figures(
         remarks.append(f"by RDP {epsilon(most.rdp)}")
     if run.private and len(runs) > 1:
         remarks.append("of each run alone; together they spend more")
-    figures.append(("ε", epsilon(most.value), remarks))
-    return figures
+    return "ε", epsilon(most.value), remarks
+
+
+def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[tuple[str, str, list[str]]]:
+    """Return the gain over public-only, or that nothing is claimed of it."""
+    if not run.figures:
+        return []
+    measure, name = run.figures[0], "Gain over public-only"
+    gain = estimate([r.gain for r in runs])
+    public_only = estimate([r.public_only(measure) for r in runs])
+    remarks = ["public-only not measured"]
+    if public_only is not None:
+        remarks = [
+            f"public-only {figure(measure, public_only.mean)}, at ε = 0",
+            f"{measure.label} on the same examples",
+        ]
+    if gain is None:
+        return [(name, NOTHING, remarks)]
+    if gain.interval is not None:
+        low, high = (difference(measure, end) for end in gain.interval)
+        low = low.removesuffix(" points")
+        remarks = [f"mean over {gain.count} seeds", f"95\u202f% interval {low} to {high}", *remarks]
+    if run.unit == "user" and run.simulated:
+        remarks.append("a diagnostic, not covered by ε")
+    return [(name, difference(measure, gain.mean), remarks)]
 
 
 def _headline_figures(
@@ -146,7 +177,7 @@ def _headline_figures(
     if rostered is not None:
         remarks = [
             ("held-out examples of " if run.unit == "user" else "measured on ")
-            + _count(users, nouns.rostered),
+            + counted(users, nouns.rostered),
             "a diagnostic, not covered by ε",
             *_direction(measure),
         ]
@@ -157,7 +188,7 @@ def _headline_figures(
     if released is not None:
         whom = "the test set" if run.unit == "example" else "public examples"
         if run.unit != "example" and public:  # a task may have examples, and not know of how many
-            whom = _count(public, nouns.public)
+            whom = counted(public, nouns.public)
         remarks = [f"measured on {whom}", "released", *_direction(measure)]
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
         text = figure(measure, released.mean)
@@ -167,40 +198,6 @@ def _headline_figures(
 
 def _direction(measure: Measure) -> list[str]:
     return [direction(measure)] if direction(measure) else []
-
-
-def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()) -> str:
-    """Return title, badges and key figures as HTML."""
-    labels = "".join(
-        f'<li class="warn">{safe(label)}</li>' if warn else f"<li>{safe(label)}</li>"
-        for label, warn in badges(run, statement)
-    )
-    figures = "".join(
-        f"<div><dt>{safe(name)}</dt><dd>{safe(value)}<small>"
-        + "<br>".join(safe(remark) for remark in remarks)
-        + "</small></dd></div>"
-        for name, value, remarks in key_figures(run, replicates)
-    )
-    lead = f'<p class="lead">{safe(run.about)}</p>' if run.about else ""
-    return (
-        (f'<ul class="badges">{labels}</ul>' if labels else "")
-        + f"<h1>{safe(run.name)}</h1>{lead}"
-        + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
-        + f'<dl class="figures">{figures}</dl>'
-    )
-
-
-def _where(run: RunRecord) -> list[str]:
-    corpus = run.corpus
-    parts = []
-    if corpus.get("name"):
-        parts.append(f"{plain(corpus['name'])}{' (synthetic)' if run.synthetic else ''}")
-    if corpus.get("roster") and run.unit == "user":
-        parts.append(f"roster {plain(corpus['roster'])}")
-    if corpus.get("num_users"):
-        parts.append(_count(corpus["num_users"], labels_of(run.unit).total))
-    parts.append(_count(run.rounds_done, labels_of(run.unit).turn))
-    return parts
 
 
 def _interval_remark(value: Estimate, measure: Measure) -> list[str]:
@@ -214,7 +211,8 @@ def _interval_remark(value: Estimate, measure: Measure) -> list[str]:
     ]
 
 
-def _count(value: object, noun: str) -> str:
+def counted(value: object, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1; the noun alone for None."""
     if value is None:
         return f"{noun}s"
     shown = f"{value:,}" if isinstance(value, int) else number(value)

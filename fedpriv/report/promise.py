@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.reading import read_ledger
@@ -22,14 +23,22 @@ def state_of(run: RunRecord) -> LedgerState:
     Raises:
         ValueError: If it is missing or damaged, or `experiment.json` tells another plan or mode.
     """
-    path = run.directory / "ledger.jsonl"
-    _, state, _ = read_ledger(path)
+    state, _ = _ledger(run)
     if read_plan(run.plan) != state.plan or run.description.get("mode") != state.mode:
         raise ValueError(
             f"{run.directory / 'experiment.json'} tells another plan or mode than the ledger; "
             "one of the two was edited or belongs to another run"
         )
     return state
+
+
+def ledger_head(run: RunRecord) -> str:
+    """Return the hash of the ledger's last line: who keeps it sees whether lines were cut off.
+
+    Raises:
+        ValueError: If the ledger is missing or damaged.
+    """
+    return _ledger(run)[1]
 
 
 def promised(run: RunRecord) -> Epsilon:
@@ -77,6 +86,23 @@ def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
         for release, count in zip(state.releases, state.charged_before, strict=True)
     }
     return list(by_round), list(by_round.values())
+
+
+def _ledger(run: RunRecord) -> tuple[LedgerState, str]:
+    path = run.directory / "ledger.jsonl"
+    try:
+        seen = path.stat()
+    except OSError:
+        read_ledger(path)  # which says what is wrong with it
+        raise
+    return _read(path, seen.st_size, seen.st_mtime_ns)
+
+
+# A page asks for the same ledger a dozen times; one of ten thousand steps takes a while to check.
+@lru_cache(maxsize=64)
+def _read(path: Path, size: int, changed: int) -> tuple[LedgerState, str]:
+    records, state, _ = read_ledger(path)
+    return state, records[-1].hash
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

@@ -87,6 +87,39 @@ class RunRecord:
         """Accuracy of always answering the commonest class, where it is known."""
         return _mapping(self.description.get("baseline")).get("majority_class_accuracy")
 
+    def public_only(self, measure: Measure) -> float | None:
+        """Return what the best model of public data alone reached, at ε = 0; None if not measured.
+
+        It was measured on the very examples that the run's own figure was measured on.
+        """
+        return self._reference(f"{measure.name}_public_only")
+
+    @property
+    def gain(self) -> float | None:
+        """How far the headline lies above public-only; None where that was not measured."""
+        return self._reference("gain")
+
+    def _reference(self, name: str) -> float | None:
+        for found in (self.summary, _mapping(self.description.get("baseline"))):
+            value = found.get(name)
+            if isinstance(value, int | float) and math.isfinite(value):
+                return float(value)
+        return None
+
+    @property
+    def held_out(self) -> str:
+        """How examples were held out, where the run says so: figures of two ways are not alike."""
+        split, where = self.options.get("split"), self.options.get("measured-on")
+        if split is None:
+            return ""
+        return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, early or not."""
+        planned = self.rounds_planned
+        return bool(self.summary) or (planned is not None and self.rounds_done >= planned)
+
     @property
     def released(self) -> tuple[Row, ...]:
         """One line a round, increasing; of a round that was redone, the last attempt."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpriv.measures import Measure
-from fedpriv.report.series import RunRecord
+from fedpriv.report.series import Row, RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, epsilon, number, percent
 from fedpriv.untrusted_text import safe
@@ -44,15 +44,53 @@ def _writer(measure: Measure) -> Callable[[Any], str]:
     return percent if measure.form == "share" else _steady
 
 
-def rounds_table(run: RunRecord) -> str:
-    """Return every attempt that released something, one row each."""
-    nouns = labels_of(run.unit)
+def evaluated_rounds(run: RunRecord) -> list[Row]:
+    """Return the attempts after which the model was measured."""
+    found = _diagnosed_rows(run)
+    return [
+        row
+        for row in run.attempts
+        if any(
+            value.get(name) is not None
+            for measure in run.figures
+            for value, name in (
+                (row, measure.released_name),
+                (found.get(_key(row), {}), measure.name),
+            )
+        )
+    ]
+
+
+def rounds_tables(run: RunRecord) -> str:
+    """Return the evaluated rounds as a table, and below it, folded, every round."""
+    turn = labels_of(run.unit).turn
     if not run.attempts:
-        return f'<p class="note">No {nouns.turn} has been released yet.</p>'
-    found = {(row.get("round_num"), row.get("attempt")): row for row in run.diagnostics}
+        return f'<p class="note">No {turn} has been released yet.</p>'
+    evaluated = evaluated_rounds(run)
+    if not evaluated or len(evaluated) == len(run.attempts):
+        return _rounds_table(run, run.attempts)
+    return (
+        f"{_rounds_table(run, evaluated)}<details><summary>Every {turn} <span>"
+        f"{len(run.attempts):,} released</span></summary><div>"
+        f"{_rounds_table(run, run.attempts)}</div></details>"
+    )
+
+
+def _diagnosed_rows(run: RunRecord) -> dict[object, Row]:
+    return {_key(row): row for row in run.diagnostics}
+
+
+def _key(row: Row) -> tuple[object, object]:
+    return row.get("round_num"), row.get("attempt")
+
+
+def _rounds_table(run: RunRecord, attempts: Sequence[Row]) -> str:
+    """Return attempts that released something, one row each."""
+    nouns = labels_of(run.unit)
+    found = _diagnosed_rows(run)
     # Columns that nothing was ever written to would only be in the way.
-    left = _written(released_columns(run), run.attempts)
-    right = _written(diagnosed_columns(run), found.values())
+    left = _written(released_columns(run), attempts)
+    right = _written(diagnosed_columns(run), [found.get(_key(row), {}) for row in attempts])
     groups = f'<th colspan="{2 + len(left)}">Released</th>'
     if right:
         groups += f'<th class="first" colspan="{len(right)}">Diagnostics, not covered by ε</th>'
@@ -61,9 +99,12 @@ def rounds_table(run: RunRecord) -> str:
     style = {k: "diagnostic first" if i == 0 else "diagnostic" for i, k in enumerate(right)}
     names += "".join(f'<th class="{style[k]}">{safe(v[0])}</th>' for k, v in right.items())
     body = []
-    for row in run.attempts:
-        other = found.get((row.get("round_num"), row.get("attempt")), {})
-        cells = f"<td>{safe(row.get('round_num'))}</td><td>{safe(row.get('attempt', 1))}</td>"
+    for row in attempts:
+        other = found.get(_key(row), {})
+        cells = "".join(
+            f"<td>{safe(number(value))}</td>"
+            for value in (row.get("round_num"), row.get("attempt", 1))
+        )
         cells += "".join(f"<td>{safe(show(row.get(k)))}</td>" for k, (_, show) in left.items())
         cells += "".join(
             f'<td class="{style[k]}">{safe(show(other.get(k)))}</td>'
@@ -108,7 +149,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
 
 
 def exact(value: object) -> str:
-    """Return a configuration value with all of its digits."""
+    """Return a configuration value as it would be typed: all digits, no groups."""
     if value is None:
         return NOTHING
     if isinstance(value, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedpriv.measures import Measure
+from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.untrusted_text import plain
 
@@ -33,6 +33,19 @@ def figure(measure: Measure, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     return percent(value) if measure.form == "share" else number(float(value))
+
+
+def difference(measure: Measure, value: float | None) -> str:
+    """Return a difference of two values with its sign: of shares in points.
+
+    >>> share = Measure(name="share", label="share", form="share")
+    >>> difference(share, 0.04), difference(share, -0.012), difference(share, None)
+    ('+4.0 points', '−1.2 points', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    size = f"{100 * abs(value):.1f} points" if measure.form == "share" else number(abs(value))
+    return f"{'−' if value < 0 else '+'}{size}"
 
 
 def half_width(measure: Measure, value: float) -> str:
@@ -70,7 +83,7 @@ def number(value: object, digits: int = 4) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) > 9999 else str(value)
+        return grouped(value)
     if not isinstance(value, float):
         return plain(value)
     if math.isinf(value):

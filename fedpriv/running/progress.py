@@ -1,8 +1,10 @@
-"""How a run is followed: a bar in a terminal and in a notebook, lines where neither is."""
+"""How long work is followed: a bar in a terminal and in a notebook, lines where neither is."""
 
 from __future__ import annotations
 
 import importlib.util
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +24,7 @@ from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import announcement
+from fedpriv.untrusted_text import plain
 
 # torch takes seconds to import; who calls this has loaded it.
 if TYPE_CHECKING:
@@ -32,12 +35,16 @@ Shown = Literal["auto"] | bool
 """Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as
 lines, which a log can keep; False: nothing is printed."""
 
-_NUM_LINES = 10
 _WIDGETS = ("IPython", "ipywidgets")
 
 
 def follow(
-    prepared: PreparedRun, *, console: Console, shown: Shown = "auto", head: bool = True
+    prepared: PreparedRun,
+    *,
+    console: Console,
+    shown: Shown = "auto",
+    head: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Run to the end and show how far it is: round, headline figure, ε so far, time left.
 
@@ -46,6 +53,7 @@ def follow(
         console: Where to show it.
         shown: Whether.
         head: Whether to say beforehand what is promised.
+        clock: Seconds, by which lines keep their distance.
 
     Returns:
         The run's summary.
@@ -57,9 +65,92 @@ def follow(
     if head:
         for line in head_lines(prepared, covers):
             console.print(line, highlight=False, soft_wrap=True)
-    show = _bar if way == "bar" else _lines
-    with show(prepared, covers, console) as on_round:
+    bar = way == "bar"
+    shows = _bar(prepared, covers, console) if bar else _lines(prepared, covers, console, clock)
+    with shows as on_round:
         return prepared.run(on_round=on_round)
+
+
+def moves(console: Console) -> bool:
+    """Return whether a console is a terminal in which a bar can move."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class PlainLines:
+    """Says how far long work is where no bar can move: one plain line every few seconds.
+
+    What is told first is said at once, what is told last at the end; between two lines lie five
+    seconds, in long work a hundredth of its time, but at most a minute. While nothing new is told
+    the last line is said again, with the time. Used as a context manager.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Say nothing yet.
+
+        Args:
+            say: Prints a line; may be called from a thread of ours.
+            clock: Seconds.
+        """
+        self._say, self._clock = say, clock
+        self._started = self._said_at = clock()
+        self._news = self._said = ""
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._pulse: threading.Thread | None = None
+
+    def __enter__(self) -> PlainLines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._pulse is not None:
+            self._pulse.join()
+        if self._news != self._said:
+            self._say(self._news)
+
+    def __call__(self, text: str) -> None:
+        """Take news, and say them if it is time."""
+        with self._lock:
+            self._news = text
+            if self._pulse is None:
+                self._pulse = threading.Thread(target=self._beat, daemon=True)
+                self._pulse.start()
+                self._print(text)
+            elif text != self._said and self._is_time():
+                self._print(text)
+
+    def remind(self) -> None:
+        """Say the news, or the old news with the time, if it is time."""
+        with self._lock:
+            if self._is_time():
+                passed = ""
+                if self._news == self._said:
+                    minutes, seconds = divmod(round(self._clock() - self._started), 60)
+                    passed = f" ({minutes}:{seconds:02} min so far)"
+                self._print(self._news, passed)
+
+    def _is_time(self) -> bool:
+        now = self._clock()
+        return now - self._said_at >= min(60.0, max(5.0, (now - self._started) / 100))
+
+    def _print(self, text: str, passed: str = "") -> None:
+        self._said, self._said_at = text, self._clock()
+        self._say(text + passed)
+
+    def _beat(self) -> None:
+        while not self._over.wait(1.0):
+            self.remind()
+
+
+def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic) -> PlainLines:
+    """Return lines to a console: as they are, without markup, wrapping or control characters."""
+
+    def say(line: str) -> None:
+        text = plain(line).replace("\n", " ")
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    return PlainLines(say, clock=clock)
 
 
 def is_watched(console: Console, shown: Shown) -> bool:
@@ -75,7 +166,7 @@ def _way(console: Console, shown: Shown) -> Literal["bar", "lines", "nothing"]:
     if console.is_jupyter:  # without its widgets rich warns, and shows nothing
         found = all(importlib.util.find_spec(name) is not None for name in _WIDGETS)
         return "bar" if found else "lines"
-    if console.is_terminal and not console.is_dumb_terminal:
+    if moves(console):
         return "bar"
     return "lines" if shown is True else "nothing"
 
@@ -133,30 +224,33 @@ def _bar(
 
 @contextmanager
 def _lines(
-    prepared: PreparedRun, covers: Coverage, console: Console
+    prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
 ) -> Iterator[Callable[[RoundRecord], None]]:
-    """Print about ten lines, at rounds that state an ε where there are enough of them."""
-    plan, headline = prepared.components.plan, _headline(prepared)
-    planned, used = plan.planned_rounds, _used(prepared)
-    every = used.total / _NUM_LINES if planned is None else max(1, planned // _NUM_LINES)
-    due = used.amount + every
+    headline, seen, seen_at = _headline(prepared), list[str](), 0
 
-    def show(record: RoundRecord) -> None:
-        nonlocal due
-        amount, last = _used(prepared).amount, not prepared.ledger.pays_for_more
-        if amount < due and not last:
-            return
-        due = amount + every
-        said = [f"{_label(prepared)}: {_turns(prepared, record.released.round_num)}"]
-        figure, released = _figure(headline, record), record.released
-        if figure is not None:
-            said.append(figure)
-        if released.epsilon is not None and released.delta is not None:
-            at = shown_delta(released.delta)
-            said.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
-        console.print(", ".join(said), markup=False, highlight=False, soft_wrap=True)
+    def text(round_num: int) -> str:
+        said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
+        if not seen:
+            return said
+        # An ε beside a later round would be too small: it says of which round it is.
+        between = ", " if seen_at == round_num else f"; round {seen_at:,}: "
+        return said + between + ", ".join(seen)
 
-    yield show
+    with plain_lines(console, clock=clock) as tell:
+        tell(text(prepared.ledger.state.rounds_done))
+
+        def show(record: RoundRecord) -> None:
+            nonlocal seen, seen_at
+            figure, released = _figure(headline, record), record.released
+            found = [] if figure is None else [figure]
+            if released.epsilon is not None and released.delta is not None:
+                at = shown_delta(released.delta)
+                found.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
+            if found:
+                seen, seen_at = found, released.round_num
+            tell(text(released.round_num))
+
+        yield show
 
 
 def _used(prepared: PreparedRun) -> Used:
@@ -168,8 +262,8 @@ def _done(prepared: PreparedRun, round_num: int) -> str:
     used = _used(prepared)
     if prepared.components.plan.planned_rounds is None:
         return f"{round_num or '–'}  ρ {used.amount:.3g}/{used.total:g}"
-    total = f"{used.total:.0f}"
-    return f"{used.amount:{len(total)}.0f}/{total}"
+    total = f"{used.total:,.0f}"
+    return f"{used.amount:{len(total)},.0f}/{total}"
 
 
 def _turns(prepared: PreparedRun, round_num: int) -> str:
@@ -199,4 +293,4 @@ def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
 
 def _spent(value: float, covers: Coverage) -> str:
     gap = " (does NOT cover all)" if covers.mark else ""
-    return f"{rounded_up(value, 2):.2f}{gap}"
+    return f"{rounded_up(value, 2):,.2f}{gap}"

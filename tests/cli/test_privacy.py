@@ -68,7 +68,8 @@ def test_delta_defaults_and_one_in_n_is_remarked():
 
 
 def test_calibrate_answers_with_noise_that_keeps_the_target():
-    told = figures("calibrate", *PAPER, "--epsilon", 2)
+    told = figures("calibrate", *PAPER, "--epsilon", 2, "--no-grid")
+    assert told["noise_on_mean"] == told["noise_multiplier"] / 20 and "grid" not in told
     assert 1.999 <= told["epsilon"] <= 2.0
     again = figures("account", *PAPER, "--noise-multiplier", repr(told["noise_multiplier"]))
     assert again["epsilon"] == told["epsilon"]

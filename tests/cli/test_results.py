@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import results
 from fedpriv.report.export.model_folder import Vocabulary
+from tests.cli.typed import main
 
 
 @pytest.fixture
@@ -49,6 +50,33 @@ def test_compare_prints_a_table_json_and_a_page(make_run, run_command, tmp_path)
     rows = json.loads(run_command("compare", *runs, "--json"))
     assert [row["name"] for row in rows] == ["adadps-tags", "[red]x"]
     assert rows[0]["seeds"] == [0, 1] and len(rows[0]["accuracy_interval"]) == 2
+
+
+def test_compare_takes_whatever_lies_in_the_folder(make_run, tmp_path, monkeypatch, capsys) -> None:
+    """Red before: a repeated seed, a file or a foreign folder refused the whole comparison."""
+
+    def compare(*arguments: object) -> tuple[int, str, str]:
+        status = main(monkeypatch, "compare", *arguments)
+        return status, *capsys.readouterr()
+
+    make_run("runs/a", public_only=0.18)
+    make_run("runs/b", engine="ray")
+    make_run("runs/c", rounds=3, planned=9, seed=1)
+    (tmp_path / "runs" / "notes.txt").write_text("")
+    outs = [tmp_path / f"all{suffix}" for suffix in (".html", ".csv", ".tex", ".svg")]
+    runs = sorted((tmp_path / "runs").iterdir())
+    status, shown, warned = compare(*runs, *(w for out in outs for w in ("--out", out)))
+    assert status == 0 and "notes.txt" in warned and "notes.txt" not in shown
+    assert "engine ray" in shown and "unfinished:" in shown and "3 of 9" in shown
+    assert "points" in shown and re.search(r"public-only +18\.0", shown)
+    assert all(out.is_file() for out in outs)
+    rows = json.loads(compare(*runs, "--json")[1])
+    assert [row["accuracy_public_only"] for row in rows] == [0.18, None, None]
+    assert [row["finished"] for row in rows] == [True, True, False]
+    status, shown, warned = compare(tmp_path / "runs" / "notes.txt")
+    assert (status, shown) == (2, "") and "none of these is a run folder" in warned
+    status, _, warned = compare(*runs, "--out", tmp_path / "all.pdf")
+    assert status == 2 and "all.pdf ends in none of .html, .csv, .tex, .svg" in warned
 
 
 def test_export_then_predict(make_run, run_command, tmp_path) -> None:

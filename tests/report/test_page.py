@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.page import render, write_report
 from fedpriv.report.plots import theme
@@ -81,7 +82,7 @@ def test_the_head_says_what_the_figures_mean(make_run) -> None:
         f"{100 * public:.1f}\u202f%",
         "not covered by ε",
         "majority class 11.9\u202f%",
-        "δ = 5.85 × 10⁻⁵",
+        f"δ = {shown_delta(run.released[-1]['delta'])}",
         "add-remove relation",
         "unit: user",
         "PLD accountant",

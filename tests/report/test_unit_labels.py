@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from fedpriv.report.compare import render as render_comparison
+from fedpriv.report.comparison.groups import mismatches, read_groups
+from fedpriv.report.comparison.page import render as render_comparison
+from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.export.model_card import model_card
-from fedpriv.report.groups import as_rows, mismatches, read_groups
 from fedpriv.report.page import render
 from fedpriv.report.series import read_run
 from fedpriv.report.unit_labels import by_unit, labels_of
@@ -47,6 +48,7 @@ class TestPage:
         assert "where the examples came from" in text
         assert "num_examples" in text
         said, _, options = text.partition("Steps and configuration")
+        said = re.sub(r"fedpriv run .*? version", "", said, flags=re.DOTALL)  # names of options
         assert re.search(r"\b(rounds?|cohorts?)\b", said) is None
         assert "num_steps 20" in options and "expected_batch_size 350" in options
         assert "at step 20" in text

@@ -22,10 +22,21 @@ def console(**how):
     return Console(file=io.StringIO(), width=120, color_system=None, **how)
 
 
-class Prepared:
-    """A run of thirty rounds that trains nobody."""
+class Clock:
+    """Seconds that pass only when somebody lets them."""
 
     def __init__(self):
+        self.seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+class Prepared:
+    """A run of thirty rounds that trains nobody; each takes a second of its clock."""
+
+    def __init__(self):
+        self.clock = Clock()
         plan = clipped(
             num_users=100,
             expected_cohort_size=10,
@@ -44,6 +55,7 @@ class Prepared:
         while self.ledger.pays_for_more:
             number = self.ledger.charges + 1
             self.ledger.charge(number, 1)
+            self.clock.seconds += 1
             due = number % 5 == 0
             epsilon = 1.001 if due else None
             released = SimpleNamespace(round_num=number, epsilon=epsilon, delta=0.001)
@@ -96,12 +108,23 @@ def test_elsewhere_nothing_is_printed_unless_asked_for():
     assert not is_watched(to, "auto") and is_watched(to, True)
 
 
-def test_lines_are_few_and_end_with_the_last_round():
-    to = console()
-    follow(Prepared(), console=to, shown=True, head=False)
+def test_lines_come_every_few_seconds_and_end_with_the_last_round():
+    to, prepared = console(), Prepared()
+    prepared.ledger.charge(1, 1)  # as of a run that is resumed
+    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
     lines = printed(to).splitlines()
-    assert len(lines) == 10
+    rounds = [line.partition("round ")[2].partition(" ")[0] for line in lines]
+    assert rounds == ["1", "6", "11", "16", "21", "26", "30"]
     assert lines[-1] == ("[b]old (synthetic): round 30 of 30, accuracy 50.0%, ε 1.01 at δ = 0.001")
+
+
+def test_an_earlier_epsilon_is_not_said_of_a_later_round():
+    to, prepared = console(), Prepared()
+    prepared.ledger.charge(1, 1)
+    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
+    first, second, *_ = printed(to).splitlines()
+    assert first.endswith("round 1 of 30")
+    assert second.endswith("round 6 of 30; round 5: accuracy 50.0%, ε 1.01 at δ = 0.001")
 
 
 def test_what_is_promised_is_said_first():
@@ -128,7 +151,7 @@ def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     follow(Prepared(), console=console(force_jupyter=True))
-    assert "cleared" not in widgets and len(widgets) == 12  # two lines of head, ten of rounds
+    assert "cleared" not in widgets and len(widgets) == 4  # two lines of head, the first, the last
     assert not recwarn.list
 
 
@@ -150,6 +173,7 @@ class Adaptive(Prepared):
     def run(self, on_round=lambda record: None):
         for number in range(1, 16):
             self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
+            self.clock.seconds += 3
             released = SimpleNamespace(round_num=number, epsilon=None, delta=0.001)
             on_round(SimpleNamespace(released=released, figure={}.get, diagnostics=None))
         self.ledger.end("refused")
@@ -159,12 +183,12 @@ class Adaptive(Prepared):
 
 
 def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
-    to = console()
-    follow(Adaptive(), console=to, shown=True)
+    to, prepared = console(), Adaptive()
+    follow(prepared, console=to, shown=True, clock=prepared.clock)
     head, promise, *lines = printed(to).splitlines()
     assert head and promise.startswith("plan: ε = ") and "for ρ = 2, however much" in promise
-    assert 5 <= len(lines) <= 11
-    assert lines[0] == "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges"
+    assert len(lines) == 9
+    assert lines[1] == "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges"
     assert lines[-1] == (
         "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, accuracy 50.0%, "
         "ε 7.77 at δ = 0.001"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
+
+# SciPy is slow to import: what builds a matrix loads it, `fedpriv --help` does not.
+if TYPE_CHECKING:
+    from scipy import sparse
 
 INPUTS = ("tff", "unit-norm")
 
@@ -68,6 +72,8 @@ class TagExamples:
         Raises:
             ValueError: unknown `inputs`.
         """
+        from scipy import sparse
+
         return sparse.csr_array(
             (self.values(inputs), self.indices, self.indptr), shape=(len(self), self.num_words)
         )

@@ -22,6 +22,7 @@ from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.vocabulary import most_counted
+from fedpriv.data.files.places import writing_to
 from fedpriv.data.sentences.grouping import COLUMNS, group
 from fedpriv.data.sentences.interning import Interner
 from fedpriv.data.sentences.store import ELSEWHERE, OWN
@@ -151,8 +152,13 @@ class CorpusWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close()
-        shutil.rmtree(self._partial, ignore_errors=True)
+        with writing_to(self._target):
+            try:
+                self._close()
+                if error is not None:
+                    raise error
+            finally:
+                shutil.rmtree(self._partial, ignore_errors=True)
 
     def add(self, sentence: Sentence) -> None:
         """Append one sentence; users may come in any order, one user's sentences keep theirs.

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,9 @@ def cached_arrays(
     digest = document_sha256(facts)[:16]
     cache = cache_dir()
     target = cache / "arrays" / f"{name}-{digest}"
+    if target.is_dir():  # a cache that cannot be written to, as an image brings one, is read
+        with suppress(ValueError):
+            return _open(target)
     with locked(target.name, cache):
         if target.is_dir():
             try:

@@ -23,10 +23,21 @@ def cache_dir() -> Path:
 
 @contextmanager
 def locked(name: str, cache: Path) -> Iterator[None]:
-    """Hold the lock called `name` of a cache; other processes wait, a killed one lets go of it."""
+    """Hold the lock called `name` of a cache; other processes wait, a killed one lets go of it.
+
+    Raises:
+        ValueError: If the cache cannot be written to.
+    """
     folder = cache / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.lock").open("a+b") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / f"{name}.lock").open("a+b")
+    except OSError as error:
+        raise ValueError(
+            f"the cache {cache} cannot be written to ({(error.strerror or str(error)).lower()}); "
+            "set FEDPRIV_CACHE to a folder that can"
+        ) from error
+    with opened as file:
         try:
             import fcntl
         except ImportError:  # elsewhere: moving into place is atomic, so work is done twice at most

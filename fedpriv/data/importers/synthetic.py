@@ -170,7 +170,7 @@ def synthesize(
                     name=f"synthetic-{shape.num_users}",
                     rule="declared",
                     ids=roster,
-                    declared=f"All {shape.num_users} synthetic users whose ids begin with 'u'.",
+                    declared=f"All {shape.num_users:,} synthetic users whose ids begin with 'u'.",
                 )
             ],
             f"synthetic-{shape.num_users}",

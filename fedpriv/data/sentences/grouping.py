@@ -99,15 +99,17 @@ class _Sorter:
             counts += np.bincount(self._users(start), minlength=len(counts))
         self.user_offsets = offsets(counts)
         following = self.user_offsets[:-1].copy()
+        # Written whole first: a map over a file with holes kills the process when the disk is full.
+        with (self._raw / "order").open("xb") as file:
+            for start in range(0, self.num_sentences, _PIECE):
+                file.write(bytes(8 * min(_PIECE, self.num_sentences - start)))
         for start in range(0, self.num_sentences, _PIECE):
             users = self._users(start)
             order = np.argsort(users, kind="stable")
             number = np.bincount(users, minlength=len(counts))
             places = ranges(following, number)
             following += number
-            target = np.memmap(
-                self._raw / "order", np.int64, "r+" if start else "w+", shape=self.num_sentences
-            )
+            target = np.memmap(self._raw / "order", np.int64, "r+", shape=self.num_sentences)
             target[places] = start + order
             target.flush()
         self._starts("num_tokens", "word_starts")

@@ -178,7 +178,7 @@ class Plan:
     @property
     def budget(self) -> str:
         """What is paid for, in words."""
-        return f"{self.num_rounds} {'rows' if self.charged_once else 'charges'}"
+        return f"{self.num_rounds:,} {'rows' if self.charged_once else 'charges'}"
 
     def total(self) -> Epsilon:
         """Return ε after all planned rounds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedpriv.measures import grouped
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
@@ -44,18 +45,18 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
         return [
             f"What each answer costs was decided on the way, as long as all together stayed within "
             f"{plan.budget} of zero-concentrated DP. ε is that of the whole, whatever was spent "
-            f"of it. {num_charges} answers are charged{lost}; every one {before}",
+            f"of it. {num_charges:,} answers are charged{lost}; every one {before}",
             relation,
         ]
     if plan.charged_once:
         charged = (
-            f"One charge pays for all {plan.planned_rounds} rows of noise together. It {before} "
+            f"One charge pays for all {plan.planned_rounds:,} rows of noise together. It {before} "
             "Every row is used once; one that an interruption left open is lost, and its users "
             "count as having taken part."
         )
     else:
         charged = (
-            f"{num_charges} of {plan.planned_rounds} planned {words.turn}s are charged{lost}. "
+            f"{num_charges:,} of {plan.planned_rounds:,} planned {words.turn}s are charged{lost}. "
             f"Every {words.turn} {before}"
         )
     return [*_what_was_done(plan, mechanism), charged, relation]
@@ -71,9 +72,10 @@ def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> l
 
 def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
     sampler, words = mechanism.sampler, words_of(plan.unit)
+    mean = grouped(mechanism.expected_cohort_size)
     if isinstance(sampler, FixedSizeSampler):
         drawn = (
-            f"Every {words.turn} draws {mechanism.expected_cohort_size:g} of {plan.num_users} "
+            f"Every {words.turn} draws {mean} of {plan.num_users:,} "
             f"{plan.unit}s without replacement. {words.draws.capitalize()} of fixed size earn "
             f"much less than independent draws, and are accounted as what they are, "
             f"under replacement of one {plan.unit}."
@@ -81,13 +83,13 @@ def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
     elif isinstance(sampler, PoissonSampler):
         drawn = (
             f"Every {words.turn} draws each {plan.unit} independently of the others with "
-            f"probability {sampler.sampling_prob:.4g} ({mechanism.expected_cohort_size:g} of "
-            f"{plan.num_users} on average; Poisson sampling); the {words.who} draws, and ε "
+            f"probability {sampler.sampling_prob:.4g} ({mean} of "
+            f"{plan.num_users:,} on average; Poisson sampling); the {words.who} draws, and ε "
             f"holds as long as the {words.drawn} stays secret."
         )
         if sampler.cap is not None:
             drawn += (
-                f" When more than {sampler.cap} are drawn a uniform subset takes part; ε "
+                f" When more than {sampler.cap:,} are drawn a uniform subset takes part; ε "
                 "includes that."
             )
     else:

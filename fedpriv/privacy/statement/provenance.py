@@ -64,7 +64,8 @@ def taken_as_public(
         return []
     outside = corpus.get("num_public_users")
     named = "public examples" if plan.unit == "example" else "users outside the roster"
-    who = f"the {outside} {named}" if outside else "whoever it came from"
+    counted = f"{outside:,}" if isinstance(outside, int) else outside
+    who = f"the {counted} {named}" if outside else "whoever it came from"
     return [
         *text,
         f"That these were public beforehand is an assumption, not a result: {who} get "

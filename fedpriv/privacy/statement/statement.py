@@ -220,7 +220,7 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
     if plan.unit == "example":
         text = [
             f"The unit is an example: one record of the training set, which holds "
-            f"{plan.num_users}. Whoever has several records in it is protected for each of them "
+            f"{plan.num_users:,}. Whoever has several records in it is protected for each of them "
             "alone, not for all together."
         ]
         if corpus.get("synthetic"):
@@ -228,7 +228,7 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
         return text
     text = [
         f"The unit is a user: one account's whole example set as prepared, all of its records "
-        f"together. {plan.num_users} users are on a frozen, published list{named}; who is on "
+        f"together. {plan.num_users:,} users are on a frozen, published list{named}; who is on "
         "the list is public, what they wrote is protected."
     ]
     if provenance.get("roster_how"):

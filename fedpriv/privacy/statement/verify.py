@@ -130,13 +130,13 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         Check(
             name="ledger",
             ok=True,
-            text=f"{len(records)} lines, the chain is whole"
+            text=f"{len(records):,} lines, the chain is whole"
             + (f"; {torn} bytes of a torn last line are not counted" if torn else ""),
         ),
         Check(
             name="charges",
             ok=True,
-            text=f"{state.used.text}, {len(state.releases)} released, {len(state.lost)} lost",
+            text=f"{state.used.text}, {len(state.releases):,} released, {len(state.lost):,} lost",
         ),
     ]
     final = state.epsilon()
@@ -168,7 +168,7 @@ def _budget(state: LedgerState, final: Epsilon) -> list[Check]:
         Check(
             name="budget",
             ok=final.value <= target,
-            text=f"ε {rounded_up(final.value, 4):.4f} against a target of {target:g}",
+            text=f"ε {rounded_up(final.value, 4):,.4f} against a target of {target:g}",
         )
     ]
 
@@ -249,7 +249,7 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
             name="rounds",
             ok=not problems,
             text=_told(
-                problems, f"{len(rows)} stated rounds were charged and released, their ε is right"
+                problems, f"{len(rows):,} stated rounds were charged and released, their ε is right"
             ),
         )
     ]
@@ -325,7 +325,7 @@ def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) ->
         Check(
             name="checkpoints",
             ok=not problems,
-            text=_told(problems, f"{carried} checkpoints carry a line of this ledger"),
+            text=_told(problems, f"{carried:,} checkpoints carry a line of this ledger"),
         )
     ]
 
@@ -347,7 +347,7 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
         Check(
             name="digests",
             ok=not problems,
-            text=_told(problems, f"{compared} checkpoints are what was released, byte for byte"),
+            text=_told(problems, f"{compared:,} checkpoints are what was released, byte for byte"),
         )
     ]
 

@@ -12,12 +12,12 @@ def short(value: float) -> str:
     """Return an ε in three figures or in whole numbers, rounded up.
 
     >>> short(7.991), short(1234.2), short(math.inf), short(0.0)
-    ('8.00', '1235', '∞', '0')
+    ('8.00', '1,235', '∞', '0')
     """
     if math.isinf(value) or value <= 0.0:
         return "∞" if value > 0.0 else "0"
     digits = max(2 - math.floor(math.log10(value)), 0)
-    return f"{rounded_up(value, digits):.{digits}f}"
+    return f"{rounded_up(value, digits):,.{digits}f}"
 
 
 def factor(value: float) -> str:

@@ -63,6 +63,7 @@ h1{font-size:1.9rem;line-height:1.2;font-weight:600;letter-spacing:-.015em;margi
 h2{font-size:1.15rem;font-weight:600;margin:3.5rem 0 1rem;padding-top:1.1rem;
  border-top:1px solid var(--rule)}
 h3{font-size:.95rem;font-weight:600;margin:0}
+h3.part{margin:2.2rem 0 .8rem}
 p{margin:0 0 .7rem;max-width:70ch}
 .lead{color:var(--muted);margin:.5rem 0 0;max-width:64ch}
 .badges{display:flex;flex-wrap:wrap;gap:.5rem;margin:0 0 1rem;padding:0;list-style:none}
@@ -76,13 +77,20 @@ p{margin:0 0 .7rem;max-width:70ch}
 .figures dd{margin:0;font-size:2.15rem;line-height:1.25;font-weight:500;letter-spacing:-.02em}
 .figures dd small{display:block;font-size:.8rem;line-height:1.45;font-weight:400;
  letter-spacing:0;color:var(--muted);margin-top:.25rem;overflow-wrap:anywhere}
+.origin{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:2.2rem 0 0;
+ font-size:.85rem}
+.origin>div{display:contents}
+.origin dt{color:var(--muted)}
+.origin dd{margin:0;min-width:0;overflow-wrap:anywhere}
+.origin details,.origin summary{margin:0;padding:0;font-size:inherit;font-weight:400}
+code{font-family:ui-monospace,"Liberation Mono",Menlo,monospace;font-size:.92em}
 figure{margin:0 0 2rem;break-inside:avoid}
 figcaption h3{display:inline}
 figure svg.plot{display:block;width:100%;height:auto;margin-top:.4rem}
 figure svg.plot *{stroke-linejoin:round;stroke-linecap:butt}
 figure svg.plot text{font-family:inherit!important}
 .narrow{display:none}
-.pair{display:grid;grid-template-columns:1fr 1fr;gap:0 2.5rem;margin-top:2.5rem}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:1.8rem 2.5rem;margin-top:2.5rem}
 .pair figure{display:flex;flex-direction:column;justify-content:space-between;margin:0}
 .pair figure:not(:has(svg.plot)){justify-content:flex-start}
 .legend{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:.15rem 0 0;padding:0;list-style:none;
@@ -104,8 +112,11 @@ th,td{padding:.3rem 1.1rem .3rem 0;border-bottom:1px solid var(--grid);vertical-
 .options td{min-width:7.5rem}
 .options tbody th{font-weight:400;color:var(--muted);min-width:9rem}
 .runs .over .g{text-align:center;padding-right:0;padding-left:1rem}
+.runs thead .n{white-space:normal}
 .runs td,.runs th{padding-top:.55rem;padding-bottom:.55rem}
-.runs tbody th{font-weight:400;min-width:12rem}
+.runs tbody th{font-weight:400;min-width:9rem}
+.runs .strip{padding-right:0}
+.runs .reference th,.runs .reference td{color:var(--muted)}
 .runs small,.pairs small{display:block;color:var(--muted);font-size:.78rem}
 .diagnostic{color:var(--muted)}
 .scroll{overflow-x:auto}
@@ -117,7 +128,19 @@ details>div{padding:.4rem 0 1.4rem}
 footer{margin-top:3.5rem;padding-top:1.1rem;border-top:1px solid var(--rule)}
 @media(max-width:44rem){body{padding:2rem 1.2rem}.wide{display:none}.narrow{display:block}
  .pair,.statement{grid-template-columns:1fr}.pair{gap:2rem}
- .statement{gap:.3rem}.statement div{margin-bottom:1rem}}
+ .statement{gap:.3rem}.statement div{margin-bottom:1rem}
+ .origin{grid-template-columns:1fr;gap:0}.origin dd{margin-bottom:.5rem}
+ .runs,.runs tbody,.runs tr,.runs tbody th,.options,.options tbody,.options tr,.options tbody th{
+ display:block;width:100%}
+ .runs thead,.options thead,.runs .strip,.runs .reference .none{display:none!important}
+ .runs tr,.options tr{border-bottom:1px solid var(--rule);padding:.7rem 0}
+ .runs tbody th,.options tbody th{border:0;padding:0 0 .3rem;min-width:0;font-weight:600;
+ color:var(--ink)}
+ .runs td,.options td{display:flex;justify-content:space-between;gap:1.2rem;border:0;
+ padding:.12rem 0!important;min-width:0;white-space:normal!important}
+ .runs td::before,.options td::before{content:attr(data-label);color:var(--muted);flex:1 1 50%;
+ text-align:left;overflow-wrap:anywhere}
+ .runs td>span{text-align:right}.runs td small{display:inline;margin-left:.45em}}
 @page{margin:16mm}
 """
 

@@ -58,10 +58,10 @@ def test_every_term_of_the_promise_is_said():
         assert part in said.headline
     whole = text(said)
     for part in (
-        "4000 users",
+        "4,000 users",
         "onstartups-all",
         "independently of the others",
-        "350 of 4000",
+        "350 of 4,000",
         "clipped to an l2 norm of 0.5",
         "standard deviation 1 ",
         "20 of 20 planned rounds",
@@ -234,7 +234,7 @@ class TestExamples:
 
     def test_who_is_protected(self):
         said = self.section(self.say(), "Who is protected")
-        assert "The unit is an example" in said and "holds 4000" in said
+        assert "The unit is an example" in said and "holds 4,000" in said
         assert "protected for each of them alone, not for all together" in said
         assert "user" not in said and "account" not in said
 

@@ -8,7 +8,8 @@ from itertools import pairwise
 import matplotlib
 import pytest
 
-from fedpriv.report.plots.lines import Line, Reference, legend, line_plot, spread
+from fedpriv.report.plots.drawing import Reference, spread
+from fedpriv.report.plots.lines import Line, legend, line_plot
 from fedpriv.report.wording import percent
 
 
@@ -66,10 +67,10 @@ def test_drawing_leaves_no_trace_in_matplotlib() -> None:
 
 def test_an_interval_and_a_reference_fit_in_the_plot() -> None:
     line = Line(label="a", x=[1, 2], y=[0.1, 0.2], low=[0.0, 0.1], high=[0.3, 0.9])
-    svg = _plot([line], reference=Reference(value=0.95, label="top"))
+    svg = _plot([line], references=[Reference(value=0.95, label="top", text="95 %")])
     ticks = [float(t.split("\u202f")[0]) for t in re.findall(r">([\d.]+\u202f%)<", svg)]
     assert max(ticks) >= 80
-    assert "top" in legend([line], Reference(value=0.95, label="top"))
+    assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
 
 
 def test_lines_without_points_are_left_out() -> None:

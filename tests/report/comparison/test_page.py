@@ -10,8 +10,9 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
-from fedpriv.report.compare import render, write_comparison
-from fedpriv.report.groups import Column, as_rows, differences, mismatches, read_groups
+from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
+from fedpriv.report.comparison.page import render, write_comparison
+from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.series import read_run
 
 ROSTERED = Column(measure=ACCURACY, diagnosed=True)

@@ -1,0 +1,279 @@
+"""Noise on the mean for a grid of cohorts and rounds at one ε, before anything is run.
+
+What a cohort and a number of rounds do to learning is mostly this one figure: the standard
+deviation of the noise on each coordinate of the released mean, divided by the clip norm C.
+
+>>> grid = noise_grid(num_users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(50,))
+>>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
+['0.025', '0.016']
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.knee import Knee, knee_of, knee_words
+from fedpriv.privacy.unit_words import words_of
+from fedpriv.ranges import positive_float, positive_int
+
+DEFAULT_ROUNDS = (25, 50, 100, 200, 400)
+_FIRST_AT_MOST, _UP_TO = 250.0, 4000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisePoint:
+    """One cell of a grid.
+
+    Attributes:
+        cohort: Expected cohort, or its exact size.
+        rounds: Rounds, each charged once.
+        noise_multiplier: The least σ that keeps ε within the target; None where there is none.
+        noise_on_mean: Stddev of the noise on a coordinate of the released mean over C; None
+            likewise.
+        reason: Why there is none, else empty.
+    """
+
+    cohort: float
+    rounds: int
+    noise_multiplier: float | None
+    noise_on_mean: float | None
+    reason: str = ""
+
+    @property
+    def accumulated(self) -> float | None:
+        """√rounds times the noise on the mean: what a sum of all released means holds, over C."""
+        return None if self.noise_on_mean is None else math.sqrt(self.rounds) * self.noise_on_mean
+
+    @property
+    def shown(self) -> str:
+        """The noise on the mean in thousandths of C, three figures; "–" where there is none."""
+        return "–" if self.noise_on_mean is None else f"{1e3 * self.noise_on_mean:#.3g}".rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseGrid:
+    """Noise on the mean for every pair of a cohort and a number of rounds, and the knees.
+
+    Attributes:
+        num_users: Users on the roster (examples of the training set).
+        target_epsilon: The ε that no cell exceeds.
+        delta: Its δ.
+        relation: The neighbouring relation.
+        unit: What one neighbour is: "user" or "example".
+        accountant: Who computed ε.
+        sampling: "poisson" or "fixed".
+        cohorts: In increasing order.
+        rounds: In increasing order.
+        points: Of each cohort in turn, one for each number of rounds.
+        knees: One for each number of rounds.
+    """
+
+    num_users: int
+    target_epsilon: float
+    delta: float
+    relation: Relation
+    unit: str
+    accountant: str
+    sampling: str
+    cohorts: tuple[float, ...]
+    rounds: tuple[int, ...]
+    points: tuple[NoisePoint, ...]
+    knees: tuple[Knee, ...]
+
+    @property
+    def privacy(self) -> str:
+        """What every cell keeps, in words."""
+        return (
+            f"ε ≤ {self.target_epsilon:g} at δ = {shown_delta(self.delta)} "
+            f"({self.relation.value}, per {self.unit}, by {self.accountant})"
+        )
+
+    def at(self, cohort: float, rounds: int) -> NoisePoint:
+        """Return a cell.
+
+        Raises:
+            KeyError: If the grid has no such cohort or number of rounds.
+        """
+        for point in self.points:
+            if point.cohort == cohort and point.rounds == rounds:
+                return point
+        raise KeyError((cohort, rounds))
+
+    def line(self, rounds: int) -> tuple[NoisePoint, ...]:
+        """Return the cells of a number of rounds, by cohort."""
+        return tuple(point for point in self.points if point.rounds == rounds)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why cells have no noise, in a line each."""
+        return tuple(sorted({f"–: {point.reason}" for point in self.points if point.reason}))
+
+    def __str__(self) -> str:
+        words = words_of(self.unit)
+        rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
+        for cohort in self.cohorts:
+            rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
+        rows.append(["knee", *(str(knee) for knee in self.knees)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        drawn = "exactly" if self.sampling == "fixed" else "drawn independently"
+        return "\n".join([
+            "noise on the mean per C, in thousandths: stddev of the noise on a coordinate of the "
+            "released mean / C",
+            f"each calibrated to {self.privacy}; of {self.num_users:,} {self.unit}s, {drawn}",
+            *table,
+            knee_words(words.drawn),
+            *self.reasons,
+        ])  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "target_epsilon": self.target_epsilon,
+            "delta": self.delta,
+            "relation": self.relation.value,
+            "unit": self.unit,
+            "accountant": self.accountant,
+            "sampling": self.sampling,
+            "users": self.num_users,
+            "points": [
+                {**asdict(point), "accumulated": point.accumulated} for point in self.points
+            ],
+            "knees": [knee.to_json() for knee in self.knees],
+            "knee_is": knee_words(words_of(self.unit).drawn),
+        }
+
+
+def default_cohorts(num_users: int) -> tuple[float, ...]:
+    """Return doublings from about a twentieth of the roster (at most 250) to 4,000 or the roster.
+
+    >>> default_cohorts(6716)
+    (250.0, 500.0, 1000.0, 2000.0, 4000.0)
+    >>> default_cohorts(400)
+    (20.0, 40.0, 80.0, 160.0, 320.0)
+    """
+    users = positive_int("num_users", num_users)
+    cohort = max(1.0, float(f"{min(users / 20, _FIRST_AT_MOST):.2g}") // 1)
+    found = [cohort]
+    while 2 * found[-1] <= users and found[-1] < _UP_TO:
+        found.append(2 * found[-1])
+    return tuple(found)
+
+
+def noise_grid(
+    *,
+    num_users: int,
+    target_epsilon: float,
+    cohorts: Sequence[float] | None = None,
+    rounds: Sequence[int] | None = None,
+    delta: float | None = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    sampling: str = "poisson",
+    cap_over_cohort: float | None = None,
+    unit: str = "user",
+    sensitivity_over_vector: float = 1.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> NoiseGrid:
+    """Return the noise on the mean of every cohort and number of rounds at a target ε.
+
+    Args:
+        num_users: Users on the roster.
+        target_epsilon: The ε not to be exceeded.
+        cohorts: Expected cohorts (poisson) or sizes (fixed); None for `default_cohorts`.
+        rounds: Numbers of rounds; None for `DEFAULT_ROUNDS`.
+        delta: δ; None for num_users^-1.1.
+        relation: The neighbouring relation.
+        sampling: "poisson" or "fixed".
+        cap_over_cohort: Largest cohort over the expected one, or None for no cap.
+        unit: What one neighbour is; every number is of these.
+        sensitivity_over_vector: Sensitivity of the sum over C, times the examples that share one
+            bounded vector (micro-batches); 1 for users.
+        progress: Called with how many cells are done, of how many.
+
+    Guarantees:
+        * Every cell is what `fedpriv.privacy.calibration.calibrate` finds for it alone, bit for
+          bit: cells share no starting point, so each takes its half second.
+
+    Raises:
+        ValueError: If a number is out of range. A cell that no noise multiplier fits is not
+            refused; it says so.
+    """
+    target, related = positive_float("target_epsilon", target_epsilon), Relation.of(relation)
+    least_delta = default_delta(num_users) if delta is None else delta
+    sizes = default_cohorts(num_users) if cohorts is None else cohorts
+    counts = DEFAULT_ROUNDS if rounds is None else rounds
+    sizes = tuple(sorted({positive_float("cohort", size) for size in sizes}))
+    counts = tuple(sorted({positive_int("rounds", count) for count in counts}))
+    if not sizes or not counts:
+        raise ValueError("a grid without cohorts or without rounds has no cells; give some")
+
+    def event(cohort: float, sigma: float) -> Event:
+        cap = None if cap_over_cohort is None else math.ceil(cap_over_cohort * cohort)
+        return cohort_event(
+            num_users=num_users,
+            expected_cohort_size=cohort,
+            noise_multiplier=sigma,
+            sampling=sampling,
+            cohort_cap=None if cap is not None and cap >= num_users else cap,
+        )
+
+    def cell(cohort: float, count: int) -> NoisePoint:
+        try:
+            sigma = calibrate(
+                lambda sigma: event(cohort, sigma),
+                count,
+                target_epsilon=target,
+                delta=least_delta,
+                relation=related,
+            )
+        except ValueError as error:
+            if "out of reach" not in str(error) and "no noise to speak of" not in str(error):
+                raise
+            return NoisePoint(
+                cohort=cohort,
+                rounds=count,
+                noise_multiplier=None,
+                noise_on_mean=None,
+                reason=str(error).replace("target_epsilon", "the target"),
+            )
+        noise = sigma * sensitivity_over_vector / cohort
+        return NoisePoint(cohort=cohort, rounds=count, noise_multiplier=sigma, noise_on_mean=noise)
+
+    kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
+    pairs = [(cohort, count) for cohort in sizes for count in counts]
+    found: list[NoisePoint] = []
+    progress(0, len(pairs))
+    for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
+        found.append(cell(cohort, count))
+        progress(len(found), len(pairs))
+    points = tuple(found)
+    fixed = "fixed-size-gaussian" in kinds
+    return NoiseGrid(
+        num_users=num_users,
+        target_epsilon=target,
+        delta=least_delta,
+        relation=related,
+        unit=unit,
+        accountant="PLD" if not fixed else "RDP" if len(kinds) == 1 else "RDP, PLD for everybody",
+        sampling=sampling,
+        cohorts=sizes,
+        rounds=counts,
+        points=points,
+        knees=tuple(
+            knee_of(
+                count,
+                [(p.cohort, p.noise_on_mean) for p in points
+                 if p.rounds == count and p.noise_on_mean is not None],
+            )
+            for count in counts
+        ),
+    )  # fmt: skip

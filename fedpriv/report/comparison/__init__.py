@@ -1,0 +1,1 @@
+"""Several runs side by side: grouped by seed, in sections that can be read against each other."""

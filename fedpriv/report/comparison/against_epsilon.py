@@ -1,0 +1,106 @@
+"""What each group reached against the ε that it spent, as a figure of a page and as a file."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from fedpriv.report.comparison.groups import Group
+from fedpriv.report.comparison.sections import Section
+from fedpriv.report.headline import privacy_terms
+from fedpriv.report.plots.lines import both_widths
+from fedpriv.report.plots.theme import series
+from fedpriv.report.plots.tradeoff import Point, dots, tradeoff_plot
+from fedpriv.report.wording import direction, epsilon, figure
+from fedpriv.untrusted_text import safe
+
+# Options that only say how much ε is spent: runs that differ in nothing else are one curve.
+_SPENDING = ("seed", "target-epsilon", "noise-multiplier")
+
+
+def points_of(section: Section) -> list[Point]:
+    """Return the groups with noise whose headline was measured, as points of the plot."""
+    lead, found = section.lead, []
+    if lead is None:
+        return found
+    keys: list[object] = []
+    for index, group in enumerate(section.groups):
+        value = group.measure(lead)
+        if value is None or not 0 < group.epsilon < math.inf:
+            continue
+        key = _curve(group)
+        if key not in keys:
+            keys.append(key)
+        reached = f"{figure(lead.measure, value.mean)} at ε {epsilon(group.epsilon)}"
+        found.append(
+            Point(
+                label=", ".join(filter(None, (group.label, reached, group.unfinished_mark))),
+                epsilon=group.epsilon,
+                value=value.mean,
+                half_width=value.half_width,
+                colour=series(index),
+                hollow=not group.finished,
+                series=keys.index(key),
+            )
+        )
+    return found
+
+
+def epsilon_figure(section: Section, *, name: str) -> str:
+    """Return the plot with its legend as HTML; "" where nothing with noise was measured."""
+    points, lead = points_of(section), section.lead
+    if not points or lead is None:
+        return ""
+    notes = [_terms(section), "Not covered by ε." if lead.diagnosed else ""]
+    notes.append(f"{direction(lead.measure).capitalize()}." if direction(lead.measure) else "")
+    if any(point.half_width is not None for point in points):
+        notes.append("Bars: 95 % interval over seeds.")
+    if any(point.hollow for point in points):
+        notes.append("Hollow: unfinished.")
+    plot = both_widths(
+        partial(tradeoff_plot, points),
+        name=name,
+        alternative=_alternative(section, points),
+        height=360,
+        references=section.references(nonprivate=True),
+        share=lead.measure.form == "share",
+    )
+    return (
+        f'<figure><figcaption><p class="note">{safe(" ".join(filter(None, notes)))}</p>'
+        f"{dots(points)}</figcaption>{plot}</figure>"
+    )
+
+
+def epsilon_svg(section: Section, *, name: str) -> str:
+    """Return the plot as a file of its own; "" where nothing with noise was measured."""
+    points, lead = points_of(section), section.lead
+    if not points or lead is None:
+        return ""
+    return tradeoff_plot(
+        points,
+        name=name,
+        alternative=_alternative(section, points),
+        width=720,
+        height=340,
+        references=section.references(nonprivate=True),
+        share=lead.measure.form == "share",
+        title=f"{section.title}. {_terms(section)}",
+        alone=True,
+    )
+
+
+def _terms(section: Section) -> str:
+    """Return what the ε of the plot are meaningless without."""
+    groups = [group for group in section.groups if group.head.private]
+    terms = dict.fromkeys(", ".join(privacy_terms(group.head)) for group in groups)
+    return f"ε with {'; or '.join(terms)}."
+
+
+def _alternative(section: Section, points: list[Point]) -> str:
+    ends = "; ".join(point.label for point in points)
+    return f"{section.title}, against ε. {ends}."
+
+
+def _curve(group: Group) -> object:
+    options = {k: v for k, v in group.head.options.items() if k not in _SPENDING}
+    return group.name, repr(sorted(options.items())), group.finished

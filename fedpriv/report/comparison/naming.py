@@ -1,0 +1,82 @@
+"""Names for runs that are compared: the experiment's, and what tells it from its like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedpriv.report.series import RunRecord
+from fedpriv.report.tables import exact
+
+# Of two options that tell runs apart equally well, the one that a reader looks for first.
+_FIRST = ("target-epsilon", "noise-multiplier", "start", "method", "precondition", "bound")
+_LEFT_OUT = ("seed", "name", "description")
+_MOST = 4
+
+
+def labels_of_runs(runs: Sequence[RunRecord]) -> list[str]:
+    """Return a name for each run, no two alike: the experiment's where that is enough.
+
+    Else the options in which those of one name differ are added, as few as tell them apart; then
+    engine, corpus and version; and of runs that differ in nothing, the folder.
+    """
+    by_name: dict[str, list[int]] = {}
+    for place, run in enumerate(runs):
+        by_name.setdefault(run.name, []).append(place)
+    labels = [run.name for run in runs]
+    for name, places in by_name.items():
+        if len(places) > 1:
+            told = _told_apart([runs[place] for place in places])
+            for place, text in zip(places, told, strict=True):
+                labels[place] = f"{name} · {text}"
+    return labels
+
+
+def _told_apart(runs: Sequence[RunRecord]) -> list[str]:
+    facts = [_facts(run) for run in runs]
+    names = list(dict.fromkeys(name for found in facts for name in found))
+    names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    columns = {name: [found.get(name, "none") for found in facts] for name in names}
+    chosen: list[str] = []
+
+    def kinds(also: str | None = None) -> int:
+        taken = [*chosen, *([] if also is None else [also])]
+        return len(set(zip(*(columns[name] for name in taken), strict=True))) if taken else 1
+
+    while kinds() < len(runs) and len(chosen) < _MOST:
+        best = max(names, key=kinds, default=None)
+        if best is None or kinds(best) == kinds():
+            break
+        chosen.append(best)
+    texts = [
+        ", ".join(f"{name} {columns[name][place]}" for name in names if name in chosen)
+        for place in range(len(runs))
+    ]
+    return [
+        text if texts.count(text) == 1 else ", ".join(filter(None, (text, _folder(runs, place))))
+        for place, text in enumerate(texts)
+    ]
+
+
+def _folder(runs: Sequence[RunRecord], place: int) -> str:
+    """Return a run's folder: its name, or its whole path where another one has that name."""
+    names = [run.directory.resolve().name for run in runs]
+    return names[place] if names.count(names[place]) == 1 else str(runs[place].directory)
+
+
+def _facts(run: RunRecord) -> Mapping[str, str]:
+    """Return what can tell a run from another: options first."""
+    options = {
+        name: "none" if value is None else exact(value)
+        for name, value in run.options.items()
+        if name not in _LEFT_OUT
+    }
+    corpus, versions = run.corpus, run.description.get("versions")
+    made = " (synthetic)" if run.synthetic else ""
+    return options | {
+        "engine": str(run.description.get("engine")),
+        "mode": str(run.description.get("mode")),
+        "on": f"{corpus.get('name') or 'own data'}{made}",
+        "roster": str(corpus.get("roster")),
+        "users": str(corpus.get("num_users")),
+        "fedpriv": str(versions.get("fedpriv")) if isinstance(versions, dict) else "",
+    }

@@ -1,0 +1,131 @@
+"""The head of the report: ε first, then what it bought, what went wrong, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpriv.privacy.statement.statement import Statement
+from fedpriv.report.headline import badges, counted, key_figures
+from fedpriv.report.origin import Origin, origin_of
+from fedpriv.report.promise import state_of
+from fedpriv.report.series import RunRecord
+from fedpriv.report.unit_labels import labels_of
+from fedpriv.report.wording import NOTHING, number
+from fedpriv.untrusted_text import plain, safe
+
+Figure = tuple[str, str, list[str]]
+
+
+def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()) -> str:
+    """Return title, badges, key figures and origin as HTML."""
+    labels = "".join(
+        f'<li class="warn">{safe(label)}</li>' if warn else f"<li>{safe(label)}</li>"
+        for label, warn in badges(run, statement)
+    )
+    found = key_figures(run, replicates)
+    # What the run is judged by, then whether it went as planned, then its other figures.
+    judged = [found.pop(0)]
+    if found and found[0][0].startswith("Gain"):
+        judged.append(found.pop(0))
+    figures = [*judged, failures_figure(run), rounds_figure(run), *found]
+    lead = f'<p class="lead">{safe(run.about)}</p>' if run.about else ""
+    return (
+        (f'<ul class="badges">{labels}</ul>' if labels else "")
+        + f"<h1>{safe(run.name)}</h1>{lead}"
+        + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
+        + f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
+        + _origin_html(origin_of(run))
+    )
+
+
+def failures_figure(run: RunRecord) -> Figure:
+    """Return how many of those who were drawn failed; a secure run records none of it."""
+    rows = run.diagnostics
+    nouns, title = labels_of(run.unit), "Failures"
+    if not rows:
+        why = "a secure run records none" if not run.simulated else "none recorded yet"
+        return title, NOTHING, [why]
+    failed = sum(int(row.get("num_failed") or 0) for row in rows)
+    drawn = sum(int(row.get("cohort_size") or 0) for row in rows)
+    whom = f"of {counted(drawn, nouns.one)} drawn"
+    if run.unit == "example":
+        whom += f" in the recorded {nouns.turn}s"
+    remarks = [whom, "a diagnostic, not covered by ε"]
+    if failed:
+        remarks.insert(1, "they contributed zero")
+        cause = run.summary.get("first_failure")
+        remarks.insert(2, f"a cause: {plain(cause)}" if cause else "the log has their causes")
+    if mostly := run.summary.get("rounds_mostly_failed"):
+        remarks.insert(1, f"more than half in {counted(mostly, nouns.turn)}")
+    return title, number(failed), remarks
+
+
+def rounds_figure(run: RunRecord) -> Figure:
+    """Return how many rounds were released of those planned, and why others are missing."""
+    turn, planned, done = labels_of(run.unit).turn, run.rounds_planned, run.rounds_done
+    title = f"{turn.capitalize()}s"
+    remarks = []
+    if planned is None:
+        text = number(done)
+        remarks.append("none were planned" if run.finished else "unfinished")
+    else:
+        text = f"{done:,} of {planned:,}"
+        missing = max(0, planned - done)
+        remarks.append(f"{missing:,} missing: {_why(run)}" if missing else "none missing")
+    redone = sum(charge.attempt > 1 for charge in state_of(run).charges)
+    if redone:
+        remarks.append(f"{counted(redone, 'attempt')} redone, each charged")
+    return title, text, remarks
+
+
+def _why(run: RunRecord) -> str:
+    if not run.finished:
+        return "unfinished"
+    return {
+        "target-epsilon": "one more would exceed the target ε",
+        "lost-attempts": "interrupted attempts used up their charges",
+        "nothing-left": "the algorithm had nothing left to ask",
+    }.get(str(run.summary.get("stopped_early")), "ended early")
+
+
+def _figure_html(found: Figure) -> str:
+    name, value, remarks = found
+    said = "<br>".join(safe(remark) for remark in remarks)
+    return f"<div><dt>{safe(name)}</dt><dd>{safe(value)}<small>{said}</small></dd></div>"
+
+
+def _origin_html(origin: Origin) -> str:
+    rows = [
+        ("date", safe(origin.date)),
+        ("seed", safe(origin.seed)),
+        ("command", _command_html(origin)),
+        ("version", safe(origin.version)),
+        ("ledger head", f"<code>{safe(origin.ledger_head)}</code>"),
+    ]
+    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
+    return f'<dl class="origin">{cells}</dl>'
+
+
+def _command_html(origin: Origin) -> str:
+    if origin.command is None:
+        return safe(origin.short_command)
+    if origin.command == origin.short_command:
+        return f"<code>{safe(origin.command)}</code>"
+    return (
+        f"<details><summary><code>{safe(origin.short_command)}</code> <span>with every option"
+        f"</span></summary><div><code>{safe(origin.command)}</code></div></details>"
+    )
+
+
+def _where(run: RunRecord) -> list[str]:
+    corpus = run.corpus
+    parts = []
+    if corpus.get("name"):
+        parts.append(f"{plain(corpus['name'])}{' (synthetic)' if run.synthetic else ''}")
+    if corpus.get("roster") and run.unit == "user":
+        parts.append(f"roster {plain(corpus['roster'])}")
+    if run.held_out:
+        parts.append(plain(run.held_out))
+    if corpus.get("num_users"):
+        parts.append(counted(corpus["num_users"], labels_of(run.unit).total))
+    return parts

@@ -1,0 +1,182 @@
+"""What is said before a run: counted, calibrated or measured, and "not known" where it is not."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedpriv as fp
+from fedpriv.api.forecast import noise_loss as loss_module
+from fedpriv.api.forecast import round_cost as cost_module
+from fedpriv.data.features.dataset import Dataset
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.work import TRAIN, UserByUser
+
+WIDTH, RNG = 6, np.random.default_rng(0)
+PUBLIC = ArrayExamples(
+    x=RNG.normal(size=(50, WIDTH)).astype(np.float32),
+    y=RNG.normal(size=(50, 1)).astype(np.float32),
+)
+
+
+USERS = {f"u{number:02d}": PUBLIC for number in range(40)}
+
+
+def an_experiment(users=None, public=PUBLIC, **options):
+    def task(experiment, corpus):
+        return ModuleTask(
+            name="line",
+            module=lambda: nn.Linear(WIDTH, 1),
+            loss=nn.functional.mse_loss,
+            users=USERS if users is None else users,
+            public=public,
+            synthetic=True,
+        )
+
+    return Experiment(
+        name="line", description="", task=task,
+        **({"target_epsilon": 4.0, "cohort": 10.0, "rounds": 16, "l2_clip_norm": 0.5} | options),
+    )  # fmt: skip
+
+
+def forecast(experiment, **more):
+    return fp.forecast(experiment, **({"grid_cohorts": (10, 20), "grid_rounds": (16,)} | more))
+
+
+@pytest.fixture(scope="module")
+def line():
+    return forecast(an_experiment())
+
+
+def test_the_plan_is_a_cell_of_its_grid(line):
+    assert line.grid.at(10, 16) == line.planned
+    assert line.epsilon.value <= 4.0 == line.grid.target_epsilon
+    assert line.l2_clip_norm == 0.5 and line.grid.num_users == 40
+
+
+def test_it_is_the_noise_that_the_run_adds(line):
+    run = fp.run(an_experiment(), progress=False)
+    assert run.summary["noise_multiplier"] == line.planned.noise_multiplier
+
+
+def test_a_given_noise_is_compared_at_its_own_epsilon():
+    found = forecast(an_experiment(noise_multiplier=1.5, target_epsilon=None), timed=False)
+    spent = found.epsilon.value
+    assert spent <= found.grid.target_epsilon <= spent + 1.1e-4
+    assert found.grid.at(10, 16).noise_multiplier == pytest.approx(1.5, rel=1e-3)
+
+
+def test_words_and_json_have_all_terms(line):
+    for part in (
+        "SYNTHETIC line", "at δ = ", "add-remove", "per user", "by PLD", "not yet spent",
+        "this plan   cohort 10, 16 rounds", "C = 0.5", "no learning", "on this machine", "knee",
+        "not covered by ε",
+    ):  # fmt: skip
+        assert part in str(line), part
+    told = json.loads(json.dumps(line.to_json(), allow_nan=False))
+    assert {"epsilon", "delta", "relation", "unit", "accountant", "epsilon_does_not_cover"} <= set(
+        told
+    )
+    assert told["synthetic"] is True and told["noise_loss"]["assumes"]
+
+
+def test_time_and_memory_are_of_this_plan(line):
+    cost = line.cost
+    assert cost.num_params == WIDTH + 1 and 1 < cost.timed <= 40
+    assert cost.seconds == pytest.approx(10 * cost.user_seconds + cost.server_seconds)
+    two = forecast(an_experiment(), workers=2).cost
+    assert two.seconds == pytest.approx(5 * two.user_seconds + two.server_seconds)
+    big = forecast(an_experiment(server_optimizer="adam"), timed=False).cost
+    assert big.server_bytes - cost.server_bytes >= 2 * 4 * (WIDTH + 1)
+
+
+def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
+    trained = []
+
+    class Recorder(UserByUser):
+        def partial_sum(self, **query):
+            trained.append(query["user_ids"])
+            return super().partial_sum(**query)
+
+    monkeypatch.setattr(cost_module, "as_works", lambda trainer: {TRAIN: Recorder(trainer=trainer)})
+    found = forecast(an_experiment(), timed=False)
+    assert not trained and "not known" in found.cost.time()
+    forecast(an_experiment())
+    assert len(trained[0]) == 1 < len(trained[1]) and set(trained[-1]) <= set(USERS)
+
+
+def test_users_that_fail_have_no_time():
+    bad = ArrayExamples(x=np.full_like(PUBLIC.x, np.nan), y=PUBLIC.y)
+    found = forecast(an_experiment(dict.fromkeys(USERS, bad)))
+    assert found.cost.seconds is None and "fail" in found.cost.time()
+
+
+def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
+    """E|x·(w+n) + b+m - y|² exceeds |x·w + b - y|² by s²(mean |x|² + 1), exactly.
+
+    Over 2,000 draws the mean of s²|x|²-like terms has a standard error below 3 %: 12 % is four.
+    The same with √T or the server's rate forgotten is off by a factor of 4 and more.
+    """
+    monkeypatch.setattr(loss_module, "NUM_DRAWS", 2000)
+    found = forecast(an_experiment(server_learning_rate=0.5), timed=False)
+    stddev = 0.5 * math.sqrt(16) * 0.5 * found.planned.noise_multiplier / 10
+    assert found.loss.stddev == pytest.approx(stddev, rel=1e-6)
+    wanted = stddev**2 * (float((PUBLIC.x**2).sum(axis=1).mean()) + 1.0)
+    assert found.loss.noised - found.loss.start == pytest.approx(wanted, rel=0.12)
+
+
+def test_given_params_are_where_it_starts(line):
+    params = {"weight": np.zeros((1, WIDTH), np.float32), "bias": np.zeros(1, np.float32)}
+    found = forecast(an_experiment(), params=params, timed=False)
+    assert found.loss.start == pytest.approx(float((PUBLIC.y**2).mean()), rel=1e-5)
+    assert found.loss.start != line.loss.start
+    assert not params["weight"].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"server_optimizer": "adam"}, "server-optimizer adam"),
+        ({"server_optimizer": "momentum"}, "server-optimizer momentum"),
+        ({"guide": "past-releases"}, "after the noise"),
+        ({"public": None}, "measures nothing on public examples"),
+    ],
+    ids=str,
+)
+def test_where_noise_does_not_just_add_up_its_loss_is_not_known(changes, why):
+    found = forecast(an_experiment(**changes), timed=False)
+    assert found.loss.start is None and why in str(found.loss)
+
+
+def test_without_noise_there_is_no_grid():
+    found = forecast(an_experiment(noise="none", target_epsilon=None), timed=False)
+    assert found.grid is None and found.planned is None
+    assert "ε = ∞" in str(found) and "give a target ε" in str(found)
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["epsilon"] is None
+
+
+def test_of_examples_too():
+    x = RNG.normal(size=(60, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    data = Dataset(
+        name="d", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:], provenance={}
+    )
+    made = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
+    experiment = Experiment(
+        unit="example", name="c", description="", task=lambda experiment: made,
+        target_epsilon=4.0, steps=16, batch_size=10.0, micro_batch=5, l2_clip_norm=0.5,
+    )  # fmt: skip
+    found = forecast(experiment)
+    # Two clip norms of sensitivity, over the two micro-batches of a batch of ten.
+    assert found.planned.noise_on_mean == pytest.approx(2 * found.planned.noise_multiplier / 2)
+    cell = found.grid.at(10, 16)
+    assert cell.noise_on_mean == pytest.approx(found.planned.noise_on_mean, rel=1e-12)
+    assert "per example" in str(found) and "16 steps" in str(found) and "a step" in str(found)
+    assert "not known: centralised" in str(found.loss) and found.cost.seconds is not None

@@ -1,0 +1,216 @@
+"""Unwritable places, full disks and what exists already: one line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv.cli import reproduce as reproducing
+from fedpriv.data import locate
+from fedpriv.data.corpus import writer
+from fedpriv.data.files import array_cache
+from fedpriv.data.files.fetch import fetch_file
+from fedpriv.experiments.catalogue import find_reproductions
+from fedpriv.report.export import model_folder
+from tests.cli.typed import SMALL, main
+
+FULL = Path("/dev/full")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "posts.xml").write_text("<posts>")
+    (tmp_path / "folder" / "of").write_text("precious")
+    return tmp_path
+
+
+@pytest.fixture
+def fails(monkeypatch, capsys):
+    """Type a command; returns the line that it fails with."""
+
+    def typed(*arguments):
+        assert main(monkeypatch, *arguments) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert said[-1].startswith("error: ") and not any("Traceback" in line for line in said)
+        return said[-1]
+
+    return typed
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """What would be the work."""
+
+    def work(*given, **named):
+        raise AssertionError("this should not have begun")
+
+    for module, name in (
+        (locate, "synthesize"),
+        (writer, "CorpusWriter"),
+        (reproducing, "_reproduced"),
+        (model_folder, "released_params"),
+    ):
+        monkeypatch.setattr(module, name, work)
+    monkeypatch.setattr("fedpriv.api.running.find_corpus", work)
+    for name in ("read_groups", "find_groups"):  # whichever it is
+        monkeypatch.setattr(f"fedpriv.cli.results.{name}", work, raising=False)
+    monkeypatch.setattr("fedpriv.cli.data.synthesize", work)
+    monkeypatch.setattr(f"{fetch_file.__module__}.fetch_file", work)
+
+
+COMMANDS = {
+    "run": ("run", "dp-fedavg-tags", "--out"),
+    "compare": ("compare", "run", "--out"),
+    "export": ("export", "run", "--to"),
+    "import": ("data", "import", "posts.xml", "--out"),
+    "synthesize": ("data", "synthesize", "--out"),
+    "fetch": ("data", "fetch", "mnist", "--out"),
+    "reproduce out": ("reproduce", next(iter(find_reproductions())), "--out"),
+    "reproduce results": ("reproduce", next(iter(find_reproductions())), "--results"),
+}
+FILES = ("compare", "reproduce out", "reproduce results")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unwritable_place_is_named_before_the_work(name, fails, never):
+    *_, option = COMMANDS[name]
+    assert "is a file; give another place" in fails(*COMMANDS[name], "file/x/y.html")
+    assert f"{option} file/x/y.html cannot" in fails(*COMMANDS[name], "file/x/y.html")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_exists_is_named_before_the_work_and_stays(name, place, fails, never):
+    if name in FILES:
+        assert "folder is a folder; name a file" in fails(*COMMANDS[name], "folder")
+    else:
+        assert "file is a file; give a folder" in fails(*COMMANDS[name], "file")
+    if name in ("export", "import", "synthesize"):
+        assert "folder exists already; give a folder" in fails(*COMMANDS[name], "folder")
+    assert (place / "file").read_text() == (place / "folder" / "of").read_text() == "precious"
+
+
+def test_a_plot_that_cannot_be_drawn_is_named_before_the_work(fails, never):
+    one = next(iter(find_reproductions()))
+    assert "--plot file/x.png cannot be written" in fails("reproduce", one, "--plot", "file/x.png")
+
+
+def test_a_folder_with_a_run_is_named_before_the_corpus_is_read(place, fails, never):
+    (place / "folder" / "experiment.json").write_text("{}")
+    said = fails("run", "dp-fedavg-tags", "--out", "folder")
+    assert "folder already holds a run; give --resume folder to continue it" in said
+
+
+class TestCache:
+    @pytest.fixture(autouse=True)
+    def unwritable(self, place, monkeypatch):
+        monkeypatch.setenv("FEDPRIV_CACHE", str(place / "file" / "cache"))
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [("run", "dp-fedavg-tags"), ("data", "synthesize"), ("data", "info")],
+        ids=" ".join,
+    )
+    def test_one_that_cannot_be_written_to_is_named_before_the_work(
+        self, arguments, fails, monkeypatch
+    ):
+        monkeypatch.setattr(locate, "synthesize", None)
+        said = fails(*arguments)
+        assert "file/cache cannot be written to (not a directory)" in said
+        assert said.endswith("set FEDPRIV_CACHE to a folder that can")
+
+    def test_nor_downloads(self, fails, never):
+        assert "FEDPRIV_CACHE " in (said := fails("data", "fetch", "mnist"))
+        assert "cannot be written" in said
+
+
+def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
+    def make(target, tell):
+        target.parent.mkdir(parents=True)
+        target.symlink_to(tiny_corpus.directory)
+        return tiny_corpus
+
+    facts = {"source": None, "options": {}}
+    locate.cached("tiny", make, **facts)
+    arrays = array_cache.cached_arrays("a", {}, lambda: {"x": np.arange(3)})
+    for module in (locate, array_cache):
+        monkeypatch.setattr(module, "locked", None)  # would have to write
+    assert locate.cached("tiny", lambda *_: None, **facts).name == tiny_corpus.name
+    assert list(array_cache.cached_arrays("a", {}, dict)["x"]) == list(arrays["x"]) == [0, 1, 2]
+
+
+class TestFullDisk:
+    SAID = "no room is left on the disk of {}: free some space, or write to another disk"
+
+    @pytest.mark.skipif(not FULL.exists(), reason="a disk that is always full")
+    def test_a_run_says_how_it_goes_on_and_does(self, place, tiny_corpus, fails, monkeypatch):
+        (place / "run").mkdir()
+        (place / "run" / "rounds.jsonl").symlink_to(FULL)
+        given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", "run")
+        said = fails("run", "dp-fedavg-tags", *given)
+        assert said.endswith(
+            self.SAID.format("run") + "; then continue with: fedpriv run --resume run"
+        )
+        (place / "run" / "rounds.jsonl").unlink()
+        assert main(monkeypatch, "run", "--resume", "run") == 0
+        assert main(monkeypatch, "verify", "run") == 0
+
+    @pytest.mark.skipif(not FULL.exists(), reason="a disk that is always full")
+    def test_a_page_leaves_nothing_half_made(self, place, tiny_corpus, fails, monkeypatch):
+        given = ("--corpus", tiny_corpus.directory, *SMALL, "--out", "run")
+        assert main(monkeypatch, "run", "dp-fedavg-tags", *given) == 0
+        (place / "out").mkdir()
+        (place / "out" / ".page.html.part").symlink_to(FULL)
+        assert self.SAID.format("out/page.html") in fails(
+            "compare", "run", "--out", "out/page.html"
+        )
+        assert not list((place / "out").iterdir())
+
+        def full(*given, **named):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(model_folder, "write_tensors", full)
+        assert self.SAID.format("out/model") in fails("export", "run", "--to", "out/model")
+        assert not list((place / "out").iterdir())
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OSError(errno.ENOSPC, "No space left on device"),
+            sqlite3.OperationalError("database or disk is full"),
+        ],
+        ids=["file", "index"],
+    )
+    def test_a_corpus_leaves_nothing_half_made(self, place, fails, monkeypatch, error):
+        def full(*given):
+            raise error
+
+        monkeypatch.setattr(writer, "group", full)
+        shape = ("--users", 20, "--sentences", 400, "--public-users", 20)
+        said = fails("data", "synthesize", *shape, "--out", "corpora/mine")
+        assert said.endswith(self.SAID.format("corpora/mine"))
+        assert not list((place / "corpora").iterdir())
+        assert "cache/corpora/" in fails("data", "synthesize", *shape)
+
+    @pytest.mark.skipif(not FULL.exists(), reason="a disk that is always full")
+    def test_a_buffer_that_is_lost_when_a_corpus_is_closed(self, place, monkeypatch):
+        close = writer.CorpusWriter._close
+
+        def full(self):
+            close(self)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        about = {"synthetic": True, "source": {}, "licence": "", "credit": ""}
+        with (
+            pytest.raises(ValueError, match="no room is left"),
+            writer.CorpusWriter(place / "corpora" / "c", name="c", **about),
+        ):
+            monkeypatch.setattr(writer.CorpusWriter, "_close", full)
+        assert not list((place / "corpora").iterdir())

@@ -1,0 +1,135 @@
+"""Commands without a terminal, as on a cluster or in a pipe: what they load, say and cut."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv import __version__
+from fedpriv.cli import data_output, output
+from fedpriv.cli import reproduce as reproducing
+from fedpriv.cli.data_output import progress_bar
+from fedpriv.experiments.catalogue import find_experiments, find_reproductions, load_experiment
+from tests.cli.typed import SMALL, main, run
+
+SLOW = ("torch", "scipy", "matplotlib", "pandas", "ray", "flwr", "numba", "requests")
+_HELP = f"""
+import json, sys
+from fedpriv.cli import main
+for arguments in (["--help"], ["run", "--help"], ["--version"]):
+    sys.argv = ["fedpriv", *arguments]
+    try:
+        main()
+    except SystemExit as done:
+        assert not done.code, done.code
+print(json.dumps([name for name in {SLOW!r} if name in sys.modules]))
+"""
+
+
+def test_help_and_version_load_nothing_slow():
+    done = subprocess.run([sys.executable, "-c", _HELP], capture_output=True, text=True, check=True)
+    *_, version, loaded = done.stdout.splitlines()
+    assert "Train an experiment" in done.stdout
+    assert version == f"fedpriv {__version__}"
+    assert json.loads(loaded) == []
+
+
+@pytest.fixture(params=["pipe", "narrow pipe", "narrow terminal"])
+def printed(request, monkeypatch):
+    """What is printed to something without a width, or without enough."""
+    to = io.StringIO()
+    terminal = request.param == "narrow terminal"
+    width = 80 if request.param == "pipe" else 20
+    console = Console(file=to, width=width, force_terminal=terminal, color_system=None)
+    monkeypatch.setattr(output, "console", console)
+    return to.getvalue
+
+
+def test_every_name_is_whole(printed):
+    run("list")
+    for name in find_experiments():
+        assert name in printed().split()
+    assert "…" not in printed()
+
+
+def test_every_option_is_whole(printed):
+    run("list", "adadps-tags")
+    for line in load_experiment("adadps-tags").lines():
+        assert line.name in printed().split()
+    assert "…" not in printed()
+
+
+def test_every_reproduction_is_whole(printed):
+    run("reproduce")
+    for name in find_reproductions():
+        assert name in printed().split()
+
+
+def test_rows_of_a_pipe_are_lines(monkeypatch):
+    to = io.StringIO()
+    monkeypatch.setattr(output, "console", Console(file=to, width=80, color_system=None))
+    table = Table("name", "what it is", box=None)
+    table.add_row("a-long-name-of-a-thing", "word " * 60 + "end")
+    output.print_table(table)
+    _head, row = to.getvalue().splitlines()
+    assert row.split()[-1] == "end"
+
+
+class TestProgress:
+    @pytest.fixture(autouse=True)
+    def errors(self, monkeypatch):
+        self.said = io.StringIO()
+        errors = Console(file=self.said, width=40, color_system=None)
+        for module in (data_output, reproducing):
+            monkeypatch.setattr(module, "errors", errors)
+
+    def test_of_data(self):
+        with progress_bar("importing a-file-with-a-rather-long-name.xml", quiet=False) as tell:
+            for done in range(101):
+                tell(done, 100)
+        assert self.said.getvalue().splitlines() == [
+            "importing a-file-with-a-rather-long-name.xml: 0%",
+            "importing a-file-with-a-rather-long-name.xml: 100%",
+        ]
+
+    def test_of_data_of_unknown_size(self):
+        with progress_bar("fetching", quiet=False) as tell:
+            tell(5, 0)
+            tell(9, 0)
+        assert self.said.getvalue().splitlines() == ["fetching"]
+
+    def test_there_is_none_where_nothing_is_done_or_json_is_wanted(self):
+        with progress_bar("importing", quiet=False):
+            pass
+        with progress_bar("importing", quiet=True) as tell:
+            assert tell is None
+        assert self.said.getvalue() == ""
+
+    def test_of_reproductions(self):
+        with reproducing._told("adadps-table1") as shows:
+            shows("tuning", 1)(1)
+            tell = shows("seeds", 1234)
+            for done in range(1, 1235):
+                tell(done)
+        assert self.said.getvalue().splitlines() == [
+            "adadps-table1, tuning: 0 of 1 runs",
+            "adadps-table1, seeds: 1,234 of 1,234 runs",
+        ]
+
+
+def test_a_run_says_its_first_and_its_last_round_to_standard_error(
+    tiny_corpus, tmp_path, monkeypatch, capsys
+):
+    given = ("dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL, "--out", tmp_path / "run")
+    assert main(monkeypatch, "run", *given) == 0
+    done = capsys.readouterr()
+    lines = [line for line in done.err.splitlines() if ": round " in line]
+    assert "round 0 of 3" in lines[0] and "round 3 of 3, accuracy" in lines[-1]
+    assert all(line.isprintable() for line in lines)
+    assert ": round " not in done.out

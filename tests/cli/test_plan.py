@@ -1,0 +1,106 @@
+"""`fedpriv plan` and the grid of `fedpriv calibrate` as a user types them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpriv.cli.privacy import register
+
+APP = typer.Typer(pretty_exceptions_enable=False)
+register(APP)
+BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--epsilon", "2")
+GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")
+
+SOURCE = """
+import numpy as np
+from torch import nn
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.module_task import ModuleTask
+
+
+def task(experiment, corpus):
+    users = {name: (np.ones((2, 3)), np.array([0, 1])) for name in "abcdefgh"}
+    return ModuleTask(
+        name="tiny", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
+        users=users, public=users["a"], synthetic=True,
+    )
+
+
+def experiment():
+    return Experiment(
+        name="tiny", description="", task=task, target_epsilon=4.0, cohort=2.0, rounds=10
+    )
+"""
+
+
+def call(*arguments):
+    return CliRunner().invoke(APP, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "tiny.py").write_text(SOURCE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return "tiny.py:experiment"
+
+
+def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
+    shown = call(*BASE, *GRID, "--out", tmp_path / "noise.svg")
+    assert shown.exit_code == 0, shown.output
+    for part in ("noise on the mean", "10 rounds", "ε ≤ 2 at δ = 0.00138", "by PLD", "knee"):
+        assert part in shown.stdout, part
+    assert "this plan: cohort 20, 10 rounds" in (tmp_path / "noise.svg").read_text("utf-8")
+    told = json.loads(call(*BASE, *GRID, "--json").stdout)
+    (cell,) = (p for p in told["grid"]["points"] if (p["cohort"], p["rounds"]) == (20, 10))
+    assert cell["noise_multiplier"] == told["noise_multiplier"]
+    assert cell["noise_on_mean"] == told["noise_on_mean"]
+    assert told["grid"]["accountant"] == "PLD" and told["grid"]["delta"] == told["delta"]
+
+
+def test_plan_says_what_a_run_would_be_like(own, tmp_path):
+    options = ("--rounds", 5, "-s", "l2-clip-norm=0.5", "--grid-cohorts", "2,4")
+    shown = call("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
+    assert shown.exit_code == 0, shown.output
+    for part in ("SYNTHETIC tiny", "cohort 2, 5 rounds", "C = 0.5", "memory", "a round", "knee"):
+        assert part in shown.stdout, part
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
+        "plan.html",
+        "tiny.py",
+    ]
+    told = json.loads(
+        call("plan", own, *options, "--grid-rounds", "5", "--no-time", "--json").stdout
+    )
+    assert told["rounds"] == 5 and told["round"]["seconds"] is None
+    assert [p["cohort"] for p in told["grid"]["points"]] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--grid-cohorts", "20;40"), "--grid-cohorts '20;40'"),
+        (("--grid-rounds", "5,1.5"), "--grid-rounds '5,1.5'"),
+        (("--grid-rounds", ""), "--grid-rounds ''"),
+        (("--grid-cohorts", "500"), "500"),
+        (("--no-grid", "--out", "a.svg"), "--no-grid"),
+        (("--out", "a.pdf"), ".svg, .png, .html"),
+    ],
+)
+def test_bad_grids_are_one_clear_line_and_code_2(options, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        APP([*BASE, *options])
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.strip().splitlines()) == 1 and named in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plot_that_cannot_be_is_code_2_and_says_why(own, capsys):
+    options = ["-s", "noise=none", "-s", "target-epsilon=none", "--no-time", "--out", "a.svg"]
+    with pytest.raises(SystemExit) as end:
+        APP(["plan", own, *options])
+    assert end.value.code == 2 and "a.svg is not written" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Whether a command that a page names could be typed: its program, options, names and keys."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+
+from fedpriv import cli
+from fedpriv.cli.reproduce import _named
+from fedpriv.data import locate
+from fedpriv.data.files.sources import DATASETS
+from fedpriv.experiments.catalogue import find_reproductions, load_experiment
+from tests.docs.shell_blocks import Command
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+#: What is the shell's or another project's.
+FOREIGN = ("cd", "export", "source", ".", "git", "mkdir", "docker", "sbatch", "srun", "python3")
+
+
+class Refused(Exception):
+    """What is wrong with a command."""
+
+
+def check(command: Command) -> None:
+    """Check one command, without running it.
+
+    Raises:
+        Refused: If it could not be typed so.
+    """
+    for name, _ in command.variables:
+        _check_variable(name)
+    if not command.words:
+        return
+    program, *words = command.words
+    program = program.rpartition("/")[2]
+    if program in ("python", "python3") and words[:1] == ["-m"]:
+        _, module, *rest = words
+        if module == "fedpriv":
+            check(Command(("fedpriv", *rest)))
+        elif module != "venv":
+            _check_pip(rest) if module == "pip" else _check_module(module, rest)
+    elif program == "fedpriv":
+        _check_fedpriv(words)
+    elif program == "make":
+        _check_make(words)
+    elif program == "pip":
+        _check_pip(words)
+    elif program == "flwr":
+        _check_flwr(words)
+    elif program.startswith("flower-"):
+        _check_program(program, words)
+    elif program == "export":
+        for word in words:
+            _check_variable(word.partition("=")[0])
+    elif program not in FOREIGN:
+        raise Refused(f"nobody knows what {program!r} is")
+
+
+def parsed(group: click.Command, words: list[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return a command's names and parameters as click reads them.
+
+    Raises:
+        Refused: If there is no such command or option, or a value is of another kind.
+    """
+    names: tuple[str, ...] = ()
+    try:
+        while isinstance(group, click.Group) and words and not words[0].startswith("-"):
+            name, *words = words
+            found = group.get_command(click.Context(group), name)
+            if found is None:
+                raise Refused(f"{name!r} is no command; there are {', '.join(group.commands)}")
+            group, names = found, (*names, name)
+        return names, group.make_context(" ".join(names), list(words)).params
+    except click.exceptions.Exit:  # --help, --version
+        return names, {}
+    except click.ClickException as error:
+        raise Refused(error.format_message()) from error
+
+
+def _check_fedpriv(words: list[str]) -> None:
+    names, given = parsed(typer.main.get_command(cli.app), words)
+    try:
+        if names in (("run",), ("plan",)) and given.get("experiment"):
+            _check_experiment(given)
+        elif names == ("list",) and given.get("name"):
+            load_experiment(given["name"])
+        elif names == ("reproduce",) and given.get("name"):
+            _named(find_reproductions(), given["name"])
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    if names == ("data", "fetch") and given and given["dataset"] not in DATASETS:
+        raise Refused(f"{given['dataset']!r} cannot be fetched")
+    if names == ("data", "info") and given.get("corpus"):
+        corpus = given["corpus"]
+        if "/" not in corpus and "." not in corpus and corpus not in locate.NAMES:
+            raise Refused(f"{corpus!r} is no name of a corpus")
+
+
+def _check_experiment(given: dict[str, Any]) -> None:
+    """Check the experiment and its options; a module of the reader's own is not here."""
+    if ":" in given["experiment"]:
+        return
+    experiment = load_experiment(given["experiment"])
+    pairs = [pair.partition("=") for pair in given.get("option") or ()]
+    options = {name: _number(text) for name, _, text in pairs}
+    kebab = {name.replace("_", "-"): value for name, value in given.items()}
+    known = experiment.options()
+    flags = {name: value for name, value in kebab.items() if value is not None and name in known}
+    experiment.with_options(flags | options)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def _check_make(words: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for word in words:
+        if "=" not in word and not re.search(rf"^{re.escape(word)}:", makefile, re.MULTILINE):
+            raise Refused(f"make has no target {word!r}")
+
+
+def _check_pip(words: list[str]) -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    for extra in re.findall(r"(?:fedpriv|\.)\[([\w,-]+)\]", " ".join(words)):
+        if missing := set(extra.split(",")) - set(extras):
+            raise Refused(f"fedpriv has no extra {missing}")
+
+
+def _check_module(module: str, words: list[str]) -> None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None or found.origin is None:
+        raise Refused(f"there is no module {module!r}")
+    if module.split(".")[0] in ("simulations", "benchmarks"):
+        tree = ast.parse(Path(found.origin).read_text("utf-8"))
+        strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        _check_options(module, words, strings)
+
+
+def _check_flwr(words: list[str]) -> None:
+    from flwr.common.config import parse_config_args
+
+    with warnings.catch_warnings():
+        # Flower asks typer for what it will do without.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from flwr.cli.app import app
+
+        flwr = typer.main.get_command(app)
+    _, given = parsed(flwr, words)
+    known = PROJECT["tool"]["flwr"]["app"]["config"]
+    try:
+        keys = parse_config_args(given.get("run_config_overrides") or [])
+        parse_config_args(given.get("federation_config_overrides") or [])
+    except Exception as error:
+        raise Refused(str(error)) from error
+    if unknown := set(keys) - set(known):
+        raise Refused(f"--run-config {sorted(unknown)} is none of {sorted(known)}")
+
+
+def _check_program(program: str, words: list[str]) -> None:
+    _check_options(program, words, _help_of(program))
+
+
+@functools.cache
+def _help_of(program: str) -> frozenset[str]:
+    """Return the options that a program says it has."""
+    path = Path(sys.executable).with_name(program)
+    if not path.is_file():
+        raise Refused(f"{program} is not installed with Flower")
+    done = subprocess.run([path, "--help"], capture_output=True, text=True, check=True)
+    return frozenset(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", done.stdout))
+
+
+def _check_options(program: str, words: list[str], known: Any) -> None:
+    for word in words:
+        if word.startswith("-") and word.partition("=")[0] not in known:
+            raise Refused(f"{program} has no option {word}")
+
+
+def _check_variable(name: str) -> None:
+    if name.startswith("FEDPRIV_"):
+        sources = (path.read_text("utf-8") for path in (ROOT / "fedpriv").rglob("*.py"))
+        if not any(f'"{name}"' in source for source in sources):
+            raise Refused(f"fedpriv never reads {name}")

@@ -1,0 +1,53 @@
+"""Commands of a Markdown page's ```bash blocks, one simple command each."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+_BLOCK = re.compile(r"^```(?:bash|sh|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_SEPARATORS = {"&&", "||", "|", ";", "&"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its words, and what is set for it alone."""
+
+    words: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        """As one would type it."""
+        return " ".join([*(f"{k}={v}" for k, v in self.variables), shlex.join(self.words)]).strip()
+
+
+def commands(page: str) -> list[Command]:
+    """Return the commands of all blocks in order: comments dropped, long lines and && resolved.
+
+    >>> [str(found) for found in commands("```bash\\nA=1 b -c \\\\\\n  'd e' && f  # g\\n```\\n")]
+    ["A=1 b -c 'd e'", 'f']
+    """
+    found = []
+    for block in _BLOCK.findall(page):
+        for line in block.replace("\\\n", " ").splitlines():
+            # $ is how some pages write a prompt.
+            lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words: list[str] = []
+            for word in [*lexer, ";"]:
+                if word not in _SEPARATORS:
+                    words.append(word)
+                elif words:
+                    found.append(_command(words))
+                    words = []
+    return found
+
+
+def _command(words: list[str]) -> Command:
+    variables = []
+    while words and (match := _VARIABLE.fullmatch(words[0])):
+        variables.append((match[1], match[2]))
+        words = words[1:]
+    return Command(tuple(words), tuple(variables))

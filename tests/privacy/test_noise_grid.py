@@ -1,0 +1,147 @@
+"""Noise on the mean for grids: known figures, the same as each cell alone, and never a bare ε."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+import fedpriv as fp
+from fedpriv.privacy.accounting import epsilon, epsilon_value
+from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.privacy.noise_grid import default_cohorts, noise_grid
+
+# 6,716 users, δ = 6716^-1.1, PLD, add-remove; cohort, rounds and thousandths of C.
+CASES = [(350, 100), (1000, 100), (1000, 50), (1000, 25), (2000, 25)]
+KNOWN = {8.0: (1.90, 1.10, 0.91, 0.77, 0.55), 2.0: (3.62, 2.87, 2.16, 1.69, 1.46)}
+
+
+@pytest.mark.parametrize("target", KNOWN)
+def test_known_noise_on_the_mean(target):
+    for rounds in (25, 50, 100):
+        wanted = {
+            cohort: noise
+            for (cohort, count), noise in zip(CASES, KNOWN[target], strict=True)
+            if count == rounds
+        }
+        found = noise_grid(
+            num_users=6716, target_epsilon=target, cohorts=tuple(wanted), rounds=(rounds,)
+        )
+        assert found.delta == pytest.approx(6.17e-5, rel=2e-3)
+        for cohort, noise in wanted.items():
+            assert found.at(cohort, rounds).noise_on_mean == pytest.approx(noise / 1e3, abs=5.01e-6)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"relation": "replace-one"},
+        {"cap": 2.0},
+        pytest.param({"sampling": "fixed"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_each_cell_is_what_calibrating_it_alone_finds(more):
+    rest = {name: value for name, value in more.items() if name != "cap"}
+    grid = fp.noise_grid(
+        users=400,
+        epsilon=3.0,
+        cohorts=(20, 400),
+        rounds=(5, 10),
+        cap_over_cohort=more.get("cap"),
+        **rest,
+    )
+    assert [(p.cohort, p.rounds) for p in grid.points] == [(20, 5), (20, 10), (400, 5), (400, 10)]
+    for point in grid.points:
+        cap = 40 if "cap" in more and point.cohort == 20 else None
+        alone = fp.calibrate(
+            users=400, cohort=point.cohort, rounds=point.rounds, epsilon=3.0, cap=cap, **rest
+        )
+        assert point.noise_multiplier == alone.noise_multiplier
+        assert point.noise_on_mean == alone.noise_on_mean == alone.point.noise_on_mean
+        assert (grid.relation, grid.delta) == (alone.epsilon.relation, alone.epsilon.delta)
+        assert alone.epsilon.accountant in grid.accountant
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("cohort", [20, 400])
+def test_a_search_looks_at_the_very_value_that_is_reported(cohort, relation):
+    event = cohort_event(num_users=400, expected_cohort_size=cohort, noise_multiplier=1.3)
+    found = epsilon_value(event, 30, delta=1e-4, relation=relation)
+    assert found == epsilon(event, 30, delta=1e-4, relation=relation).value
+
+
+@pytest.fixture(scope="module")
+def small():
+    return noise_grid(num_users=400, target_epsilon=2.0, cohorts=(50, 200), rounds=(10, 20))
+
+
+def test_more_users_less_noise_and_more_rounds_more(small):
+    noise = {(p.cohort, p.rounds): p.noise_on_mean for p in small.points}
+    assert noise[200, 10] < noise[50, 10] < noise[50, 20]
+    point = small.at(50, 20)
+    assert point.noise_on_mean == point.noise_multiplier / 50
+    assert point.accumulated == pytest.approx(point.noise_on_mean * 20**0.5)
+
+
+def test_no_epsilon_without_its_terms(small):
+    for part in ("ε ≤ 2 at δ = 0.00138", "add-remove", "per user", "by PLD", "√2", "thousandths"):
+        assert part in str(small), part
+    told = json.loads(json.dumps(small.to_json(), allow_nan=False))
+    assert {"target_epsilon", "delta", "relation", "unit", "accountant"} <= set(told)
+    assert len(told["points"]) == 4 and len(told["knees"]) == 2
+
+
+def test_micro_batches_and_examples(small):
+    found = noise_grid(
+        num_users=400, target_epsilon=2.0, cohorts=(50,), rounds=(10,), unit="example",
+        sensitivity_over_vector=2.0 * 5,
+    )  # fmt: skip
+    assert found.points[0].noise_on_mean == pytest.approx(10 * small.at(50, 10).noise_on_mean)
+    assert "batch  10 steps" in str(found) and "per example" in str(found)
+
+
+def test_a_cell_without_noise_says_so_and_the_others_stand():
+    found = noise_grid(
+        num_users=400, target_epsilon=1e4, cohorts=(400,), rounds=(1, 1000), delta=1e-3
+    )
+    assert [point.noise_on_mean is None for point in found.points] == [True, False]
+    assert "–: the target 10000 asks for no noise to speak of" in str(found)
+
+
+def test_progress_is_told(small):
+    told = []
+    noise_grid(
+        num_users=400, target_epsilon=2.0, cohorts=(400,), rounds=(1, 2),
+        progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told == [(0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("users", [1, 3, 40, 400, 6716, 1_000_000])
+def test_default_cohorts_are_doublings_within_the_roster(users):
+    found = default_cohorts(users)
+    assert 1 <= found[0] <= max(1, users / 19) and found[-1] <= users
+    assert all(b == 2 * a for a, b in pairwise(found))
+    assert found[-1] >= min(2000, users / 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"epsilon": 0}, "epsilon 0"),
+        ({"users": 0}, "users 0"),
+        ({"cohorts": (20, 401)}, "401"),
+        ({"cohorts": (-1,)}, "cohort -1"),
+        ({"cohorts": ()}, "no cells"),
+        ({"rounds": (1.5,)}, "rounds 1.5"),
+        ({"delta": 1}, "delta 1"),
+        ({"cap_over_cohort": 1.5}, "cap_over_cohort 1.5"),
+        ({"sampling": "shuffle"}, "sampling 'shuffle'"),
+    ],
+)
+def test_bad_numbers_are_named(given, named):
+    with pytest.raises(ValueError, match=named.replace("(", r"\(")):
+        fp.noise_grid(**{"users": 400, "epsilon": 2.0, "rounds": (5,), **given})

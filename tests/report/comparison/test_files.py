@@ -1,0 +1,95 @@
+"""The comparison as CSV, LaTeX and SVG."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from fedpriv.report.comparison.files import as_csv, as_svg, check_outputs, write_file
+from fedpriv.report.comparison.groups import read_groups
+from fedpriv.report.comparison.latex import as_latex
+from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.rows import as_rows
+
+
+@pytest.fixture
+def groups(make_run):
+    return read_groups(
+        [
+            *(make_run(f"a{seed}", seed=seed, public_only=0.18) for seed in (0, 1)),
+            make_run("b", name="=cmd & 50%_x", public_only=0.18),
+            make_run("c", name="free", noise_multiplier=None, public_only=0.18),
+            make_run("d", name="part", rounds=3, planned=9),
+        ]
+    )
+
+
+def test_csv_holds_the_rows_of_json(groups) -> None:
+    read = list(csv.DictReader(io.StringIO(as_csv(groups))))
+    rows = as_rows(groups)
+    assert list(read[0]) == list(rows[0]) and len(read) == 4
+    assert read[0]["seeds"] == "0; 1" and float(read[0]["gain"]) == rows[0]["gain"]
+    assert float(read[0]["accuracy_public_only"]) == 0.18
+    assert read[1]["name"] == "'=cmd & 50%_x"  # a spreadsheet would run it
+    assert (read[2]["epsilon"], read[2]["private"]) == ("", "false")
+    assert read[3]["finished"] == "false" and read[0]["relation"] == "add-remove"
+
+
+def test_latex_says_what_its_epsilon_means_and_escapes(groups) -> None:
+    text = as_latex(groups)
+    assert r"=cmd \& 50\%\_x" in text and r"$\infty$" in text and r"$\pm$" in text
+    assert r"$\delta$ = " in text and "add-remove relation, unit: user, PLD accountant" in text
+    assert "public-only & 18.0" in text and "majority class & 11.9" in text
+    assert "unfinished: 3 of 9 rounds" in text and "not covered by $\\varepsilon$" in text
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 7 and len({len(re.findall(r"(?<!\\)&", row)) for row in rows}) == 1
+    assert text.isascii()
+
+
+def test_svg_is_a_drawing_of_its_own(groups, tmp_path) -> None:
+    path = tmp_path / "deep" / "plot.svg"
+    write_file(groups, path)
+    text = path.read_text("utf-8")
+    root = ElementTree.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg" and float(root.get("width")) == 720
+    assert "var(--" not in text and "δ = " in text
+    for said in ("non-private", "public-only 18.0", "majority class 11.9", "unfinished: 3 of 9"):
+        assert said in text, said
+
+
+def test_svg_of_two_parts_has_one_below_the_other(make_run) -> None:
+    groups = read_groups([make_run("a"), make_run("b", synthetic=True)])
+    root = ElementTree.fromstring(as_svg(groups))
+    tops = [float(part.get("y")) for part in root]
+    assert tops[0] == 0 and tops[1] > 300 and "(synthetic)" in as_svg(groups)
+    ids = re.findall(r'\bid="([^"]+)"', as_svg(groups))
+    assert len(ids) == len(set(ids))
+
+
+def test_without_anything_private_there_is_nothing_to_draw(make_run) -> None:
+    groups = read_groups([make_run(noise_multiplier=None)])
+    with pytest.raises(ValueError, match="nothing to draw against ε"):
+        as_svg(groups)
+    assert "against ε</h2>" not in render(groups)
+
+
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"plot\.pdf ends in none of \.html, \.csv, \.tex, \.svg"):
+        check_outputs([tmp_path / "a.csv", tmp_path / "plot.pdf"])
+    (tmp_path / "x.csv").mkdir()
+    with pytest.raises(ValueError, match="is a folder"):
+        check_outputs([tmp_path / "x.csv"])
+
+
+def test_every_number_has_its_name_on_a_narrow_screen(groups) -> None:
+    """There the head of the table is not shown: each cell says what it is."""
+    page = render(groups)
+    for table in re.findall(r'<table class="(?:runs|options)">.*?</table>', page, flags=re.DOTALL):
+        cells = re.findall(r"<td\b([^>]*)>", table)
+        assert cells and all("data-label=" in c or 'class="strip"' in c for c in cells)
+    for name in ("accuracy, rostered users", "gain over public-only", "gap closed", "ε", "seeds"):
+        assert f'data-label="{name}"' in page, name

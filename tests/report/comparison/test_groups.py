@@ -1,0 +1,141 @@
+"""Which runs are one row, what the rows are called, and in which parts they are read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from fedpriv.report.comparison.groups import find_groups, read_groups
+from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.rows import as_rows
+from fedpriv.report.comparison.sections import sections_of
+
+
+def _labels(*folders) -> list[tuple[str, int]]:
+    return [(group.label, len(group.runs)) for group in read_groups(folders)]
+
+
+def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
+    """Red before: `make run`, the same with `--engine ray`, then `compare runs/*` was refused."""
+    assert _labels(make_run("a"), make_run("b", engine="ray")) == [
+        ("adadps-tags · engine serial", 1),
+        ("adadps-tags · engine ray", 1),
+    ]
+    # What differs in nothing is told by its folder, and is no second sample of one seed.
+    assert _labels(make_run("c"), make_run("d"), make_run("e", seed=1)) == [
+        ("adadps-tags · c", 2),
+        ("adadps-tags · d", 1),
+    ]
+
+
+def test_seeds_of_two_backends_stay_with_their_backend(make_run) -> None:
+    runs = [make_run(f"{e}{s}", seed=s, engine=e) for s in (0, 1) for e in ("serial", "ray")]
+    assert _labels(*runs) == [("adadps-tags · engine serial", 2), ("adadps-tags · engine ray", 2)]
+
+
+def test_secure_runs_draw_anew_and_are_one_group(make_run) -> None:
+    assert _labels(make_run("a", mode="secure"), make_run("b", mode="secure")) == [
+        ("adadps-tags", 2)
+    ]
+
+
+def test_rows_are_named_by_the_fewest_options_that_differ(make_run) -> None:
+    low = make_run("a", options={"target-epsilon": 2.0, "cohort": 100.0, "rounds": 10})
+    high = make_run("b", options={"target-epsilon": 8.0, "cohort": 200.0, "rounds": 10})
+    other = make_run("c", name="dp-fedavg-tags")
+    assert _labels(low, high, other) == [
+        ("adadps-tags · target-epsilon 2", 1),
+        ("adadps-tags · target-epsilon 8", 1),
+        ("dp-fedavg-tags", 1),
+    ]
+    third = make_run("d", options={"target-epsilon": 8.0, "cohort": 300.0, "rounds": 10})
+    assert [label for label, _ in _labels(low, high, third)] == [
+        f"adadps-tags · cohort {cohort}" for cohort in (100, 200, 300)
+    ]
+
+
+def test_labels_are_never_alike(make_run, tmp_path) -> None:
+    runs = [make_run("x/run"), make_run("y/run")]
+    labels = [label for label, _ in _labels(*runs)]
+    assert labels == [f"adadps-tags · {run}" for run in runs]
+
+
+def test_unfinished_runs_are_marked_and_kept_apart(make_run) -> None:
+    whole, part = make_run("a", planned=20), make_run("b", rounds=5, planned=20, seed=1)
+    groups = read_groups([whole, part])
+    assert [(len(g.runs), g.finished) for g in groups] == [(1, True), (1, False)]
+    assert groups[1].unfinished_mark == "unfinished: 5 of 20 rounds"
+    assert [row["finished"] for row in as_rows(groups)] == [True, False]
+    page = render(groups)
+    assert "Unfinished: 5 of 20 rounds" in page and "Hollow: unfinished" in page
+
+
+def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
+    """Red before: one folder that is no run refused all of them."""
+    run, nothing, page = make_run("a"), tmp_path / "notes", tmp_path / "compare.html"
+    nothing.mkdir()
+    page.write_text("")
+    damaged = make_run("b", seed=1)
+    (damaged / "ledger.jsonl").unlink()
+    shutil.copytree(run, tmp_path / "copy")
+    found = find_groups([nothing, run, page, damaged, tmp_path / "copy", run])
+    assert [len(group.runs) for group in found.groups] == [1]
+    assert [str(nothing) in found.left_out[0], str(page) in found.left_out[1]] == [True, True]
+    assert "ledger" in found.left_out[2] and len(found.left_out) == 5
+    assert f"{tmp_path / 'copy'} is the run of {run}" in found.left_out[3]
+    with pytest.raises(ValueError, match=r"none of these is a run folder.*notes"):
+        find_groups([nothing, page])
+
+
+class TestSections:
+    """Figures that must not be read against each other stand in parts of their own."""
+
+    def test_a_corpus_each_and_a_split_each(self, make_run):
+        folders = [
+            make_run("a"),
+            make_run("b", synthetic=True),
+            make_run("c", options={"split": "by-thread", "measured-on": "test"}),
+            make_run("d", options={"split": "by-thread", "measured-on": "validation"}),
+        ]
+        sections = sections_of(read_groups(folders))
+        assert [section.title for section in sections] == [
+            "onstartups: accuracy",
+            "onstartups (synthetic): accuracy",
+            "onstartups, split by-thread: accuracy",
+            "onstartups, split by-thread, measured on validation: accuracy",
+        ]
+        page = render(read_groups(folders))
+        assert "In 4 parts" in page and page.count("Where they ended") == 4
+
+    def test_majority_public_only_and_non_private_are_read_against(self, make_run):
+        folders = [
+            make_run("a", ceiling=0.24, public_only=0.18),
+            make_run("b", ceiling=0.25, noise_multiplier=None, public_only=0.18, name="free"),
+            make_run("c", ceiling=0.27, noise_multiplier=None, public_only=0.18, name="best"),
+        ]
+        [section] = sections_of(groups := read_groups(folders))
+        best = json.loads((folders[2] / "summary.json").read_text())["accuracy"]
+        assert [(r.label, r.value) for r in section.references(nonprivate=True)] == [
+            ("majority class", 0.119),
+            ("public-only", 0.18),
+            ("non-private", best),
+        ]
+        rows = as_rows(groups)
+        assert rows[0]["accuracy_public_only"] == 0.18
+        assert rows[0]["gain"] == pytest.approx(rows[0]["accuracy"] - 0.18)
+        assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
+        assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
+
+    def test_an_unfinished_run_is_no_yardstick(self, make_run):
+        part = make_run("a", noise_multiplier=None, rounds=3, planned=9, name="free")
+        [section] = sections_of(read_groups([make_run("b"), part]))
+        assert section.nonprivate is None
+
+    def test_without_public_only_nothing_is_claimed(self, make_run):
+        groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
+        [row, _] = as_rows(groups)
+        assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
+        page = render(groups)
+        assert "Public-only was not measured." in page and "gap closed" not in page

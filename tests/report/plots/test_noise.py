@@ -1,0 +1,107 @@
+"""The plot of noise over cohort: everything that it must say is in it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.knee import knee_of
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.report.plots.noise import write_noise_plot
+
+COHORTS = (20.0, 40.0, 80.0, 160.0)
+
+
+def a_grid(unit="user", lines=((25, 0.01), (100, 0.02))):
+    points = tuple(
+        NoisePoint(
+            cohort=cohort,
+            rounds=rounds,
+            noise_multiplier=1.0,
+            noise_on_mean=(1 / cohort**2 + floor**2) ** 0.5,
+        )
+        for cohort in COHORTS
+        for rounds, floor in lines
+    )
+    return NoiseGrid(
+        num_users=400,
+        target_epsilon=2.0,
+        delta=1e-3,
+        relation=Relation.ADD_REMOVE,
+        unit=unit,
+        accountant="PLD",
+        sampling="poisson",
+        cohorts=COHORTS,
+        rounds=tuple(rounds for rounds, _ in lines),
+        points=points,
+        knees=tuple(
+            knee_of(rounds, [(p.cohort, p.noise_on_mean) for p in points if p.rounds == rounds])
+            for rounds, _ in lines
+        ),
+    )
+
+
+PLANNED = NoisePoint(cohort=30.0, rounds=50, noise_multiplier=1.0, noise_on_mean=0.04)
+
+
+def test_svg_has_lines_knees_and_all_terms_of_epsilon(tmp_path):
+    grid = a_grid()
+    assert [knee.side for knee in grid.knees] == ["at", "at"]
+    write_noise_plot(grid, tmp_path / "a.svg", PLANNED)
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    shown = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", text))
+    for part in (
+        "25 rounds", "100 rounds", "ε ≤ 2 at δ = 0.001 (add-remove, per user, by PLD)",
+        "Ring = knee", "√2", "Star = this plan: cohort 30, 50 rounds", "thousandths", "cohort",
+    ):  # fmt: skip
+        assert part in shown, part
+    # One ring a line whose knee is between the cohorts: drawn without filling.
+    rings = re.findall(r'<use [^>]*style="[^"]*fill-opacity: 0;[^"]*stroke: #', text)
+    assert len(rings) == 2
+    write_noise_plot(grid, tmp_path / "b.svg", PLANNED)
+    assert (tmp_path / "b.svg").read_text("utf-8") == text
+
+
+def test_examples_have_batches_and_steps(tmp_path):
+    write_noise_plot(a_grid(unit="example"), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    assert "per example" in text and "100 steps" in text and "1/batch" in text
+    assert "Star" not in text
+
+
+def test_page_holds_both_themes_and_the_figures_and_asks_for_nothing(tmp_path):
+    write_noise_plot(a_grid(), tmp_path / "a.html", PLANNED)
+    text = (tmp_path / "a.html").read_text("utf-8")
+    images = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text)
+    drawn = [base64.b64decode(image).decode() for image in images]
+    assert len(drawn) == 2 and drawn[0] != drawn[1]
+    assert "by PLD" in text and "prefers-color-scheme" in text
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
+
+
+def test_png_is_one(tmp_path):
+    write_noise_plot(a_grid(), tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("a.pdf", ".svg, .png"), ("there.svg", "already"), ("no/a.svg", "folder")]
+)
+def test_what_cannot_be_written_is_said(tmp_path, name, named):
+    (tmp_path / "there.svg").write_text("mine", "utf-8")
+    with pytest.raises(ValueError, match=named):
+        write_noise_plot(a_grid(), tmp_path / name)
+    assert (tmp_path / "there.svg").read_text("utf-8") == "mine"
+
+
+def test_nothing_to_draw_is_said(tmp_path):
+    nothing = NoisePoint(
+        cohort=20.0, rounds=25, noise_multiplier=None, noise_on_mean=None, reason="out of reach"
+    )
+    empty = replace(a_grid(), points=(nothing,))
+    with pytest.raises(ValueError, match="out of reach"):
+        write_noise_plot(empty, tmp_path / "a.svg")

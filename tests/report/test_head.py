@@ -1,0 +1,196 @@
+"""The head of the report: ε first, the gain, failures, missing rounds, origin; then its rounds."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+
+import pytest
+
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.measures import ACCURACY
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.report.figures import references_of
+from fedpriv.report.head import failures_figure, rounds_figure
+from fedpriv.report.origin import origin_of
+from fedpriv.report.page import render
+from fedpriv.report.series import read_run
+
+
+def _head(folder, *others) -> str:
+    page = render(read_run(folder), [read_run(other) for other in others])
+    found = page[page.index("<header>") : page.index("</header>")]
+    return html.unescape(re.sub(r"<[^>]+>", " ", found))
+
+
+def test_epsilon_comes_first_then_gain_failures_rounds_then_the_origin(make_run) -> None:
+    folder = make_run(public_only=0.183)
+    head, run = _head(folder), read_run(folder)
+    places = [
+        head.index(word)
+        for word in (
+            " ε ",
+            "δ = ",
+            "add-remove relation",
+            "Gain over public-only",
+            "Failures",
+            "Rounds",
+            "Accuracy",
+            "date",
+            "seed",
+            "command",
+            "version",
+            "ledger head",
+        )
+    ]
+    assert places == sorted(places)
+    gain = 100 * (run.summary["accuracy"] - 0.183)
+    assert f"+{gain:.1f} points" in head and "public-only 18.3\u202f%, at ε = 0" in head
+    assert "not measured" not in head and "fedpriv 0.1.0" in head
+
+
+def test_nothing_is_claimed_of_a_gain_that_was_not_measured(make_run) -> None:
+    head = _head(make_run())
+    assert "public-only not measured" in head and "points" not in head
+    assert references_of(read_run(make_run("b")), ACCURACY)[-1].label == "majority class"
+
+
+def test_the_gain_over_seeds_has_an_interval(make_run) -> None:
+    head = _head(*(make_run(f"{seed}", seed=seed, public_only=0.18) for seed in (0, 1, 2)))
+    assert re.search(r"points +mean over 3 seeds +95\u202f% interval \+\d", head), head
+
+
+def test_majority_and_public_only_are_lines_of_the_plot(make_run) -> None:
+    page = render(read_run(make_run(public_only=0.183)))
+    plots = re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL)
+    accuracy = [plot for plot in plots if 'aria-label="Accuracy' in plot]
+    assert len(accuracy) == 2  # wide and narrow
+    for plot in accuracy:
+        assert ">majority class 11.9\u202f%<" in plot and ">public-only 18.3\u202f%<" in plot
+    assert any('aria-label="Loss against rounds' in plot for plot in plots)
+
+
+def test_failures_are_counted_and_a_secure_run_records_none(make_run) -> None:
+    folder = make_run("a", rounds=3, every=1)
+    lines = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"num_failed": 2, "cohort_size": 1000}
+    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (folder / "summary.json").write_text(
+        json.dumps({"first_failure": "ZeroDivisionError", "rounds_mostly_failed": 1})
+    )
+    name, value, remarks = failures_figure(read_run(folder))
+    assert (name, value) == ("Failures", "6")
+    assert "of 3,000 users drawn" in remarks and "a cause: ZeroDivisionError" in remarks
+    assert "more than half in 1 round" in remarks
+    assert failures_figure(read_run(make_run("b", mode="secure")))[1:] == (
+        "–",
+        ["a secure run records none"],
+    )
+
+
+def test_missing_rounds_are_counted_and_explained(make_run) -> None:
+    assert rounds_figure(read_run(make_run("a")))[1:] == ("20 of 20", ["none missing"])
+    folder = make_run("b", rounds=3, planned=9)
+    assert rounds_figure(read_run(folder))[1:] == ("3 of 9", ["6 missing: unfinished"])
+    assert "Unfinished: 3 of 9 rounds" in _head(folder)
+    (folder / "summary.json").write_text(json.dumps({"stopped_early": "target-epsilon"}))
+    said = "6 missing: one more would exceed the target ε"
+    assert rounds_figure(read_run(folder))[2] == [said]
+    with Ledger.open(folder / "ledger.jsonl") as ledger:
+        ledger.resume()
+        ledger.charge(4, 1)
+        ledger.resume()
+        ledger.charge(4, 2)
+    assert rounds_figure(read_run(folder))[2] == [said, "1 attempt redone, each charged"]
+
+
+class TestOrigin:
+    """What is needed to have the run again."""
+
+    def test_the_ledger_head_is_that_of_the_last_line(self, make_run):
+        folder = make_run()
+        last = json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])
+        assert origin_of(read_run(folder)).ledger_head == last["hash"]
+        assert last["hash"] in _head(folder)
+
+    @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
+    def test_the_command_gives_the_very_experiment(self, make_run, name):
+        experiment = load_experiment(name).with_options({"cohort": 30.0, "rounds": 7, "seed": 3})
+        folder = make_run(name=name, engine="ray")
+        document = json.loads((folder / "experiment.json").read_text())
+        document["experiment"] = experiment.options()
+        (folder / "experiment.json").write_text(json.dumps(document))
+        command = origin_of(read_run(folder)).command
+        assert command is not None
+        fedpriv, run, reference, *rest = shlex.split(command)
+        assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--engine", "ray"])
+        typed = dict(text.split("=", 1) for flag, text in zip(rest[2::2], rest[3::2], strict=True))
+        assert rest[2::2] == ["-s"] * len(typed)
+        options = {k: _as_typed(v) for k, v in typed.items()}
+        assert load_experiment(name).with_options(options) == experiment
+
+    def test_where_no_single_command_does_it_says_so(self, make_run):
+        assert origin_of(read_run(make_run("a", engine="flower"))).command is None
+        folder = make_run("b")
+        document = json.loads((folder / "experiment.json").read_text())
+        for reference, said in ((None, "made from Python"), ("a b", "fedpriv run 'a b'")):
+            changed = json.dumps(document | {"reference": reference})
+            (folder / "experiment.json").write_text(changed)
+            assert origin_of(read_run(folder)).short_command.startswith(said)
+
+    def test_a_secure_run_has_no_seed(self, make_run):
+        origin = origin_of(read_run(make_run(mode="secure")))
+        assert origin.seed == "none: a secure run"
+        assert origin.command is not None
+        assert "--secure" in origin.command and "seed=" not in origin.command
+
+    def test_a_date_that_was_written_down_is_taken(self, make_run):
+        folder = make_run()
+        assert "ledger's file was last written" in origin_of(read_run(folder)).date
+        document = json.loads((folder / "experiment.json").read_text())
+        document |= {"started": "2026-01-02 03:04 UTC", "command": "fedpriv run x"}
+        (folder / "experiment.json").write_text(json.dumps(document))
+        origin = origin_of(read_run(folder))
+        assert origin.date == "2026-01-02 03:04 UTC" and origin.command == "fedpriv run x"
+
+
+def _as_typed(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+class TestRounds:
+    """Evaluated rounds are what one sees first."""
+
+    def test_evaluated_rounds_come_first_and_unfolded(self, make_run):
+        page = render(read_run(make_run(rounds=20, every=5)))
+        table = page[page.index("<details open><summary>Rounds") :]
+        assert "4 evaluated of 20 released" in table
+        first, every = table.split("<details><summary>Every round", 1)
+        rounds = re.findall(r"<tr><td>(\d+)</td>", first)
+        assert rounds == ["5", "10", "15", "20"]
+        assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
+        assert "<td>–</td>" not in first
+
+    def test_where_every_round_was_evaluated_there_is_one_table(self, make_run):
+        page = render(read_run(make_run(rounds=6, every=1)))
+        assert "<summary>Every round" not in page and "6 released" in page
+
+    def test_a_run_that_was_never_evaluated_has_its_rounds(self, make_run):
+        folder = make_run(rounds=4, every=9)
+        for name in ("rounds", "diagnostics"):
+            path = folder / f"{name}.jsonl"
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            for row in rows:
+                row |= {key: None for key in row if key.startswith(("accuracy", "recall"))}
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        page = render(read_run(folder))
+        assert "<details><summary>Rounds" in page and "No accuracy has been measured yet" in page
+        assert 'aria-label="Loss against rounds' in page

@@ -1,0 +1,115 @@
+"""Progress where no bar can move: lines by a clock that the test holds."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+from rich.console import Console
+
+from fedpriv.running.progress import PlainLines, plain_lines
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock, and no thread that could look at it between two lines of a test."""
+    monkeypatch.setattr(PlainLines, "_beat", lambda self: None)
+    return Clock()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_the_first_is_said_at_once_and_the_last_at_the_end(clock, said):
+    with PlainLines(said.append, clock=clock) as tell:
+        assert said == []
+        for number in range(100):
+            tell(f"{number} of 99")
+            assert said == ["0 of 99"]
+    assert said == ["0 of 99", "99 of 99"]
+
+
+def test_five_seconds_lie_between_two_lines(clock, said):
+    with PlainLines(said.append, clock=clock) as tell:
+        for tenth in range(301):
+            clock.seconds = tenth / 10
+            tell(f"{clock.seconds:g} s")
+    assert said == ["0 s", "5 s", "10 s", "15 s", "20 s", "25 s", "30 s"]
+
+
+@pytest.mark.parametrize(("hours", "pause"), [(0.1, 5), (0.5, 18), (1, 36), (10, 60)])
+def test_long_work_is_said_less_often_and_each_minute_at_least(clock, said, hours, pause):
+    with PlainLines(said.append, clock=clock) as tell:
+        clock.seconds = 3600 * hours
+        tell("first")
+        for second in range(200):
+            clock.seconds = 3600 * hours + second
+            tell(f"after {second}")
+    # A hundredth of the time that has passed when a line is due, so it may be a second longer.
+    assert pause <= int(said[1].split()[1]) <= pause + 1
+
+
+def test_silence_is_answered_by_the_last_news_and_the_time(clock, said):
+    with PlainLines(said.append, clock=clock) as tell:
+        tell("run 3 of 40")
+        for second in range(0, 66, 3):
+            clock.seconds = second
+            tell.remind()
+    first, second, third, *_ = said
+    assert first == "run 3 of 40" and second == "run 3 of 40 (0:06 min so far)"
+    assert third == "run 3 of 40 (0:12 min so far)"
+    assert said[-1] == "run 3 of 40 (1:00 min so far)" and len(said) == 11
+
+
+def test_news_that_waited_are_said_without_more_news(clock, said):
+    with PlainLines(said.append, clock=clock) as tell:
+        tell("a")
+        tell("b")
+        clock.seconds = 5
+        tell.remind()
+        assert said == ["a", "b"]
+    assert said == ["a", "b"]
+
+
+def test_a_thread_reminds_and_is_gone_afterwards(said):
+    before = threading.active_count()
+    clock, heard = Clock(), threading.Event()
+
+    def say(line):
+        said.append(line)
+        if len(said) == 2:
+            heard.set()
+
+    with PlainLines(say, clock=clock) as tell:
+        tell("waiting")
+        clock.seconds = 7
+        assert heard.wait(60)
+    assert said == ["waiting", "waiting (0:07 min so far)"]
+    assert threading.active_count() == before
+
+
+def test_an_error_says_how_far_it_was(clock, said):
+    with pytest.raises(RuntimeError), PlainLines(said.append, clock=clock) as tell:
+        tell("1 of 2")
+        tell("2 of 2")
+        raise RuntimeError
+    assert said == ["1 of 2", "2 of 2"]
+
+
+def test_lines_hold_no_control_characters_and_are_one_line_each():
+    to = Console(file=io.StringIO(), width=20, color_system=None)
+    with plain_lines(to) as tell:
+        tell("[bold]a\x1b[31m\r\nlong name, longer than the console is wide")
+    (line,) = to.file.getvalue().splitlines()
+    assert line.isprintable() and line.startswith("[bold]a") and line.endswith("is wide")
