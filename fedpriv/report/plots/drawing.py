@@ -76,8 +76,8 @@ def new_axes(width: int, height: int, labels: Sequence[str] = (), below: int = 0
     FigureCanvasSVG(figure)
     right = max(_RIGHT, 16 + _LETTER * max(map(len, labels), default=0))
     bottom = _BOTTOM + below
-    box = (_LEFT, bottom, width - _LEFT - right, height - _TOP - bottom)
-    return figure.add_axes(tuple(v / (width, height)[i % 2] for i, v in enumerate(box)))
+    across, up = width - _LEFT - right, height - _TOP - bottom
+    return figure.add_axes((_LEFT / width, bottom / height, across / width, up / height))
 
 
 def style_axes(axes: Any, *, share: bool, name: str) -> None:
