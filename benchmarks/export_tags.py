@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from harness.main_job import roster_of_400
 
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.rng import Key
 
@@ -25,7 +26,7 @@ MAX_EXAMPLES = 256
 def export(folder: Path, *, corpus_name: str | None, roster: str | None, inputs: str) -> None:
     """Write the users of a roster to a folder that does not exist yet, whole or not at all."""
     corpus = resolve_corpus(corpus_name, allow_synthetic=True)
-    view = corpus.view(roster=roster or roster_of_400(corpus))
+    view = corpus.view(roster=roster or roster_of_400(corpus), split=BY_SENTENCE)
     key = Key.simulation(0).fold("export")
     starts, lengths = [0], [np.zeros(1, np.int64)]
     indices, values, labels = [], [], []

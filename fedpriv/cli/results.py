@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedpriv.cli.output import console, errors, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.files.places import check_file, check_new_folder, writing_to
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
@@ -208,8 +209,9 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
         )
     if not Path(where).is_dir():
         raise ValueError(f"the run's corpus is not at {where} any more; give --corpus PATH")
+    # Runs that keep no vocabulary are older than any other split.
     view = Corpus.open(Path(where)).view(
-        roster=run.corpus.get("roster"), users=run.options.get("users")
+        roster=run.corpus.get("roster"), users=run.options.get("users"), split=BY_SENTENCE
     )
     if view.roster_sha256 != run.corpus.get("roster_sha256"):
         raise ValueError(

@@ -44,7 +44,7 @@ class TestData7:
                 writer.add(Sentence(user_id="q", tokens=["a"], title_tokens=[], tags=[tag]))
             view = writer.finish([RosterSpec(name="r", rule="declared", ids=["r"])], "r").view()
         assert set(view.tags) == {"common", "second"}
-        labels = view.examples("r", split="all").labels
+        labels = view.examples("r", subset="all").labels
         assert sorted(labels.tolist()) == [0] * 4 + [1] * 4  # not eight of class 0
         assert view.provenance["sentences_without_label"]["rostered"] == 4
 
