@@ -1,9 +1,11 @@
 """Tag prediction by user: federated AdaDPS and its baselines.
 
 The task of Li et al., "Private Adaptive Optimization with Side Information" (2022), Figure 6, with
-user-level accounting that holds for the run that is done. Inputs have unit l2 norm, which every
-private method prefers to TFF's; `adadps-figure6` compares both. The settings were tuned on
-the rostered users of Answers on Startups, and that tuning is not covered by any ε.
+user-level accounting that holds for the run that is done. Whole threads are held out, and AdaDPS
+starts from a model of public threads; `fedpriv reproduce tags` says what that is worth. Inputs have
+unit l2 norm, which every private method prefers to TFF's; `adadps-figure6` compares both, as the
+paper split. The settings were tuned on rostered users of Answers on Startups, and that tuning is
+not covered by any ε.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from fedpriv.experiments.experiment import Experiment
 
 
 def fedavg_tags() -> Experiment:
-    """FedAvg without privacy, the plain ceiling."""
+    """FedAvg without privacy."""
     return Experiment(
         name="fedavg-tags",
-        description="Federated averaging on tag prediction, the plain ceiling.",
+        description="Federated averaging on tag prediction, not private.",
         inputs="unit-norm",
         bound="none",
         noise="none",
@@ -42,12 +44,31 @@ def adadps_tags() -> Experiment:
     return Experiment(
         name="adadps-tags",
         description="Federated AdaDPS: every local step preconditioned by public word statistics.",
+        start="public",
         inputs="unit-norm",
         precondition="local",
         preconditioner_gain=20.0,
         local_learning_rate=30.0,
         l2_clip_norm=60.0,
         target_epsilon=8.0,
+    )
+
+
+def adadps_tags_large() -> Experiment:
+    """AdaDPS with the cohort and the rounds that an ε of 8 is best spent on, where users are many.
+
+    Three tenths of 6,716 users a round: near the knee of the noise on the mean. On real devices a
+    round lasts as long as its slowest, so twice the rounds take twice the time.
+    """
+    return replace(
+        adadps_tags(),
+        name="adadps-tags-large",
+        description="AdaDPS with larger cohorts and more rounds, for rosters of thousands.",
+        cohort=2000.0,
+        rounds=200,
+        local_learning_rate=10.0,
+        l2_clip_norm=30.0,
+        start_factor=0.5,
     )
 
 
@@ -61,6 +82,8 @@ def adadps_tags_paper() -> Experiment:
         adadps_tags(),
         name="adadps-tags-paper",
         description="AdaDPS in its paper's setting, whose little noise is no protection.",
+        start="fresh",
+        split="by-sentence",
         users=400,
         cohort=20.0,
         rounds=100,
@@ -143,6 +166,7 @@ def past_releases_tags() -> Experiment:
 
 EXPERIMENTS = (
     adadps_tags,
+    adadps_tags_large,
     adadps_tags_paper,
     adadps_update_tags,
     dp_fedavg_tags,

@@ -37,6 +37,10 @@ def reproduce(
             "they are listed."
         ),
     ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Of `tags`: a prepared corpus, any site's Posts.xml, or a known name."),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds are reported.")] = 3,
     reduced: Annotated[
         bool, typer.Option("--reduced", help="A size that takes minutes; its figures are marked.")
@@ -66,11 +70,23 @@ def reproduce(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
+    if corpus is not None:
+        for item in items:
+            if item.kind != "script" or "corpus" not in item.passes:
+                raise ValueError(
+                    f"{item.name} brings its own data and takes no --corpus; leave it out, or "
+                    "reproduce tags"
+                )
     for option, file in (("--results", results), ("--out", out), ("--plot", plot)):
         if file is not None:
             check_file(file, option)
     wanted = _Wanted(
-        seeds=range(seeds), reduced=reduced, results=results, out=out, processes=processes
+        seeds=range(seeds),
+        reduced=reduced,
+        results=results,
+        out=out,
+        processes=processes,
+        corpus=corpus,
     )
     missing: dict[str, ValueError] = {}
     for item in items:
@@ -85,6 +101,8 @@ def reproduce(
             # One data set that is not to be had does not keep the others from being run.
             missing[item.name] = error
             errors.print(f"{item.name}: {error}", style="red", markup=False, soft_wrap=True)
+            continue
+        if item.kind == "script":  # it prints, and writes, what it has
             continue
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         pages.append(text)
@@ -105,6 +123,7 @@ class _Wanted:
         results: JSON lines of all runs.
         out: Where the pages will lie; None for nowhere.
         processes: Runs at once.
+        corpus: Of items that take one; None for their own.
     """
 
     seeds: Sequence[int]
@@ -112,6 +131,7 @@ class _Wanted:
     results: Path
     out: Path | None
     processes: int
+    corpus: str | None = None
     said: set[str] = field(default_factory=set)
 
 
@@ -120,7 +140,13 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
     from fedpriv.reproduction import draw, figure_markdown, table_markdown
 
     if item.kind == "script":
-        item.run(reduced=wanted.reduced)
+        given = {
+            "corpus": wanted.corpus,
+            "seeds": len(wanted.seeds),
+            "results": wanted.results,
+            "out": wanted.out,
+        }
+        item.run(reduced=wanted.reduced, given=given)
         return ""
     done = _done(item, wanted)
     if picture is None and item.kind == "figure":

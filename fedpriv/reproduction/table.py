@@ -171,6 +171,7 @@ class Script:
         calls: Arguments of each call, one after the other; empty where a person has to choose.
         reduced: Likewise, in the size that takes minutes; empty where there is none.
         minutes: How long it takes on 2 cores, about, and reduced.
+        passes: Options of `fedpriv reproduce` that it takes too, by name.
     """
 
     kind: ClassVar[Literal["script"]] = "script"
@@ -181,9 +182,14 @@ class Script:
     calls: tuple[tuple[str, ...], ...]
     reduced: tuple[tuple[str, ...], ...] = ()
     minutes: tuple[float, float]
+    passes: tuple[str, ...] = ()
 
-    def run(self, *, reduced: bool = False) -> None:
+    def run(self, *, reduced: bool = False, given: Mapping[str, object] | None = None) -> None:
         """Run the program.
+
+        Args:
+            reduced: Whether in the size that takes minutes.
+            given: Options by name; those of `passes` that are not None are handed on.
 
         Raises:
             ValueError: If it needs options of its own, or has no reduced size.
@@ -192,9 +198,11 @@ class Script:
         if not calls:
             why = "has no reduced size" if reduced else "needs options of its own"
             raise ValueError(f"{self.name} {why}; see `python -m {self.module} --help`")
+        values = {name: (given or {}).get(name) for name in self.passes}
+        more = [text for n, v in values.items() if v is not None for text in (f"--{n}", str(v))]
         main = importlib.import_module(self.module).main
         for arguments in calls:
-            main(list(arguments))
+            main([*more, *arguments])  # what makes it small comes last, and holds
 
 
 Item = Reproduction | Figure

@@ -66,7 +66,7 @@ _RANGES: Mapping[tuple[str, str], Range] = {
     ),
 }
 # Without privacy there is no clip norm to tune: the rate alone. By inputs and preconditioning.
-_CEILING_RATES: Mapping[tuple[str, bool], tuple[float, ...]] = {
+_NONPRIVATE_RATES: Mapping[tuple[str, bool], tuple[float, ...]] = {
     ("tff", False): (1.0, 3.0, 10.0, 30.0),
     ("tff", True): (10.0, 30.0, 100.0),
     ("unit-norm", False): (10.0, 30.0),
@@ -86,7 +86,7 @@ def grid(setting: str, inputs: str, method: Settings, *, private: bool) -> tuple
     span, precondition = _RANGES[setting, inputs], method.get("precondition")
     found: list[dict[str, Option]]
     if not private:
-        rates = _CEILING_RATES[inputs, precondition is not None]
+        rates = _NONPRIVATE_RATES[inputs, precondition is not None]
         found = [{"local-learning-rate": rate} for rate in rates]
     elif method.get("bound") == "normalise":
         found = [{"local-learning-rate": 30.0, "l2-clip-norm": norm} for norm in span.normalise]
