@@ -139,6 +139,8 @@ class CorpusWriter:
         self._raw.mkdir()
         self._buffers = {column: array("i") for column in COLUMNS}
         self._files = {column: (self._raw / column).open("xb") for column in COLUMNS}
+        if not self._own_text_only:  # titles that somebody else wrote are kept nowhere then
+            self._files["titles"] = (self._raw / "titles").open("xb")
         self._interners = {
             kind: Interner(self._raw / f"{kind}.sqlite")
             for kind in ("users", "title_users", "threads", "words", "tags")
@@ -182,7 +184,7 @@ class CorpusWriter:
         buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
         buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
         buffers["askers"].append(self._title_user(sentence, not sentence.own_title))
-        buffers["threads"].append(interners["threads"].number(sentence.thread_key))
+        buffers["threads"].append(self._thread(sentence))
         buffers["days"].append(-1 if sentence.day is None else sentence.day)
         if len(buffers["words"]) >= _BUFFER:
             self._flush()
@@ -266,6 +268,15 @@ class CorpusWriter:
             "tags": most_counted(tags, self._about["max_tags"]),
         }
         (self._partial / "published.json").write_text(json.dumps(content), "utf-8")
+
+    def _thread(self, sentence: Sentence) -> int:
+        """Return the thread's number; a thread has the title that its first sentence has."""
+        threads = self._interners["threads"]
+        new = len(threads)
+        number = threads.number(sentence.thread_key)
+        if number == new and "titles" in self._files:
+            self._files["titles"].write(" ".join(sentence.title_tokens).encode() + b"\n")
+        return number
 
     def _title_user(self, sentence: Sentence, foreign: bool) -> int:
         if not foreign:

@@ -17,7 +17,9 @@ sentences in the order they were added):
     tags         int32          the post's tags, increasing in a sentence
 
 `words.txt`, `tags.txt` and `threads.txt` name the numbers, one to a line in sorted order;
-`users.json` the users. Corpora of version 1 know neither threads nor askers nor days.
+`users.json` the users. `threads.txt` has a thread's key a line and `titles.txt` its title, words
+apart by spaces; the latter is missing where titles by other users were not to be kept. Corpora of
+version 1 know neither threads nor askers nor days.
 """
 
 from __future__ import annotations
@@ -110,6 +112,13 @@ class SentenceStore:
         with self._lines("threads") as lines:
             for line in lines:
                 yield line.rstrip("\n")
+
+    def titles(self) -> tuple[str, ...] | None:
+        """Return every thread's title, in the order of their numbers; None if they are not kept."""
+        if not (self._directory / "titles.txt").is_file():
+            return None
+        with self._lines("titles") as lines:
+            return tuple(line.rstrip("\n") for line in lines)
 
     def batches(self, user_ids: Collection[str]) -> Iterator[SentenceBatch]:
         """Yield all sentences of the given users, in the given order, whole users at a time."""
