@@ -141,6 +141,11 @@ def import_command(
         int, typer.Option(help="TFF: users read besides the roster; -1 reads all (slow).")
     ] = 4_000,
     split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
+    tff_split: Annotated[
+        str | None,
+        typer.Option(help="TFF: its split, heldout or test, whose users are held out."),
+    ] = None,
+    held_users: Annotated[int, typer.Option(help="TFF: how many, with --tff-split.")] = 100,
     vocabulary: Annotated[
         VocabularySource,
         typer.Option(
@@ -174,6 +179,7 @@ def import_command(
             "seed": seed,
             "public_users": None if public_users < 0 else public_users,
             "split_name": split_name,
+            **({"tff_split": tff_split, "held_users": held_users} if tff_split else {}),
             "word_counts": words and str(words),
             "tag_counts": tags and str(tags),
         }

@@ -65,7 +65,8 @@ def divided(
         seed: the corpus's own.
 
     Raises:
-        ValueError: the corpus does not know its threads, or has no dates.
+        ValueError: the corpus does not know its threads, has no dates, or its source holds no
+            user out.
     """
     public = np.zeros(len(store.users), dtype=bool)
     public[[store.position(user) for user in public_users]] = True
@@ -83,6 +84,13 @@ def divided(
     held = None
     if split.kind == "by-user":
         held = frozenset(user for user in roster if _fold(f"users {seed}", user) == split.fold)
+    if split.kind == "as-published":
+        held = store.held_users() & set(roster)
+        if not held:
+            raise ValueError(
+                "this roster has no users that the data's source holds out, so it cannot be split "
+                "as-published; import the corpus with --tff-split, or choose split by-user"
+            )
     keys = store.thread_keys()
     parts = np.fromiter((thread_part(key, split.fold, seed) for key in keys), np.int8)
     if not validation:

@@ -25,7 +25,7 @@ from fedpriv.data.corpus.vocabulary import most_counted
 from fedpriv.data.files.places import writing_to
 from fedpriv.data.sentences.grouping import COLUMNS, group
 from fedpriv.data.sentences.interning import Interner
-from fedpriv.data.sentences.store import ELSEWHERE, OWN
+from fedpriv.data.sentences.store import ELSEWHERE, HELD_USERS, OWN
 
 _BUFFER = 1 << 18  # numbers held for a file before they are written
 
@@ -93,6 +93,7 @@ class CorpusWriter:
         split_seed: int = 0,
         max_words: int = 10_000,
         max_tags: int = 500,
+        held_users: Sequence[str] = (),
     ) -> None:
         """Start a corpus.
 
@@ -107,6 +108,7 @@ class CorpusWriter:
             split_seed: seed of the 80/20 split of each user's examples.
             max_words: size of the vocabulary.
             max_tags: size of the tag list.
+            held_users: whom the data's source holds out, for the split as-published.
 
         Raises:
             ValueError: the directory exists, or a size is not positive.
@@ -128,6 +130,7 @@ class CorpusWriter:
             "max_tags": max_tags,
         }
         self._own_text_only = own_text_only
+        self._held_users = sorted(held_users)
         self._dropped: Counter[str] = Counter()
         self._state = "new"
 
@@ -225,6 +228,8 @@ class CorpusWriter:
         shutil.rmtree(self._raw)
         if published_word_counts is not None and published_tag_counts is not None:
             self._publish(published_word_counts, published_tag_counts)
+        if self._held_users:
+            (self._partial / HELD_USERS).write_text(json.dumps(self._held_users), "utf-8")
         corpus = self._with_rosters(rosters, totals, default_roster)
         self._partial.chmod(0o755)
         try:

@@ -37,6 +37,9 @@ from fedpriv.data.files.arrays import open_array, ranges
 OWN = -2  # the title is the user's own, or there is none
 ELSEWHERE = -1  # somebody else's title, and that account has no sentence in the corpus
 
+HELD_USERS = "held_users.json"
+"""File of the users that the data's source holds out, a list; there only where it does."""
+
 BATCH_SENTENCES = 50_000
 """About how many sentences are held in memory at once; a single user is never divided."""
 
@@ -112,6 +115,11 @@ class SentenceStore:
         with self._lines("threads") as lines:
             for line in lines:
                 yield line.rstrip("\n")
+
+    def held_users(self) -> frozenset[str]:
+        """Return the users that the data's source holds out for testing; none where it does not."""
+        path = self._directory / HELD_USERS
+        return frozenset(json.loads(path.read_text("utf-8")) if path.is_file() else ())
 
     def titles(self) -> tuple[str, ...] | None:
         """Return every thread's title, in the order of their numbers; None if they are not kept."""

@@ -9,7 +9,9 @@ import pytest
 from fedpriv.data.corpus.division import divided
 from fedpriv.data.corpus.splits import BY_SENTENCE, NUM_FOLDS, Split
 from fedpriv.data.sentences.store import SentenceStore
+from tests.data.corpus.sentences import write
 from tests.data.corpus.threaded import (
+    HELD,
     PUBLIC,
     ROSTER,
     ROSTERED,
@@ -155,6 +157,22 @@ def test_held_out_users_train_nothing_and_only_they_are_tested_on(corpus):
             assert view.num_examples(user, other) == 0
         tested.update(held)
     assert tested == dict.fromkeys(ROSTERED, 1)  # five folds hold everybody out once
+
+
+@pytest.mark.parametrize("split", kept("as-published"), ids=lambda split: split.name)
+def test_as_published_holds_out_whom_the_source_does(corpus, split):
+    assert held_out(corpus, split) == set(HELD)
+    view, by_thread = corpus.view(split=split), corpus.view(split=Split(fold=split.fold))
+    for user in (*view.roster, *view.public_users):
+        side, other = ("test", "train") if user in HELD else ("train", "test")
+        assert view.num_examples(user, side) == by_thread.num_examples(user, side)
+        assert view.num_examples(user, other) == 0
+
+
+def test_without_such_users_there_is_no_split_as_published(tmp_path):
+    made = write(tmp_path / "c", sentences(), [ROSTER], split_seed=SEED)
+    with pytest.raises(ValueError, match="cannot be split as-published; import the corpus with"):
+        made.view(split=Split(kind="as-published"))
 
 
 def test_who_is_held_out_by_user_stays_so_when_settings_are_chosen(corpus):

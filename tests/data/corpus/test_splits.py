@@ -56,8 +56,8 @@ def test_the_default_is_by_thread_and_only_by_sentence_shares():
 def test_names_tell_splits_apart():
     splits = [Split(kind=kind) for kind in KINDS]
     splits += [split.choosing() for split in splits if split.kind != "by-sentence"]
-    splits += [Split(kind=kind, fold=3) for kind in ("by-thread", "by-user")]
-    assert len({split.name for split in splits}) == len({split.said() for split in splits}) == 9
+    splits += [Split(kind=kind, fold=3) for kind in ("by-thread", "by-user", "as-published")]
+    assert len({split.name for split in splits}) == len({split.said() for split in splits}) == 12
 
 
 @pytest.mark.parametrize(

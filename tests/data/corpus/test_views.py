@@ -37,7 +37,8 @@ def older(tmp_path):
 
 def version_1(directory: Path) -> Path:
     (directory / "threads.txt").unlink()
-    (directory / "titles.txt").unlink(missing_ok=True)
+    (directory / "titles.txt").unlink()
+    (directory / "held_users.json").unlink()
     for name in NEW_IN_SENTENCES:
         (directory / "sentences" / f"{name}.npy").unlink()
     content = json.loads((directory / manifest.FILE_NAME).read_text())

@@ -8,6 +8,7 @@ from tests.data.corpus.sentences import write
 THREADS, USERS, SEED = 60, 24, 3
 PUBLIC = tuple(f"p{n}" for n in range(8))
 ROSTERED = tuple(f"r{n:02d}" for n in range(USERS - len(PUBLIC)))
+HELD = ROSTERED[2:6]  # whom the source holds out
 ROSTER = RosterSpec(name="inside", rule="declared", ids=[*ROSTERED, "gone"])
 
 SPLITS = [
@@ -41,7 +42,7 @@ def sentences():
 
 def make(directory, rows=None, **options):
     given = sentences() if rows is None else rows
-    return write(directory, given, [ROSTER], split_seed=SEED, **options)
+    return write(directory, given, [ROSTER], split_seed=SEED, held_users=HELD, **options)
 
 
 def threads_of(view, users, subset):
