@@ -108,8 +108,8 @@ def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
             )
         )
         near = near_duplicates(
-            [titles[thread] for thread in np.unique(measured.threads).tolist()],
-            [titles[thread] for thread in np.unique(trained.threads).tolist()],
+            [titles[int(number)] for number in np.unique(measured.threads)],
+            [titles[int(number)] for number in np.unique(trained.threads)],
         )
     without = set(range(len(view.roster))) - set(trained.users.tolist())
     return Overlap(
