@@ -216,8 +216,8 @@ def _shared(
     number = max(len(keys), 1)
     same = has & np.isin(users * size + keys, owners * size + known)
     return Shared(
-        same_user=np.count_nonzero(same) / number,
-        anyone=np.count_nonzero(has & np.isin(keys, known)) / number,
+        same_user=int(np.count_nonzero(same)) / number,
+        anyone=int(np.count_nonzero(has & np.isin(keys, known))) / number,
     )
 
 

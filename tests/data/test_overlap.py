@@ -44,6 +44,7 @@ ROWS = [
     *said("v", "A", "u", "how to sue", "law", 1, 2),
     *said("p", "A", "u", "how to sue", "law", 1),
     *said("u", "B", "u", "raise money", "money", 2),
+    *said("u", "G", "u", "", "money", 2),
     # Test: eight sentences in four threads.
     *said("v", "C", "v", "how to sue", "law", 10, 2),
     *said("u", "C", "v", "how to sue", "law", 10),
@@ -62,7 +63,7 @@ def corpus(tmp_path):
 def test_shares_and_sizes_are_those_counted_by_hand(corpus):
     found = overlap(corpus.view(split=BY_TIME), corpus.titles())
     assert found.split == "by-time"
-    assert found.training == Size(users=2, sentences=4, threads=2, tokens=5 + 2 * 5 + 4)
+    assert found.training == Size(users=2, sentences=5, threads=3, tokens=5 + 2 * 5 + 4 + 2)
     assert found.measured == Size(users=3, sentences=8, threads=4, tokens=4 * 5 + 6 + 2 + 2 * 4)
     # The public user's answer stands under a rostered user's title.
     assert found.public == Size(users=1, sentences=5, threads=4, tokens=4 + 3 + 3 + 2 * 3)
@@ -72,13 +73,13 @@ def test_shares_and_sizes_are_those_counted_by_hand(corpus):
     assert found.title == Shared(same_user=(2 + 1 + 2) / 8, anyone=(4 + 2) / 8)
     # "raise money" had another label there.
     assert found.label_and_title == Shared(same_user=3 / 8, anyone=4 / 8)
-    # C and F have a title of training text, D two words of three; E has none.
+    # C and F have a title of training text, D two words of three; E has none, and shares none.
     assert found.near == {0.8: 2 / 4, 0.6: 3 / 4}
 
 
 def test_threads_in_common_are_counted_by_user_and_by_anyone(corpus):
     view = corpus.view(split=BY_TIME)
-    keys = ["A", "B", "C", "D", "E", "F"]  # and then the public user's
+    keys = ["A", "B", "C", "D", "E", "F", "G"]  # and then the public user's
     threads = np.where(view.threads == keys.index("C"), keys.index("A"), view.threads)
     found = overlap(replace(view, _threads=threads), corpus.titles())
     assert found.thread == Shared(same_user=3 / 8, anyone=4 / 8)

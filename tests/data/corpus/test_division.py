@@ -144,12 +144,19 @@ def held_out(corpus, split):
     }
 
 
+def of_public(view):
+    """How much public users have for each: they are not held out, and are tested on by thread."""
+    names = ("train", "validation", "test")
+    return [view.num_examples(user, name) for user in view.public_users for name in names]
+
+
 def test_held_out_users_train_nothing_and_only_they_are_tested_on(corpus):
     tested = Counter()
     for split in kept("by-user"):
         view, by_thread = corpus.view(split=split), corpus.view(split=Split(fold=split.fold))
         held = held_out(corpus, split)
-        for user in (*view.roster, *view.public_users):
+        assert of_public(view) == of_public(by_thread)
+        for user in view.roster:
             # What is tested on is all that they wrote in threads held out, which are those by
             # thread; what is trained on likewise.
             side, other = ("test", "train") if user in held else ("train", "test")
@@ -163,7 +170,8 @@ def test_held_out_users_train_nothing_and_only_they_are_tested_on(corpus):
 def test_as_published_holds_out_whom_the_source_does(corpus, split):
     assert held_out(corpus, split) == set(HELD)
     view, by_thread = corpus.view(split=split), corpus.view(split=Split(fold=split.fold))
-    for user in (*view.roster, *view.public_users):
+    assert of_public(view) == of_public(by_thread)
+    for user in view.roster:
         side, other = ("test", "train") if user in HELD else ("train", "test")
         assert view.num_examples(user, side) == by_thread.num_examples(user, side)
         assert view.num_examples(user, other) == 0
