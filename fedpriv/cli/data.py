@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fedpriv.cli.data_output import figures, print_corpora, print_corpus, print_result, progress_bar
+from fedpriv.cli.data_output import (
+    figures,
+    overlaps,
+    print_corpora,
+    print_corpus,
+    print_overlaps,
+    print_result,
+    print_tff,
+    progress_bar,
+)
 from fedpriv.cli.output import console, print_json
 from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
@@ -21,7 +30,6 @@ from fedpriv.data.files.sources import DATASETS
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.importers.stackexchange import import_stackexchange
 from fedpriv.data.importers.synthetic import Shape, synthesize
-from fedpriv.data.importers.tff.sqlite import open_client_data
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
 from fedpriv.hashes import file_sha256
 
@@ -94,18 +102,21 @@ def info(
     verify: Annotated[bool, typer.Option(help="Read every file, compare checksums.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a corpus is: users, rosters, vocabulary, where each count came from."""
+    """Say what a corpus is: users, rosters, vocabulary, counts, what two splits share."""
     path = Path(corpus).expanduser() if corpus is not None else None
     if path is not None and path.is_file() and path.name != FILE_NAME:
-        return _tff_info(path, as_json)
+        return print_tff(path, as_json)
     with progress_bar("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     if verify:
         opened.verify()
+    with progress_bar("splitting the corpus", quiet=as_json) as tell:
+        shared = overlaps(opened, tell)
     if as_json:
-        print_json(figures(opened))
+        print_json({**figures(opened), "shared": shared})
     else:
         print_corpus(opened)
+        print_overlaps(opened.default_roster, shared)
 
 
 @app.command("import")
@@ -130,6 +141,11 @@ def import_command(
         int, typer.Option(help="TFF: users read besides the roster; -1 reads all (slow).")
     ] = 4_000,
     split_name: Annotated[str | None, typer.Option(help="TFF: the split, e.g. train.")] = None,
+    tff_split: Annotated[
+        str | None,
+        typer.Option(help="TFF: its split, heldout or test, whose users are held out."),
+    ] = None,
+    held_users: Annotated[int, typer.Option(help="TFF: how many, with --tff-split.")] = 100,
     vocabulary: Annotated[
         VocabularySource,
         typer.Option(
@@ -163,6 +179,7 @@ def import_command(
             "seed": seed,
             "public_users": None if public_users < 0 else public_users,
             "split_name": split_name,
+            **({"tff_split": tff_split, "held_users": held_users} if tff_split else {}),
             "word_counts": words and str(words),
             "tag_counts": tags and str(tags),
         }
@@ -373,27 +390,3 @@ def _by_content(options: Mapping[str, Any]) -> dict[str, Any]:
         if key in ("word_counts", "tag_counts") and value and Path(value).is_file()
     }
     return {**options, **named}
-
-
-def _tff_info(path: Path, as_json: bool) -> None:
-    if locate.raw_kind(path) != "tff-stackoverflow":
-        raise ValueError(f"{path} is a raw dump; import it first with `fedpriv data import`")
-    with (
-        progress_bar(f"unpacking {path.name}", quiet=as_json) as tell,
-        open_client_data(path, progress=tell) as data,
-    ):
-        facts = {
-            "path": str(path),
-            "schema": data.schema.name,
-            "split": data.split_name,
-            "clients": len(data.client_ids),
-            "examples": sum(data.num_examples.values()),
-            "fields": {
-                name: f"{field.dtype}{list(field.shape)}"
-                for name, field in data.schema.fields.items()
-            },
-        }
-    if as_json:
-        return print_json(facts)
-    for key, value in facts.items():
-        console.print(f"[bold]{key}[/] {value}", highlight=False, soft_wrap=True)

@@ -1,19 +1,24 @@
-"""What `fedpriv data` prints: a corpus, and a progress bar."""
+"""What `fedpriv data` prints: a corpus, what its splits share, a TFF file, a progress bar."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedpriv.cli.output import console, errors, print_json, print_table
+from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
+from fedpriv.data.importers.tff.sqlite import open_client_data
+from fedpriv.data.overlap import NEAR, overlap
 from fedpriv.running.progress import moves, plain_lines
 
 
@@ -76,6 +81,89 @@ def print_corpus(corpus: Corpus) -> None:
     print_table(table)
     for name, entry in manifest["rosters"].items():
         console.print(f"{name}: {entry['how']}", highlight=False, soft_wrap=True)
+
+
+def overlaps(corpus: Corpus, tell: Callable[[int, int], None] | None) -> dict[str, Any]:
+    """Return what training and test share by thread and by sentence, of the default roster.
+
+    A split that the corpus cannot be given says why under "missing".
+    """
+    found: dict[str, Any] = {}
+    for split in (BY_THREAD, BY_SENTENCE):
+        try:
+            view = corpus.view(split=split, progress=tell)
+            found[split.kind] = overlap(view, corpus.titles()).to_json()
+        except ValueError as error:
+            found[split.kind] = {"missing": str(error)}
+    return found
+
+
+def print_overlaps(roster: str, shared: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print what training and test share, a split a column."""
+    table = Table(
+        f"training and test of {roster}",
+        *(f"{kind}, as the papers did" if kind == "by-sentence" else kind for kind in shared),
+        box=None,
+        header_style="bold",
+    )
+    found = [None if "missing" in one else one for one in shared.values()]
+
+    def row(what: str, cell: Callable[[Mapping[str, Any]], str]) -> None:
+        table.add_row(what, *("-" if one is None else cell(one) for one in found))
+
+    def size(one: Mapping[str, int]) -> str:
+        return f"{one['sentences']:,} in {one['threads']:,} threads, {one['users']:,} users"
+
+    def share(one: Mapping[str, float] | None, of: str) -> str:
+        return "not kept" if one is None else f"{one[of]:.1%}"
+
+    row("training sentences", lambda one: size(one["training"]))
+    row("public training sentences, asked in public", lambda one: size(one["public"]))
+    row(
+        "users without training text, those tested",
+        lambda one: f"{one['users_without_training']:,}, {one['measured_without_training']:,}",
+    )
+    row("test sentences", lambda one: size(one["measured"]))
+    for key in ("thread", "title", "label_and_title"):
+        what = f"{key.replace('_', ' ')} in training text"
+        row(f"  {what} of the same user", lambda one, k=key: share(one[k], "same_user"))
+        row(f"  {what} of anyone", lambda one, k=key: share(one[k], "anyone"))
+    for similarity in map(str, NEAR):
+        what = f"test threads with a title as in training, Jaccard similarity {similarity} or more"
+        row(what, lambda one, s=similarity: share(one["near"], s))
+    print_table(table)
+    for kind, one in shared.items():
+        if "missing" in one:
+            console.print(f"{kind}: {one['missing']}", highlight=False, soft_wrap=True)
+
+
+def print_tff(path: Path, as_json: bool) -> None:
+    """Print what a raw TFF file holds.
+
+    Raises:
+        ValueError: it is another raw file.
+    """
+    if locate.raw_kind(path) != "tff-stackoverflow":
+        raise ValueError(f"{path} is a raw dump; import it first with `fedpriv data import`")
+    with (
+        progress_bar(f"unpacking {path.name}", quiet=as_json) as tell,
+        open_client_data(path, progress=tell) as data,
+    ):
+        facts = {
+            "path": str(path),
+            "schema": data.schema.name,
+            "split": data.split_name,
+            "clients": len(data.client_ids),
+            "examples": sum(data.num_examples.values()),
+            "fields": {
+                name: f"{field.dtype}{list(field.shape)}"
+                for name, field in data.schema.fields.items()
+            },
+        }
+    if as_json:
+        return print_json(facts)
+    for key, value in facts.items():
+        console.print(f"[bold]{key}[/] {value}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

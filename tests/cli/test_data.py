@@ -148,6 +148,38 @@ def test_import_of_a_tff_file(tmp_path, tff_file):
     )
 
 
+def test_info_says_what_training_and_test_share(tmp_path, dump):
+    own = tmp_path / "own"
+    run("import", str(dump), "--own-text-only", "--out", str(own))
+    run("import", str(dump))
+    found = run("info", "cooking", "--json")["shared"]
+    # Every post of the dump is a question of its own, of one of five titles.
+    assert found["by-thread"]["thread"] == {"same_user": 0, "anyone": 0}
+    assert found["by-thread"]["title"] == {"same_user": 0, "anyone": 1}
+    assert found["by-thread"]["near"] == {"0.8": 1, "0.6": 1}
+    assert found["by-sentence"]["measured"]["sentences"] == 0  # of one sentence a user
+    text = run("info", "cooking")
+    rows = {line.strip().split("  ")[0]: line for line in text.splitlines()}
+    assert rows["title in training text of the same user"].split()[-2:] == ["0.0%", "0.0%"]
+    assert rows["title in training text of anyone"].split()[-2:] == ["100.0%", "0.0%"]
+    assert "by-sentence, as the papers did" in rows["training and test of cooking-all"]
+    text = run("info", str(own))
+    assert "title in training text of anyone" in text and "not kept" in text
+
+
+def test_info_says_which_split_a_corpus_cannot_be_given(tmp_path, tff_writer):
+    # The one public user has words in answers alone.
+    blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(9)]
+    path = tff_writer.write(tmp_path / "so.sqlite", {"1": blobs, "2": blobs})
+    out = str(tmp_path / "c")
+    run("import", str(path), "--users", "1", "--out", out)
+    found = run("info", out, "--json")["shared"]
+    assert "leave more users outside it" in found["by-thread"]["missing"]
+    assert found["by-sentence"]["thread"]["same_user"] == 0
+    text = run("info", out)
+    assert "by-thread: the 1 users outside the roster give" in text
+
+
 def test_import_with_published_counts_beside_the_file(tmp_path, tff_file):
     command = (
         "import",

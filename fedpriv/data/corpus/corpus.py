@@ -1,9 +1,9 @@
 """A prepared corpus: a directory of memory-mapped files with a manifest, opened in an instant.
 
 In the directory lie `manifest.json` (see `fedpriv.data.corpus.manifest`); `users.json`,
-`words.txt`, `tags.txt` and `sentences/`, what the users wrote (`fedpriv.data.sentences.store`);
-`published.json`, word and tag counts published with the data, if any; and
-`rosters/<name>/<split>/`, a roster's views (`fedpriv.data.corpus.views`).
+`words.txt`, `tags.txt`, `threads.txt`, `titles.txt` and `sentences/`, what the users wrote
+(`fedpriv.data.sentences.store`); `published.json`, word and tag counts published with the data, if
+any; and `rosters/<name>/<split>/`, a roster's views (`fedpriv.data.corpus.views`).
 """
 
 from __future__ import annotations
@@ -94,6 +94,10 @@ class Corpus:
             provenance=views.provenance(self.manifest, roster_facts, facts, split),
             users=users,
         )
+
+    def titles(self) -> tuple[str, ...] | None:
+        """Return every thread's title, by thread number; None if titles are not kept."""
+        return SentenceStore(self.directory).titles()
 
     def verify(self) -> None:
         """Read every file and compare its checksum (`open` compares sizes and small files).

@@ -65,7 +65,8 @@ def divided(
         seed: the corpus's own.
 
     Raises:
-        ValueError: the corpus does not know its threads, or has no dates.
+        ValueError: the corpus does not know its threads, has no dates, or its source holds no
+            user out.
     """
     public = np.zeros(len(store.users), dtype=bool)
     public[[store.position(user) for user in public_users]] = True
@@ -83,11 +84,19 @@ def divided(
     held = None
     if split.kind == "by-user":
         held = frozenset(user for user in roster if _fold(f"users {seed}", user) == split.fold)
+    if split.kind == "as-published":
+        held = store.held_users() & set(roster)
+        if not held:
+            raise ValueError(
+                "this roster has no users that the data's source holds out, so it cannot be split "
+                "as-published; import the corpus with --tff-split, or choose split by-user"
+            )
     keys = store.thread_keys()
     parts = np.fromiter((thread_part(key, split.fold, seed) for key in keys), np.int8)
     if not validation:
         parts[parts == VALIDATION] = TRAIN
-    return _ByThread(public=public, parts=parts, held=held)
+    trained = None if held is None else frozenset(roster) - held
+    return _ByThread(public=public, parts=parts, held=held, trained=trained)
 
 
 def thread_part(thread: str, fold: int, seed: int) -> int:
@@ -166,11 +175,16 @@ class _BySentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _ByThread:
-    """Whole threads by a hash of their keys."""
+    """Whole threads by a hash of their keys.
+
+    Where users are held out, `held` are those, who train nothing, and `trained` the others on the
+    roster, who are not tested on. Public users are neither: what is released is measured on them.
+    """
 
     public: np.ndarray
     parts: np.ndarray
     held: frozenset[str] | None
+    trained: frozenset[str] | None
 
     @property
     def where(self) -> str:
@@ -186,9 +200,12 @@ class _ByThread:
         self, batch: SentenceBatch, users: Sequence[str], rows: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         found = self.parts[batch.threads[rows]]
-        if self.held is not None:
-            held = np.array([users[owner] in self.held for owner in batch.users[rows].tolist()])
-            found = np.where(held == (found == TEST), found, LEFT_OUT).astype(np.int8)
+        if self.held is not None and self.trained is not None:
+            names = [users[owner] for owner in batch.users[rows].tolist()]
+            no_training = np.array([name in self.held for name in names], dtype=bool)
+            no_testing = np.array([name in self.trained for name in names], dtype=bool)
+            left_out = np.where(found == TEST, no_testing, no_training)
+            found = np.where(left_out, LEFT_OUT, found).astype(np.int8)
         return _ordered(batch, rows, found)
 
 

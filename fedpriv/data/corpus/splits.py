@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Measured = Literal["test", "validation"]
-Kind = Literal["by-thread", "by-sentence", "by-time", "by-user"]
-KINDS: tuple[Kind, ...] = ("by-thread", "by-sentence", "by-time", "by-user")
+Kind = Literal["by-thread", "by-sentence", "by-time", "by-user", "as-published"]
+KINDS: tuple[Kind, ...] = ("by-thread", "by-sentence", "by-time", "by-user", "as-published")
+_FOLDED = ("by-thread", "by-user", "as-published")
 PublicText = Literal["public-threads", "all-posts"]
 PUBLIC_TEXT: tuple[PublicText, ...] = ("public-threads", "all-posts")
 """What of public users' posts: in threads that a public user asked, or all of them."""
@@ -39,6 +40,10 @@ _SAID = {
         "by user and thread: a fifth of the users (fold {fold} of 0 to 4) train nothing, and are "
         "tested on in threads held out"
     ),
+    "as-published": (
+        "by user, as published with the data, and by thread (fold {fold} of 0 to 4): users whom "
+        "the source holds out train nothing, and are tested on in threads held out"
+    ),
 }
 
 
@@ -48,8 +53,9 @@ class Split:
 
     Attributes:
         kind: "by-thread", the default; "by-sentence", as the papers did; "by-time", of threads;
-            "by-user", of users and threads.
-        fold: which fifth is for testing, 0 to 4, of "by-thread" and "by-user".
+            "by-user", of users and threads; "as-published", of users that the data's source holds
+            out, as TFF does, and threads.
+        fold: which fifth is for testing, 0 to 4; "by-sentence" and "by-time" have none.
         measured_on: "test" trains on every other thread. "validation" is for choosing settings: a
             fifth of the other threads is in no training set and no count either, and is what is
             measured, so that nothing is chosen by looking at the test threads.
@@ -67,7 +73,7 @@ class Split:
             raise ValueError(f"split {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
         if not 0 <= self.fold < NUM_FOLDS:
             raise ValueError(f"fold {self.fold}: there are {NUM_FOLDS}; give 0 to {NUM_FOLDS - 1}")
-        if self.fold and self.kind not in ("by-thread", "by-user"):
+        if self.fold and self.kind not in _FOLDED:
             raise ValueError(f"split {self.kind!r} has no folds; leave fold {self.fold} out")
         if self.measured_on not in ("test", "validation"):
             raise ValueError(f"measured-on {self.measured_on!r}: choose 'test' or 'validation'")
@@ -77,7 +83,7 @@ class Split:
     @property
     def name(self) -> str:
         """The split's name in files."""
-        name = f"{self.kind}-{self.fold}" if self.kind in ("by-thread", "by-user") else self.kind
+        name = f"{self.kind}-{self.fold}" if self.kind in _FOLDED else self.kind
         return name if self.measured_on == "test" else f"{name}-validation"
 
     @property

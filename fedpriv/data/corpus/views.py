@@ -42,7 +42,9 @@ def found(
                 f"{corpus} was prepared before threads were kept, so it cannot be split "
                 f"{split.kind}; import it again, or choose split by-sentence"
             )
-        return parent, manifest["rosters"][roster]
+        # Its own views lie in the roster's folder; those of rosters added since, one below.
+        added = (parent / split.name / manifests.VIEW_FILE).is_file()
+        return (parent / split.name if added else parent), manifest["rosters"][roster]
     elsewhere = cache_dir() / "views" / manifest["manifest_sha256"][:16] / roster
     for place in (parent / split.name, elsewhere / split.name):
         if (place / manifests.VIEW_FILE).is_file():
@@ -149,6 +151,9 @@ def _write(
         division=division,
         progress=progress,
     )
+    if not store.knows_threads:  # as views of that version: not known is not "nobody asked"
+        for name in ("threads", "public_threads"):
+            (directory / f"{name}.npy").unlink()
     return _facts(len(public), vocabulary, facts, split)
 
 

@@ -25,7 +25,7 @@ from fedpriv.data.corpus.vocabulary import most_counted
 from fedpriv.data.files.places import writing_to
 from fedpriv.data.sentences.grouping import COLUMNS, group
 from fedpriv.data.sentences.interning import Interner
-from fedpriv.data.sentences.store import ELSEWHERE, OWN
+from fedpriv.data.sentences.store import ELSEWHERE, HELD_USERS, OWN
 
 _BUFFER = 1 << 18  # numbers held for a file before they are written
 
@@ -93,6 +93,7 @@ class CorpusWriter:
         split_seed: int = 0,
         max_words: int = 10_000,
         max_tags: int = 500,
+        held_users: Sequence[str] = (),
     ) -> None:
         """Start a corpus.
 
@@ -107,6 +108,7 @@ class CorpusWriter:
             split_seed: seed of the 80/20 split of each user's examples.
             max_words: size of the vocabulary.
             max_tags: size of the tag list.
+            held_users: whom the data's source holds out, for the split as-published.
 
         Raises:
             ValueError: the directory exists, or a size is not positive.
@@ -128,6 +130,7 @@ class CorpusWriter:
             "max_tags": max_tags,
         }
         self._own_text_only = own_text_only
+        self._held_users = sorted(held_users)
         self._dropped: Counter[str] = Counter()
         self._state = "new"
 
@@ -139,6 +142,8 @@ class CorpusWriter:
         self._raw.mkdir()
         self._buffers = {column: array("i") for column in COLUMNS}
         self._files = {column: (self._raw / column).open("xb") for column in COLUMNS}
+        if not self._own_text_only:  # titles that somebody else wrote are kept nowhere then
+            self._files["titles"] = (self._raw / "titles").open("xb")
         self._interners = {
             kind: Interner(self._raw / f"{kind}.sqlite")
             for kind in ("users", "title_users", "threads", "words", "tags")
@@ -182,7 +187,7 @@ class CorpusWriter:
         buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
         buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
         buffers["askers"].append(self._title_user(sentence, not sentence.own_title))
-        buffers["threads"].append(interners["threads"].number(sentence.thread_key))
+        buffers["threads"].append(self._thread(sentence))
         buffers["days"].append(-1 if sentence.day is None else sentence.day)
         if len(buffers["words"]) >= _BUFFER:
             self._flush()
@@ -223,6 +228,8 @@ class CorpusWriter:
         shutil.rmtree(self._raw)
         if published_word_counts is not None and published_tag_counts is not None:
             self._publish(published_word_counts, published_tag_counts)
+        if self._held_users:
+            (self._partial / HELD_USERS).write_text(json.dumps(self._held_users), "utf-8")
         corpus = self._with_rosters(rosters, totals, default_roster)
         self._partial.chmod(0o755)
         try:
@@ -266,6 +273,15 @@ class CorpusWriter:
             "tags": most_counted(tags, self._about["max_tags"]),
         }
         (self._partial / "published.json").write_text(json.dumps(content), "utf-8")
+
+    def _thread(self, sentence: Sentence) -> int:
+        """Return the thread's number; a thread has the title that its first sentence has."""
+        threads = self._interners["threads"]
+        new = len(threads)
+        number = threads.number(sentence.thread_key)
+        if number == new and "titles" in self._files:
+            self._files["titles"].write(" ".join(sentence.title_tokens).encode() + b"\n")
+        return number
 
     def _title_user(self, sentence: Sentence, foreign: bool) -> int:
         if not foreign:

@@ -33,7 +33,7 @@ def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict
     """Write the files that `fedpriv.data.sentences.store` describes.
 
     Args:
-        raw: directory of the raw files.
+        raw: directory of the raw files, and of "titles", a line a thread, if they are kept.
         directory: the corpus directory to write into.
         interners: "users", "title_users", "threads", "words" and "tags": names of the raw numbers.
 
@@ -50,6 +50,8 @@ def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict
     word_map = _write_names(directory / "words.txt", interners["words"])
     tag_map = _write_names(directory / "tags.txt", interners["tags"])
     thread_map = _write_names(directory / "threads.txt", interners["threads"])
+    if (raw / "titles").is_file():
+        _write_in_order(directory / "titles.txt", raw / "titles", thread_map)
     title_map = _title_map(interners["title_users"], users)
     sorter = _Sorter(raw, user_map)
     sorter.sort()
@@ -236,6 +238,16 @@ def _write_names(path: Path, interner: Interner) -> np.ndarray:
             mapping[number] = position
             file.write(name + "\n")
     return mapping
+
+
+def _write_in_order(path: Path, raw: Path, mapping: np.ndarray) -> None:
+    """Write the lines of a raw file in the order of their numbers in the store."""
+    with raw.open("rb") as lines:
+        starts = offsets(np.fromiter(map(len, lines), np.int64, len(mapping)))
+        with path.open("xb") as file:
+            for number in np.argsort(mapping).tolist():
+                lines.seek(int(starts[number]))
+                file.write(lines.readline())
 
 
 def _title_map(interner: Interner, users: list[str]) -> np.ndarray:

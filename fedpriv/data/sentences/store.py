@@ -17,7 +17,9 @@ sentences in the order they were added):
     tags         int32          the post's tags, increasing in a sentence
 
 `words.txt`, `tags.txt` and `threads.txt` name the numbers, one to a line in sorted order;
-`users.json` the users. Corpora of version 1 know neither threads nor askers nor days.
+`users.json` the users. `threads.txt` has a thread's key a line and `titles.txt` its title, words
+apart by spaces; the latter is missing where titles by other users were not to be kept. Corpora of
+version 1 know neither threads nor askers nor days.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ from fedpriv.data.files.arrays import open_array, ranges
 
 OWN = -2  # the title is the user's own, or there is none
 ELSEWHERE = -1  # somebody else's title, and that account has no sentence in the corpus
+
+HELD_USERS = "held_users.json"
+"""File of the users that the data's source holds out, a list; there only where it does."""
 
 BATCH_SENTENCES = 50_000
 """About how many sentences are held in memory at once; a single user is never divided."""
@@ -110,6 +115,18 @@ class SentenceStore:
         with self._lines("threads") as lines:
             for line in lines:
                 yield line.rstrip("\n")
+
+    def held_users(self) -> frozenset[str]:
+        """Return the users that the data's source holds out for testing; none where it does not."""
+        path = self._directory / HELD_USERS
+        return frozenset(json.loads(path.read_text("utf-8")) if path.is_file() else ())
+
+    def titles(self) -> tuple[str, ...] | None:
+        """Return every thread's title, in the order of their numbers; None if they are not kept."""
+        if not (self._directory / "titles.txt").is_file():
+            return None
+        with self._lines("titles") as lines:
+            return tuple(line.rstrip("\n") for line in lines)
 
     def batches(self, user_ids: Collection[str]) -> Iterator[SentenceBatch]:
         """Yield all sentences of the given users, in the given order, whole users at a time."""

@@ -71,6 +71,17 @@ class ClientData:
         """Close the file; the examples cannot be read afterwards."""
         self._connection.close()
 
+    def of_split(self, split_name: str) -> ClientData:
+        """Return the clients of another split of the same file; it closes with this one.
+
+        Raises:
+            ValueError: If the file has no such split, or no clients in it.
+        """
+        splits = _splits(self._connection, self._path)
+        name = _choose_split(splits, split_name, self.schema, self._path)
+        counts = _counts(self._connection, self._path, name)
+        return ClientData(self._path, self._connection, name, self.schema, counts)
+
     @property
     def num_examples(self) -> Mapping[str, int]:
         """Number of examples by client id, as the metadata has it."""

@@ -14,6 +14,7 @@ import re
 import shlex
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,6 +126,8 @@ def import_stackoverflow(
     seed: int = 0,
     public_users: int | None = 4_000,
     split_name: str | None = None,
+    tff_split: str | None = None,
+    held_users: int = 100,
     word_counts: Path | str | None = None,
     tag_counts: Path | str | None = None,
     own_text_only: bool = False,
@@ -149,6 +152,9 @@ def import_stackoverflow(
         public_users: How many users outside the roster are read, those whose ids hash lowest;
             None for all (342,077 on the full file: slow, and large).
         split_name: The split; "train" by default.
+        tff_split: Another split of the file, TFF's "heldout" or "test", from which further users
+            come on the roster: by the split "as-published" they train nothing and are tested on.
+        held_users: How many, those whose ids hash lowest; users of `split_name` are not among them.
         word_counts: TFF's `stackoverflow.word_count.tar.bz2`, or the text file within.
         tag_counts: TFF's `stackoverflow.tag_count.tar.bz2`, or the JSON file within.
         own_text_only: Leave the title out of an example whose user did not write it (answers).
@@ -186,6 +192,8 @@ def import_stackoverflow(
             if public_users < 1 and published_words is None:
                 raise ValueError(f"--public-users {public_users}: at least one is needed")
             outside = _public(outside, public_users, seed)
+        held = None if tff_split is None else data.of_split(tff_split)
+        held_out = () if held is None else _held_out(data, held, held_users, seed)
         source = {
             "kind": "tff-stackoverflow",
             "file": Path(path).name,
@@ -196,7 +204,8 @@ def import_stackoverflow(
             if published_words is None
             else "published by TFF, counted over all users, rostered ones too (private source)",
             "users_in_split": len(data.client_ids),
-            "users_read": len(roster) + len(outside),
+            "users_read": len(roster) + len(outside) + len(held_out),
+            **({} if held is None else {"held_out_of": tff_split, "held_users": len(held_out)}),
         }
         with CorpusWriter(
             directory,
@@ -209,9 +218,13 @@ def import_stackoverflow(
             split_seed=split_seed,
             max_words=max_words,
             max_tags=max_tags,
+            held_users=held_out,
         ) as writer:
             _add_examples(writer, data, outside.union(roster), progress)
             chosen = _spec(roster, select, len(data.client_ids), seed)
+            if held is not None:
+                _add_examples(writer, held, set(held_out), progress)
+                chosen = _with_held_out(chosen, held_out, held)
             return writer.finish(
                 [chosen],
                 chosen.name,
@@ -235,6 +248,30 @@ def _spec(roster: tuple[str, ...], select: Select, num_clients: int, seed: int) 
         rule="declared",
         ids=roster,
         declared=_declared(select, len(roster), num_clients, seed),
+    )
+
+
+def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tuple[str, ...]:
+    """Return so many users of a split that are not in the one trained on."""
+    others = sorted(set(held.client_ids) - set(data.client_ids))
+    if not 1 <= number <= len(others):
+        raise ValueError(
+            f"--held-users {number}: split {held.split_name!r} has {len(others):,} users that are "
+            f"not in split {data.split_name!r}; give a number from 1 to that many, or another "
+            "--tff-split"
+        )
+    return select_roster(others, "seeded", number, seed)
+
+
+def _with_held_out(chosen: RosterSpec, held_out: tuple[str, ...], held: ClientData) -> RosterSpec:
+    """Return a roster with the users held out after the others."""
+    split = held.split_name
+    return replace(
+        chosen,
+        name=f"{chosen.name}-{split}-{len(held_out)}",
+        ids=(*(chosen.ids or ()), *held_out),
+        declared=f"{chosen.declared}; and {len(held_out):,} of {len(held.client_ids):,} of TFF's "
+        f"split {split}, by hashed ids, who train nothing by the split as-published",
     )
 
 
