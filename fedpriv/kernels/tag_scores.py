@@ -16,6 +16,79 @@ from fedpriv.kernels.sparse_softmax import row_scales, softmax_residual
 _F = np.float32
 
 
+@njit(nogil=True, cache=True, error_model="numpy")
+def check_rows(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    tag_indptr: np.ndarray,
+    tag_indices: np.ndarray,
+    chosen: np.ndarray,
+) -> None:
+    """Look at what compiled loops would read beyond.
+
+    Raises:
+        ValueError: If the columns do not belong together, or an example is outside them.
+    """
+    if indptr.size != labels.size + 1:
+        raise ValueError("offsets and labels do not belong together")
+    if tag_indptr.size != indptr.size or counts.size != indices.size:
+        raise ValueError("the columns do not belong together")
+    for k in range(chosen.size):
+        example = chosen[k]
+        if (
+            example < 0
+            or example >= labels.size
+            or indptr[example] < 0
+            or indptr[example + 1] > indices.size
+            or tag_indptr[example] < 0
+            or tag_indptr[example + 1] > tag_indices.size
+        ):
+            raise ValueError("an example lies outside the columns")
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def row_logits(
+    logits: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    example: int,
+    scale: float,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> None:
+    """Write an example's logits.
+
+    Raises:
+        ValueError: If a word is outside the kernel.
+    """
+    for c in range(bias.size):
+        logits[c] = bias[c]
+    for j in range(indptr[example], indptr[example + 1]):
+        if indices[j] < 0 or indices[j] >= len(kernel):
+            raise ValueError("a word lies outside the vocabulary")
+        value, row = _F(counts[j]) * scale, kernel[indices[j]]
+        for c in range(bias.size):
+            logits[c] += value * row[c]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def classes_ahead(logits: np.ndarray, tag: int) -> int:
+    """Return how many classes score higher than a tag; ties go to the lower number.
+
+    Raises:
+        ValueError: If there is no such class.
+    """
+    if tag < 0 or tag >= logits.size:
+        raise ValueError("a tag lies outside the classes")
+    own, ahead = logits[tag], 0
+    for c in range(logits.size):
+        ahead += (logits[c] > own) | ((logits[c] == own) & (c < tag))
+    return ahead
+
+
 @njit(
     [
         (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
@@ -61,21 +134,9 @@ def measure(
         ValueError: If a word or a label is outside the kernel.
     """
     num_classes = bias.size
-    if kernel.shape[1] != num_classes or indptr.size != labels.size + 1:
-        raise ValueError("kernel and bias, or offsets and labels, do not belong together")
-    if tag_indptr.size != indptr.size or counts.size != indices.size:
-        raise ValueError("the columns do not belong together")
-    for k in range(chosen.size):
-        example = chosen[k]
-        if (
-            example < 0
-            or example >= labels.size
-            or indptr[example] < 0
-            or indptr[example + 1] > indices.size
-            or tag_indptr[example] < 0
-            or tag_indptr[example + 1] > tag_indices.size
-        ):
-            raise ValueError("an example lies outside the columns")
+    if kernel.shape[1] != num_classes:
+        raise ValueError("kernel and bias do not belong together")
+    check_rows(indptr, indices, counts, labels, tag_indptr, tag_indices, chosen)
     scales = row_scales(indptr, counts, chosen, unit_norm)
     logits = np.empty(num_classes, np.float32)
     shares = np.empty(num_classes, np.float32)
@@ -83,14 +144,7 @@ def measure(
     loss = 0.0
     for k in range(chosen.size):
         example = chosen[k]
-        for c in range(num_classes):
-            logits[c] = bias[c]
-        for j in range(indptr[example], indptr[example + 1]):
-            if indices[j] < 0 or indices[j] >= len(kernel):
-                raise ValueError("a word lies outside the vocabulary")
-            value, row = _F(counts[j]) * scales[k], kernel[indices[j]]
-            for c in range(num_classes):
-                logits[c] += value * row[c]
+        row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
         label = labels[example]
         if label < 0 or label >= num_classes:
             raise ValueError("a label lies outside the classes")
@@ -101,13 +155,7 @@ def measure(
                 peak, best = logits[c], c
         right += best == label
         for t in range(tag_indptr[example], tag_indptr[example + 1]):
-            tag = tag_indices[t]
-            if tag < 0 or tag >= num_classes:
-                raise ValueError("a tag lies outside the classes")
-            own, ahead = logits[tag], 0
-            for c in range(num_classes):
-                ahead += (logits[c] > own) | ((logits[c] == own) & (c < tag))
-            found += ahead < 5
+            found += classes_ahead(logits, tag_indices[t]) < 5
             pairs += 1
         # softmax(x) - onehot, at the label, is the probability less one.
         unsound = softmax_residual(shares, label, _F(1.0))
