@@ -76,7 +76,7 @@ def markdown(evaluation: Evaluation, layout: Layout, measure: str = "accuracy") 
             f"Share closed of the gap in {what} from {evaluation.public_only} to "
             f"{evaluation.best_nonprivate}, %"
         )
-        lines += ["", *_gap_said(evaluation, measure)]
+        lines += _gap_said(evaluation, measure)
         lines += _section(title, layout, evaluation, lambda m: m.closed_shares.get(measure))
     return "\n".join([*lines, *_beside(evaluation, layout)]) + "\n"
 
@@ -131,10 +131,9 @@ def _head(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
 def _gap_said(evaluation: Evaluation, measure: str) -> Iterator[str]:
     best = evaluation.best_nonprivate
     assert best is not None
-    if best == evaluation.public_only:
-        return
     gap = evaluation.models[best].gains[measure]
     if not gap.excludes_zero or gap.value is None or gap.value <= 0:
+        yield ""
         yield (
             f"**The data are too few to tell {best} from {evaluation.public_only} (a gap of "
             f"{shown(gap, signed=True)} points), so they cannot say what private training is "
