@@ -20,7 +20,7 @@ MEASURES = {
 #: Figures of users, by name.
 USER_FIGURES = {
     "percentile_10": "accuracy, 10th percentile over users",
-    "percentile_10_many": "the same, users with 20 sentences or more",
+    "percentile_50": "accuracy, median over users",
     "worse_off": "users worse off than with public-only",
     "better_off": "users better off than with public-only",
 }

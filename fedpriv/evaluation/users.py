@@ -8,9 +8,7 @@ import numpy as np
 
 from fedpriv.evaluation.bootstrap import Ratio, Resampled, cluster_weights, resampled
 
-PERCENTILE = 10
-MANY = 20
-"""From how many held-out examples on a user's own accuracy is more than a coin's."""
+PERCENTILES = (10, 50)
 
 
 def user_means(users: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -39,9 +37,9 @@ def user_figures(
 
     Every user counts once, however many examples it has. A user's accuracy is the mean over its
     examples and over seeds, which are not drawn anew; it is worse off where that is below
-    public-only's, and as well off where the two are equal. The percentile is the smallest accuracy
-    that at least a tenth of the users do not exceed: of all users, where a tenth who have few
-    examples have none right, and of those with at least `MANY`, where there are such.
+    public-only's, and as well off where the two are equal. The 10th percentile is the smallest
+    accuracy that at least a tenth of the users do not exceed. It is 0 where a tenth of them have
+    none right, as is usual of users with few threads; the median is beside it.
 
     Args:
         users: int (n,), each example's user.
@@ -61,11 +59,8 @@ def user_figures(
             shares[name, "better_off"] = Ratio(values=above.astype(np.float64), counts=one)
     found = resampled(each, shares.items(), generator=generator, replicates=replicates)
     result: dict[str, dict[str, Resampled]] = {name: {} for name in means}
-    many = np.unique(users, return_counts=True)[1] >= MANY
-    for figure, of in (("percentile_10", np.full(len(base), True)), ("percentile_10_many", many)):
-        some = {name: own[of] for name, own in means.items()}
-        for name, value in _percentiles(some, generator, replicates).items():
-            result[name][figure] = value
+    for (name, percent), value in _percentiles(means, generator, replicates).items():
+        result[name][f"percentile_{percent}"] = value
     for (name, figure), value in found.items():
         result[name][figure] = value
     return result
@@ -73,20 +68,21 @@ def user_figures(
 
 def _percentiles(
     means: Mapping[str, np.ndarray], generator: np.random.Generator, replicates: int
-) -> dict[str, Resampled]:
+) -> dict[tuple[str, int], Resampled]:
     number = len(next(iter(means.values())))
     ordered = {name: np.argsort(own, kind="stable") for name, own in means.items()}
     # Of whole numbers, since a tenth of some of them is not one that a float holds.
-    least = -(-number * PERCENTILE // 100)
-    parts: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in means}
+    least = {percent: -(-number * percent // 100) for percent in PERCENTILES}
+    parts = {(name, percent): [np.empty(0)] for name in means for percent in PERCENTILES}
     for weights in cluster_weights(generator, number, replicates) if number > 1 else ():
         for name, order in ordered.items():
-            first = (weights[:, order].cumsum(axis=1) >= least).argmax(axis=1)
-            parts[name].append(means[name][order][first])
+            past = weights[:, order].cumsum(axis=1)
+            for percent in PERCENTILES:
+                first = (past >= least[percent]).argmax(axis=1)
+                parts[name, percent].append(means[name][order[first]])
     return {
-        name: Resampled(
-            value=float(own[ordered[name]][least - 1]) if number else None,
-            draws=np.concatenate(parts[name]),
+        (name, percent): Resampled(
+            value=float(means[name][ordered[name][least[percent] - 1]]), draws=np.concatenate(drawn)
         )
-        for name, own in means.items()
+        for (name, percent), drawn in parts.items()
     }
