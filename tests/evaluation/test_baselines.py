@@ -80,7 +80,7 @@ class TestHeldOut:
 
     def test_nothing_held_out(self, view):
         nobody = replace(view, roster=("u59",))  # who is on the roster without a record
-        with pytest.raises(ValueError, match="no rostered user has an example .* too small"):
+        with pytest.raises(ValueError, match=r"no rostered user has an example .* too small"):
             held_out(nobody)
 
 

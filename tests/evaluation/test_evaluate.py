@@ -38,7 +38,7 @@ BY_HAND = fold(
     EXAMPLES,
     public=[[1, 0, 0, 0, 0, 0]],
     private=[
-        outcomes([1, 1, 0, 0, 1, 0], [2, 1, 0, 0, 3, 1], [1, 1, 0, 0, 1, 0.5]),
+        outcomes([1, 1, 1, 0, 1, 0], [2, 1, 0, 0, 3, 1], [1, 1, 0, 0, 1, 0.5]),
         outcomes([1, 0, 0, 0, 0, 1], [1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]),
     ],
     central=[[1, 1, 1, 1, 0, 1]],
@@ -50,12 +50,12 @@ class TestByHand:
         found = figures(BY_HAND).models["private"]
         assert found.seeds == 2
         assert {name: round(each.value, 6) for name, each in found.values.items()} == {
-            "accuracy": round((3 + 2) / 12, 6),
+            "accuracy": round((4 + 2) / 12, 6),
             "recall_at_5": round((7 + 3) / 20, 6),
             "ndcg_at_5": round((3.5 + 1) / 12, 6),
-            # By user: (2/3 + 1/3) / 2, (1/2 + 0) / 2, (0 + 1) / 2.
-            "accuracy_per_user": round((0.5 + 0.25 + 0.5) / 3, 6),
-            "accuracy_with_training_text": round((3 + 1) / 10, 6),
+            # By user: (1 + 1/3) / 2, (1/2 + 0) / 2, (0 + 1) / 2.
+            "accuracy_per_user": round((2 / 3 + 0.25 + 0.5) / 3, 6),
+            "accuracy_with_training_text": round((4 + 1) / 10, 6),
             "accuracy_without_training_text": 0.5,
         }
         assert list(found.values) == list(MEASURES)
@@ -63,9 +63,9 @@ class TestByHand:
     def test_gains_and_shares_of_the_gap(self):
         found = figures(BY_HAND)
         private = found.models["private"]
-        assert private.gains["accuracy"].value == pytest.approx(5 / 12 - 1 / 6)
+        assert private.gains["accuracy"].value == pytest.approx(6 / 12 - 1 / 6)
         assert found.gap.value == pytest.approx(4 / 6)
-        assert private.closed_shares["accuracy"].value == pytest.approx((3 / 12) / (4 / 6))
+        assert private.closed_shares["accuracy"].value == pytest.approx((4 / 12) / (4 / 6))
         assert found.models["public"].gains == {}
         assert found.models["public"].closed_shares == {}
         assert found.models["central"].closed_shares == {}
@@ -75,7 +75,7 @@ class TestByHand:
 
     def test_users(self):
         found = figures(BY_HAND).models
-        # public: 1/3, 0, 0. private: 1/2, 1/4, 1/2. central: 1, 1/2, 1.
+        # public: 1/3, 0, 0. private: 2/3, 1/4, 1/2. central: 1, 1/2, 1.
         values = {name: each.value for name, each in found["private"].users.items()}
         assert values == {
             "percentile_10": 0.25, "percentile_50": 0.5, "worse_off": 0.0, "better_off": 1.0,
