@@ -207,7 +207,7 @@ class TestFolds:
         if said is None:
             figures(one, other)
             with pytest.raises(ValueError, match="threads that another does"):
-                figures(one, one)
+                figures(one, other, one)
             return
         with pytest.raises(ValueError, match=said):
             figures(one, other)
