@@ -95,7 +95,7 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     Raises:
         ValueError: As `outcomes`.
     """
-    from fedpriv.kernels.tag_ranks import score_each
+    from fedpriv.kernels.tag_scores import score_each
 
     if inputs not in INPUTS:
         raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.kernels.tag_ranks import score_each
-from fedpriv.kernels.tag_scores import measure
+from fedpriv.kernels.tag_scores import measure, score_each
 
 WORDS, CLASSES = 20, 8
 
