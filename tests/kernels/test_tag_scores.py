@@ -122,7 +122,13 @@ def test_what_lies_outside_is_refused(changed, value):
     for kernel_function in (score_each, measure):
         with pytest.raises(ValueError, match="outside"):
             kernel_function(*columns, np.arange(5), True, kernel, bias)
-    with pytest.raises(ValueError, match="outside the columns"):
-        score_each(*examples(5, 6), np.array([5]), True, kernel, bias)
+    # What lies beyond the end of the columns looks like an example.
+    longer = [np.append(column, column[-1]) for column in examples(5, 6)]
+    for column in (0, 3, 4):
+        longer[column] = longer[column][:-1]
+    longer[1], longer[2], longer[5] = examples(5, 6)[1], examples(5, 6)[2], examples(5, 6)[5]
+    for beyond in (5, -1):
+        with pytest.raises(ValueError, match="outside the columns"):
+            score_each(*longer, np.array([beyond]), True, kernel, bias)
     with pytest.raises(ValueError, match="belong together"):
         score_each(*examples(5, 6), np.arange(5), True, kernel, bias[:-1].copy())
