@@ -1,4 +1,8 @@
-"""Measuring softmax regression on bags of words: one pass, one row of logits at a time."""
+"""Measuring softmax regression on bags of words: one pass, one row of logits at a time.
+
+Totals and single examples are of one code for logits and ranks, so they never disagree. It is one
+module, because what is compiled and kept is only made anew when its own module changes.
+"""
 
 # Types within compiled code are the compiler's: those of the signatures above each function.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
@@ -14,6 +18,80 @@ from fedpriv.kernels.bits import FLOAT32, INT32, INT64, MATRIX32, UINT8, UINT16
 from fedpriv.kernels.sparse_softmax import row_scales, softmax_residual
 
 _F = np.float32
+TOP = 5
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def check_rows(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    tag_indptr: np.ndarray,
+    tag_indices: np.ndarray,
+    chosen: np.ndarray,
+) -> None:
+    """Look at what compiled loops would read beyond.
+
+    Raises:
+        ValueError: If the columns do not belong together, or an example is outside them.
+    """
+    if indptr.size != labels.size + 1:
+        raise ValueError("offsets and labels do not belong together")
+    if tag_indptr.size != indptr.size or counts.size != indices.size:
+        raise ValueError("the columns do not belong together")
+    for k in range(chosen.size):
+        example = chosen[k]
+        if (
+            example < 0
+            or example >= labels.size
+            or indptr[example] < 0
+            or indptr[example + 1] > indices.size
+            or tag_indptr[example] < 0
+            or tag_indptr[example + 1] > tag_indices.size
+        ):
+            raise ValueError("an example lies outside the columns")
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+def row_logits(
+    logits: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    example: int,
+    scale: float,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> None:
+    """Write an example's logits.
+
+    Raises:
+        ValueError: If a word is outside the kernel.
+    """
+    for c in range(bias.size):
+        logits[c] = bias[c]
+    for j in range(indptr[example], indptr[example + 1]):
+        if indices[j] < 0 or indices[j] >= len(kernel):
+            raise ValueError("a word lies outside the vocabulary")
+        value, row = _F(counts[j]) * scale, kernel[indices[j]]
+        for c in range(bias.size):
+            logits[c] += value * row[c]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def classes_ahead(logits: np.ndarray, tag: int) -> int:
+    """Return how many classes score higher than a tag; ties go to the lower number.
+
+    Raises:
+        ValueError: If there is no such class.
+    """
+    if tag < 0 or tag >= logits.size:
+        raise ValueError("a tag lies outside the classes")
+    own, ahead = logits[tag], 0
+    for c in range(logits.size):
+        ahead += (logits[c] > own) | ((logits[c] == own) & (c < tag))
+    return ahead
 
 
 @njit(
@@ -61,21 +139,9 @@ def measure(
         ValueError: If a word or a label is outside the kernel.
     """
     num_classes = bias.size
-    if kernel.shape[1] != num_classes or indptr.size != labels.size + 1:
-        raise ValueError("kernel and bias, or offsets and labels, do not belong together")
-    if tag_indptr.size != indptr.size or counts.size != indices.size:
-        raise ValueError("the columns do not belong together")
-    for k in range(chosen.size):
-        example = chosen[k]
-        if (
-            example < 0
-            or example >= labels.size
-            or indptr[example] < 0
-            or indptr[example + 1] > indices.size
-            or tag_indptr[example] < 0
-            or tag_indptr[example + 1] > tag_indices.size
-        ):
-            raise ValueError("an example lies outside the columns")
+    if kernel.shape[1] != num_classes:
+        raise ValueError("kernel and bias do not belong together")
+    check_rows(indptr, indices, counts, labels, tag_indptr, tag_indices, chosen)
     scales = row_scales(indptr, counts, chosen, unit_norm)
     logits = np.empty(num_classes, np.float32)
     shares = np.empty(num_classes, np.float32)
@@ -83,14 +149,7 @@ def measure(
     loss = 0.0
     for k in range(chosen.size):
         example = chosen[k]
-        for c in range(num_classes):
-            logits[c] = bias[c]
-        for j in range(indptr[example], indptr[example + 1]):
-            if indices[j] < 0 or indices[j] >= len(kernel):
-                raise ValueError("a word lies outside the vocabulary")
-            value, row = _F(counts[j]) * scales[k], kernel[indices[j]]
-            for c in range(num_classes):
-                logits[c] += value * row[c]
+        row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
         label = labels[example]
         if label < 0 or label >= num_classes:
             raise ValueError("a label lies outside the classes")
@@ -101,13 +160,7 @@ def measure(
                 peak, best = logits[c], c
         right += best == label
         for t in range(tag_indptr[example], tag_indptr[example + 1]):
-            tag = tag_indices[t]
-            if tag < 0 or tag >= num_classes:
-                raise ValueError("a tag lies outside the classes")
-            own, ahead = logits[tag], 0
-            for c in range(num_classes):
-                ahead += (logits[c] > own) | ((logits[c] == own) & (c < tag))
-            found += ahead < 5
+            found += classes_ahead(logits, tag_indices[t]) < TOP
             pairs += 1
         # softmax(x) - onehot, at the label, is the probability less one.
         unsound = softmax_residual(shares, label, _F(1.0))
@@ -115,3 +168,63 @@ def measure(
         # log p(label) = logit - peak + log p(peak), and p(peak) is at least one in num_classes.
         loss -= np.float64(logits[label]) - np.float64(peak) + math.log(total) - unsound
     return right, found, pairs, loss
+
+
+@njit(
+    [
+        (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
+        for c in (FLOAT32, UINT8, UINT16)
+    ],
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def score_each(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    tag_indptr: np.ndarray,
+    tag_indices: np.ndarray,
+    chosen: np.ndarray,
+    unit_norm: bool,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Score some examples one by one; arguments as of `measure`.
+
+    Returns:
+        Of each chosen example: whether its label scored highest, uint8; how many of its tags are
+        among the five highest, uint8; and nDCG@5, float64: with the tag at rank r (from 1) worth
+        1 / log2(1 + r) where r is at most 5, the sum over its tags divided by the highest that any
+        ranking could reach, and 0 of an example without tags. Ties go to the lower number; a score
+        that is NaN is beaten by none, and its model is no model.
+
+    Raises:
+        ValueError: If a word, a tag or a label is outside the kernel.
+    """
+    num_classes = bias.size
+    if kernel.shape[1] != num_classes:
+        raise ValueError("kernel and bias do not belong together")
+    check_rows(indptr, indices, counts, labels, tag_indptr, tag_indices, chosen)
+    scales = row_scales(indptr, counts, chosen, unit_norm)
+    logits = np.empty(num_classes, np.float32)
+    right = np.zeros(chosen.size, np.uint8)
+    found = np.zeros(chosen.size, np.uint8)
+    gain = np.zeros(chosen.size, np.float64)
+    for k in range(chosen.size):
+        example = chosen[k]
+        row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
+        right[k] = classes_ahead(logits, labels[example]) == 0
+        reached = best = 0.0
+        for t in range(tag_indptr[example], tag_indptr[example + 1]):
+            place = t - tag_indptr[example]
+            if place < TOP:
+                best += 1.0 / math.log2(2.0 + place)
+            ahead = classes_ahead(logits, tag_indices[t])
+            if ahead < TOP:
+                found[k] += 1
+                reached += 1.0 / math.log2(2.0 + ahead)
+        if best > 0.0:
+            gain[k] = reached / best
+    return right, found, gain

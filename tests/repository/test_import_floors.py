@@ -13,6 +13,7 @@ FLOORS = (
     "privacy",
     "training",
     "tasks",
+    "evaluation",
     "experiments",
     "backends",
     "running",
@@ -22,7 +23,7 @@ FLOORS = (
     "cli",
     "__main__",
 )
-BELOW_BACKENDS = 7
+BELOW_BACKENDS = 8
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}
 DOORS = ("server", "client", "simulations")
 

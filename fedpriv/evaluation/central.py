@@ -1,0 +1,95 @@
+"""The best model without privacy: central training on all training examples, by the same search.
+
+It is what public-only is with rostered examples added: the same learner, rates, passes and rule for
+choosing them, on validation threads. So a gap between the two is the data's and not the tuning's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedpriv.data.corpus.splits import PublicText
+from fedpriv.data.corpus.view import TagView
+from fedpriv.evaluation.examples import held_rows
+from fedpriv.measures import ACCURACY
+from fedpriv.rng import Key
+from fedpriv.tasks.tag_metrics import evaluate_tags
+from fedpriv.training.in_public.learning import FACTORS, MOST_PASSES, Choices, choose, learn
+from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Central:
+    """Models of central training without privacy.
+
+    Attributes:
+        choices: Settings chosen on validation threads.
+        params: float32 tensors, one model a seed.
+        num_examples: How many examples each was trained on.
+    """
+
+    choices: Choices
+    params: tuple[Params, ...] = field(repr=False)
+    num_examples: int
+
+
+def central(
+    view: TagView,
+    choosing: TagView,
+    inputs: str,
+    *,
+    keys: Sequence[Key],
+    public_text: PublicText | None = "public-threads",
+    rates: Sequence[float] | None = None,
+    factors: Sequence[float] = FACTORS,
+    most_passes: int = MOST_PASSES,
+) -> Central:
+    """Return models of all training examples of a view.
+
+    Args:
+        view: What is trained on.
+        choosing: The same with validation threads left out, which settings are chosen by; its
+            split is `view.split.choosing()`.
+        inputs: "tff" or "unit-norm".
+        keys: Order the examples, one a model; settings are chosen with the first.
+        public_text: What of public users' posts is trained on too; None for nothing.
+        rates: Learning rates tried; None for those of public-only.
+        factors: As of `choose`; only where the lowest loss lies, and so when to stop, hangs on it.
+        most_passes: Passes over the examples.
+
+    Raises:
+        ValueError: If `choosing` is another split's, there is no key or nothing to measure.
+    """
+    if choosing.split != view.split.choosing() or choosing.roster_sha256 != view.roster_sha256:
+        raise ValueError(
+            f"settings for split {view.split.name} are chosen by {view.split.choosing().name} of "
+            f"the same roster, not by {choosing.split.name}"
+        )
+    if not keys:
+        raise ValueError("no key; give one for each model")
+    trial = _learner(choosing, inputs, keys[0], public_text)
+    found = choose(trial, ACCURACY, rates=rates, factors=factors, most_passes=most_passes)
+    whole = _learner(view, inputs, keys[0], public_text)
+    models = [learn(replace(whole, key=key), found.by_figure) for key in keys]
+    return Central(
+        choices=found,
+        params=tuple(model.params for model in models),
+        num_examples=whole.num_examples,
+    )
+
+
+def _learner(view: TagView, inputs: str, key: Key, public_text: PublicText | None) -> TagLearner:
+    rows = np.concatenate([np.arange(0), *view.rows(view.roster, "train")])
+    if public_text is not None:
+        rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
+    held, columns = held_rows(view), view.columns
+    return TagLearner(
+        examples=columns.take(rows),
+        inputs=inputs,
+        key=key,
+        measured=lambda params: evaluate_tags(params, columns, inputs, held),
+    )

@@ -1,0 +1,126 @@
+"""Examples that a split holds out, and what a model does to each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedpriv.data.corpus.examples import INPUTS, TagExamples
+from fedpriv.data.corpus.view import TagView
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldOut:
+    """Rostered users' examples that a split holds out, user after user in the roster's order.
+
+    Attributes:
+        users: int64 (n,), each example's user, as a place in the roster.
+        threads: int64 (n,), its thread, as a number within the corpus.
+        trained: bool (n,), whether its user has training examples.
+        num_tags: int64 (n,), how many tags it has.
+    """
+
+    users: np.ndarray = field(repr=False)
+    threads: np.ndarray = field(repr=False)
+    trained: np.ndarray = field(repr=False)
+    num_tags: np.ndarray = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcomes:
+    """What one model does to each of n examples.
+
+    Attributes:
+        right: uint8 (n,), whether its label scores highest; ties go to the lower number.
+        found: uint8 (n,), how many of its tags are among the five that score highest.
+        ndcg: float32 (n,), nDCG@5 over its tags: a tag at rank r <= 5 is worth 1 / log2(1 + r),
+            and their sum is divided by that of a ranking with its tags in front, of which at most
+            five count; 0 without tags.
+    """
+
+    right: np.ndarray = field(repr=False)
+    found: np.ndarray = field(repr=False)
+    ndcg: np.ndarray = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+
+def held_rows(view: TagView) -> np.ndarray:
+    """Return the row numbers of a view's held-out examples, int64, in the order of `held_out`."""
+    return np.concatenate([np.arange(0), *view.rows(view.roster, view.split.measured_on)])
+
+
+def held_out(view: TagView) -> HeldOut:
+    """Return what is known of the held-out examples of a view's roster.
+
+    Raises:
+        ValueError: If there are none, or the corpus knows no threads.
+    """
+    rows, on = held_rows(view), view.split.measured_on
+    if not len(rows):
+        raise ValueError(
+            f"{view.name}: no rostered user has an example that is held out for {on} "
+            f"({view.split.said()}); the site is too small to be measured so"
+        )
+    held = np.array([view.num_examples(user, on) for user in view.roster])
+    trained = np.array([view.num_examples(user, "train") > 0 for user in view.roster])
+    users = np.repeat(np.arange(len(held)), held)
+    tags = view.columns.tag_indptr
+    return HeldOut(
+        users=users,
+        threads=view.threads[rows].astype(np.int64),
+        trained=trained[users],
+        num_tags=np.asarray(tags[rows + 1] - tags[rows], np.int64),
+    )
+
+
+def outcomes(params: Params, view: TagView, inputs: str) -> Outcomes:
+    """Return what a model does to each held-out example of a view's roster.
+
+    Raises:
+        ValueError: If the params are not finite, or not of this view's words and tags.
+    """
+    return scored(params, view.columns, inputs, held_rows(view))
+
+
+def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> Outcomes:
+    """Return what a model does to some of a set of examples, which may be mapped from a file.
+
+    Raises:
+        ValueError: As `outcomes`.
+    """
+    from fedpriv.kernels.tag_scores import score_each
+
+    if inputs not in INPUTS:
+        raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
+    kernel, bias = params["kernel"], params["bias"]
+    if kernel.shape != (examples.num_words, examples.num_tags):
+        raise ValueError(
+            f"a kernel of {kernel.shape[0]} x {kernel.shape[1]} is not one of "
+            f"{examples.num_words} words and {examples.num_tags} tags; every split has its own"
+        )
+    # Nothing scores higher than NaN, so that a model of such would never be wrong.
+    if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
+        raise ValueError("the model diverged: its params are not finite; leave it out")
+    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
+        examples, rows = examples.take(rows), np.arange(len(rows))
+        examples = replace(examples, counts=examples.counts.astype(np.float32))
+    right, found, ndcg = score_each(
+        np.ascontiguousarray(examples.indptr, np.int64),
+        np.ascontiguousarray(examples.indices, np.int32),
+        np.ascontiguousarray(examples.counts),
+        np.ascontiguousarray(examples.labels, np.int32),
+        np.ascontiguousarray(examples.tag_indptr, np.int64),
+        np.ascontiguousarray(examples.tag_indices, np.int32),
+        np.ascontiguousarray(rows, np.int64),
+        inputs == "unit-norm",
+        np.ascontiguousarray(kernel, np.float32),
+        np.ascontiguousarray(bias, np.float32),
+    )
+    return Outcomes(right=right, found=found, ndcg=ndcg.astype(np.float32))
