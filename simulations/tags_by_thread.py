@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,13 +41,12 @@ from fedpriv.hashes import document_sha256
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.running.loop import first_state, rounds
 
 EPSILONS = (2.0, 8.0)
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
 
 _COHORT = 0.3  # of the roster: near the knee of the noise on the mean
-_SEEN_OPTIONS = ("fold", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,32 +71,39 @@ class Method:
         return None not in self.options
 
 
-def _by_epsilon(
-    settings: Mapping[float, tuple[int, float]], **more: Option
-) -> dict[float | None, Mapping[str, Option]]:
-    """Return options from (rounds, clip norm) by ε."""
+#: Rounds, clip norm and local rate by ε: the less noise there is, the more and shorter steps.
+_TUNED: Mapping[float, tuple[int, float, float]] = {
+    1.0: (25, 40.0, 30.0),
+    2.0: (50, 40.0, 30.0),
+    4.0: (100, 40.0, 10.0),
+    8.0: (200, 30.0, 10.0),
+}
+
+
+def _by_epsilon(**more: Option) -> dict[float | None, Mapping[str, Option]]:
+    """Return the tuned options by ε, and more."""
     return {
         epsilon: {
             "target-epsilon": epsilon,
             "rounds": length,
             "l2-clip-norm": norm,
+            "local-learning-rate": rate,
             **{name.replace("_", "-"): value for name, value in more.items()},
         }
-        for epsilon, (length, norm) in settings.items()
+        for epsilon, (length, norm, rate) in _TUNED.items()
     }
 
 
-_TUNED = {1.0: (50, 30.0), 2.0: (100, 30.0), 4.0: (100, 40.0), 8.0: (200, 30.0)}
 METHODS: Mapping[str, Method] = {
     "public start": Method(
         label="AdaDPS, from the public start",
         experiment="adadps-tags",
-        options=_by_epsilon(_TUNED, start="public", start_factor=0.5),
+        options=_by_epsilon(start="public", start_factor=0.5),
     ),
     "from zero": Method(
         label="AdaDPS, from zero",
         experiment="adadps-tags",
-        options=_by_epsilon(_TUNED, start="fresh"),
+        options=_by_epsilon(start="fresh"),
     ),
     "federated": Method(
         label="federated, not private",
@@ -162,9 +169,7 @@ def _best(folds: Sequence[Fold], names: Sequence[str]) -> str:
     """
 
     def right(name: str) -> float:
-        return float(
-            np.mean([one.right.mean() for fold in folds for one in fold.outcomes[name]])
-        )
+        return float(np.mean([one.right.mean() for fold in folds for one in fold.outcomes[name]]))
 
     return max(names, key=right)
 
@@ -193,9 +198,7 @@ def _fold(wanted: Wanted, number: int) -> Fold:
         for name in wanted.methods:
             method = METHODS[name]
             for epsilon in wanted.epsilons if method.is_private else (None,):
-                found[_model(name, epsilon)].append(
-                    _trained(wanted, view, method, epsilon, seed)
-                )
+                found[_model(name, epsilon)].append(_trained(wanted, view, method, epsilon, seed))
     return measure_fold(view, {}, inputs="unit-norm", beside=found)
 
 
@@ -232,12 +235,13 @@ def _trained(
     file = _file(wanted, f"{method.experiment}-{epsilon}", facts)
     if not file.exists():
         components = build(experiment, wanted.corpus)
-        state = None
+        state: Any = first_state(components, Key.simulation(seed))
         played = rounds(
             components,
             serial(experiment, components),
             Key.simulation(seed),
-            eval_every=components.plan.num_rounds,
+            state=state,
+            eval_every=experiment.rounds,
         )
         for _, state in played:  # noqa: B007 - the last is measured
             pass

@@ -114,7 +114,7 @@ METHODS: Mapping[str, Method] = {
 def rows() -> tuple[Row, ...]:
     """Return the methods, with a cell for each setting and kind of input.
 
-    Without noise a setting's target ε changes nothing: one setting's figures without privacy are enough.
+    Without noise a setting's target ε changes nothing: one setting's figures are enough.
     """
     return tuple(
         Row(
