@@ -31,13 +31,15 @@ from fedpriv.evaluation.evaluate import evaluate
 from fedpriv.evaluation.examples import Outcomes, outcomes
 from fedpriv.evaluation.fold import Fold, measure_fold
 from fedpriv.evaluation.result import Evaluation
-from fedpriv.evaluation.table import Layout, Row, markdown
+from fedpriv.evaluation.table import Layout, Row, markdown, wider
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
+from fedpriv.report.plots.drawing import Reference
+from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
@@ -121,7 +123,7 @@ REPRODUCTIONS = (
         calls=((),),
         reduced=(("--folds", "1", "--seeds", "1"),),
         minutes=(120, 8),
-        passes=("corpus", "seeds", "results", "out"),
+        passes=("corpus", "seeds", "results", "out", "plot"),
     ),
 )
 
@@ -307,6 +309,46 @@ def layout(wanted: Wanted) -> Layout:
     )
 
 
+def chart(evaluation: Evaluation, wanted: Wanted) -> str:
+    """Return accuracy against ε as a drawing: private methods between public-only and the best."""
+    best = evaluation.best_nonprivate
+    assert best is not None
+    lines = {"majority class": "majority", "public-only, ε = 0": PUBLIC, "not private": best}
+    values = {name: model.values["accuracy"] for name, model in evaluation.models.items()}
+    references = [
+        Reference(value=values[name].value or 0.0, label=label, colour=colour)
+        for (label, name), colour in zip(lines.items(), ("muted", "s2", "s3"), strict=True)
+    ]
+    points = []
+    private = [name for name in wanted.methods if METHODS[name].is_private]
+    for number, name in enumerate(private):
+        for epsilon in wanted.epsilons:
+            found = values[_model(name, epsilon)]
+            ends = wider(found)
+            points.append(
+                Point(
+                    label=f"{METHODS[name].label}, ε = {epsilon:g}",
+                    epsilon=epsilon,
+                    value=found.value or 0.0,
+                    half_width=None if ends is None else (ends.high - ends.low) / 2,
+                    colour="s1" if number == 0 else "s4",
+                    series=number,
+                )
+            )
+    made = "SYNTHETIC " if evaluation.data.get("synthetic") else ""
+    return tradeoff_plot(
+        points,
+        name="tags",
+        alternative="Accuracy on threads held out against ε.",
+        width=760,
+        height=380,
+        references=references,
+        share=True,
+        title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}",
+        alone=True,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Evaluate a corpus and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, prog="simulations.tags_by_thread")
@@ -318,9 +360,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--results", type=Path, default=Path("results/tags"))
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
+    parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
     given = parser.parse_args(arguments)
     if not 1 <= given.folds <= NUM_FOLDS or given.seeds < 1:
         raise ValueError(f"--folds {given.folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
+    if given.plot is not None and given.plot.suffix.lower() != ".svg":
+        raise ValueError(f"--plot {given.plot} of tags must end in .svg")
     wanted = Wanted(
         corpus=resolve_corpus(given.corpus, allow_synthetic=False),
         roster=given.roster,
@@ -334,6 +379,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = evaluated(wanted)
     page = markdown(found, layout(wanted))
     print(page)
+    if given.plot is not None:
+        given.plot.parent.mkdir(parents=True, exist_ok=True)
+        given.plot.write_text(chart(found, wanted), "utf-8")
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(page, "utf-8")

@@ -145,6 +145,7 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
             "seeds": len(wanted.seeds),
             "results": wanted.results,
             "out": wanted.out,
+            "plot": picture,
         }
         item.run(reduced=wanted.reduced, given=given)
         return ""
