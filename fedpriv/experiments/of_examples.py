@@ -13,7 +13,7 @@ DP-Adam-Pub         guide adam-pub, optimizer ema-momentum
 PDA-DPMD            guide mirror-descent
 DP²                 guide delayed
 scale-then-priv.    guide past-releases, optimizer adam or rmsprop
-warm start          warm-start-epochs above 0
+warm start          warm-start-epochs above 0; start public chooses epochs and rate itself
 ideal               guide ideal: not private, whatever the noise
 SGD, Adam, AdaS     noise none, bound none, with the guide or optimizer of that name
 ==================  ============================================================================
@@ -61,6 +61,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     Raises:
         ValueError: If the options do not fit together, or not the task.
     """
+    _check_start(experiment)
     task = experiment.part("warm start").warmed(task)
     planned = num_steps(experiment, task.num_train)
     chosen = experiment.part("guide").choose(
@@ -86,7 +87,16 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
             num_groups=experiment.part("length").num_groups(),
         ),
         side_information=chosen.side_information,
+        start=experiment.part("start").make,
     )
+
+
+def _check_start(experiment: Experiment) -> None:
+    if experiment.start != "fresh" and experiment.warm_start_epochs > 0:
+        raise ValueError(
+            f"start {experiment.start!r} and warm-start-epochs {experiment.warm_start_epochs} both "
+            "say what training starts from; leave one of them out"
+        )
 
 
 def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: bool) -> Plan:

@@ -11,6 +11,7 @@ from fedpriv import optimizers
 from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.parts.start import START
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
@@ -114,7 +115,7 @@ class WarmStart:
                 learning_rate=self.warm_start_rate,
             )
 
-        return replace(task, init=init)
+        return replace(task, init=init, cold=task.cold or task.init)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ SLOTS = (
         help="What public data or past releases add.",
         choices=guides.OF_EXAMPLES,
     ),
+    START,
     Slot(name="warm start", help="Training on public examples before.", choices={"": WarmStart}),
     shared.AGGREGATE,
     shared.RUN,
