@@ -282,8 +282,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if line["row"] == "public-only":
                 figure = next(line[key] for key in ("accuracy", "loss") if key in line)
                 reached.append(figure)
-        least, most = float(np.min(reached)), float(np.max(reached))
-        print(json.dumps({"data": name, "mean": round(mean(reached), 4), "range": [least, most]}))
+        if reached:
+            ends = [min(reached), max(reached)]
+            print(json.dumps({"data": name, "mean": round(mean(reached), 4), "range": ends}))
 
 
 if __name__ == "__main__":

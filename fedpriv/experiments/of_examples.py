@@ -61,8 +61,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     Raises:
         ValueError: If the options do not fit together, or not the task.
     """
-    _check_start(experiment)
-    task = experiment.part("warm start").warmed(task)
+    task = experiment.part("warm start").warmed(task, experiment.part("start"))
     planned = num_steps(experiment, task.num_train)
     chosen = experiment.part("guide").choose(
         Surroundings(
@@ -89,14 +88,6 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
         side_information=chosen.side_information,
         start=experiment.part("start").make,
     )
-
-
-def _check_start(experiment: Experiment) -> None:
-    if experiment.start != "fresh" and experiment.warm_start_epochs > 0:
-        raise ValueError(
-            f"start {experiment.start!r} and warm-start-epochs {experiment.warm_start_epochs} both "
-            "say what training starts from; leave one of them out"
-        )
 
 
 def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: bool) -> Plan:
