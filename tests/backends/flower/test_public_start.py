@@ -92,7 +92,7 @@ def test_on_flowers_grid(stub, tmp_path, kind):
         assert not np.allclose(other[name], array, rtol=1e-3)
 
 
-def make_context():
+def make_context(device):
     """What a worker of Ray's works with."""
     made = build(replace(experiment(start="public"), task=lambda _: make_task(OfANode)), None)
     return WorkerContext(trainer=made.trainer, data=made.task.data, measure=made.task.evaluate)
