@@ -21,6 +21,7 @@ class Range(Enum):
     AT_LEAST_ZERO = "must be at least 0"
     AT_LEAST_ONE = "must be at least 1"
     FRACTION = "must be at least 0 and below 1"
+    SHARE = "must be at least 0 and at most 1"
     BETWEEN = "must be above 0 and below 1"
 
     def holds(self, value: float) -> bool:
@@ -34,6 +35,8 @@ class Range(Enum):
                 return value >= 1
             case Range.FRACTION:
                 return 0 <= value < 1
+            case Range.SHARE:
+                return 0 <= value <= 1
             case Range.BETWEEN:
                 return 0 < value < 1
 

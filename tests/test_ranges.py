@@ -52,6 +52,7 @@ def test_a_float_is_no_whole_number(value):
         (Range.AT_LEAST_ZERO, [0.0, 1e300], [-5e-324]),
         (Range.AT_LEAST_ONE, [1.0, 1e300], [0.0, math.nextafter(1.0, 0.0)]),
         (Range.FRACTION, [0.0, math.nextafter(1.0, 0.0)], [-5e-324, 1.0]),
+        (Range.SHARE, [0.0, 1.0], [-5e-324, math.nextafter(1.0, 2.0)]),
         (Range.BETWEEN, [5e-324, math.nextafter(1.0, 0.0)], [0.0, 1.0]),
     ],
 )
@@ -67,7 +68,7 @@ def test_the_edges_of_each_range(allowed, inside, outside):
 
 
 def test_every_range_is_tried_above():
-    assert len(Range) == 5
+    assert len(Range) == 6
 
 
 def test_the_short_names_are_their_ranges():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Options with a flag of their own; any other is given by -s.
 FLAGS = (
     *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
-    *("precondition", "bound", "noise", "server-optimizer", "aggregate", "inputs"),
+    *("precondition", "bound", "noise", "server-optimizer", "aggregate", "inputs", "start"),
 )
 
 
@@ -147,7 +147,7 @@ def run_command(
         tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last = keep_last_from(keep_checkpoints)
-    options = flags | settings_of(option or ())
+    options = _with_start_file(flags) | settings_of(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError("--resume takes everything from the run folder; give it alone")
     with hired as backends:
@@ -193,6 +193,25 @@ def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experi
         given = options["seed"]
         raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
     return experiment.with_options(options)
+
+
+def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
+    """Return flags in which a start that is a file is called so.
+
+    Raises:
+        ValueError: If it is neither a choice nor a file.
+    """
+    from fedpriv.experiments.parts.start import START
+
+    given = flags.get("start")
+    if given is None or given in START.choices:
+        return flags
+    if not Path(str(given)).is_file():
+        raise ValueError(
+            f"--start {given!r} is neither {' nor '.join(START.choices)} nor a file that there is; "
+            "give a safetensors file of the model, or one of these words"
+        )
+    return flags | {"start": "file", "start-file": str(given)}
 
 
 def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ DP-Adam-Pub         guide adam-pub, optimizer ema-momentum
 PDA-DPMD            guide mirror-descent
 DP²                 guide delayed
 scale-then-priv.    guide past-releases, optimizer adam or rmsprop
-warm start          warm-start-epochs above 0
+warm start          warm-start-epochs above 0; start public chooses epochs and rate itself
 ideal               guide ideal: not private, whatever the noise
 SGD, Adam, AdaS     noise none, bound none, with the guide or optimizer of that name
 ==================  ============================================================================
@@ -61,7 +61,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     Raises:
         ValueError: If the options do not fit together, or not the task.
     """
-    task = experiment.part("warm start").warmed(task)
+    task = experiment.part("warm start").warmed(task, experiment.part("start"))
     planned = num_steps(experiment, task.num_train)
     chosen = experiment.part("guide").choose(
         Surroundings(
@@ -86,6 +86,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
             num_groups=experiment.part("length").num_groups(),
         ),
         side_information=chosen.side_information,
+        start=experiment.part("start").make,
     )
 
 

@@ -52,7 +52,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import KnowsDigests, check_data_digests, data_digests
-from fedpriv.tasks.task import ComparesPublic
+from fedpriv.tasks.trial import public_of_rostered
 from fedpriv.training.algorithm import Saved, State
 
 FORMAT, VERSION = "fedpriv-run", 1
@@ -118,8 +118,9 @@ class RunFolder:
             provenance = described["provenance"]
             exact = ("dropped", "sentences_without_label")
             described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
-        elif equal := _public_of_rostered(task):
-            described["public_of_rostered"] = equal
+        else:
+            learnt = begun is not None and begun.facts["kind"] == "public"
+            described |= public_of_rostered(task, learnt_from=learnt)
         if frozen := read_frozen_bytes(files):
             described["frozen"] = frozen_digests(frozen)
         if isinstance(components.task, KnowsDigests):
@@ -374,10 +375,6 @@ def read_document(path: Path) -> dict[str, Any]:
             f"this fedpriv reads {FORMAT!r} version {VERSION}"
         )
     return document
-
-
-def _public_of_rostered(task: Any) -> int:
-    return task.public_of_rostered()[0] if isinstance(task, ComparesPublic) else 0
 
 
 def _every(document: Mapping[str, Any]) -> int:

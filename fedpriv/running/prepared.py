@@ -224,12 +224,13 @@ def start_run(
 def _with_baseline(
     experiment: Experiment, components: Components, root: Key
 ) -> tuple[_Tried, Mapping[str, float]]:
-    """Return a tried task, and what public examples alone reach where rostered users are tested.
+    """Return a tried task, and what public examples alone reach where the run is measured.
 
-    The figure looks at rostered users' held-out examples: a diagnostic, of simulations alone.
+    That is on rostered users' held-out examples, a diagnostic, and so of simulations alone; on
+    public ones where a task has no others; and of single examples on the test set.
     """
     task, begun = components.task, None
-    if experiment.unit != "user" or root.mode != "simulation" or not task.measures:
+    if root.mode != "simulation" or not task.measures:
         return _tried(experiment, components, root), {}
     with own_code("while public examples alone were learnt from"):
         found = public_only(task, root.fold("init"))
@@ -237,6 +238,8 @@ def _with_baseline(
             return _tried(experiment, components, root), {}
         begun = components.begin(root.fold("init"), found)
         measured = task.evaluate(found.model.params, public=False)
+        if measured is None:
+            measured = task.evaluate(found.model.params, public=True)
     headline = task.measures[0].name
     figure = None if measured is None else measured.get(headline)
     baseline = {} if figure is None else {f"{headline}{PUBLIC_ONLY}": figure}

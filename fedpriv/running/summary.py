@@ -77,13 +77,16 @@ def gain_of(
 ) -> dict[str, float | None]:
     """Return what public examples alone reach by the headline measure, and what was gained over it.
 
-    A gain is positive where the run is better, whichever way the measure goes. Nothing where there
-    was nothing public to learn from.
+    A gain is positive where the run is better, whichever way the measure goes. It is over the
+    figure of rostered users, or where there is none (no held-out examples, or single examples and
+    their test set) over the other one. Nothing where there was nothing public to learn from.
     """
     if not measures:
         return {}
     headline = measures[0]
     public, reached = baseline.get(headline.name + PUBLIC_ONLY), figures.get(headline.name)
+    if reached is None:
+        reached = figures.get(headline.released_name)
     if public is None:
         return {}
     gain = None

@@ -144,6 +144,27 @@ class ArrayUsers:
         return ArrayExamples(x.numpy(), y.numpy())
 
 
+def check_learnt_from(learnt: ArrayExamples, measured: ArrayExamples | None) -> None:
+    """Refuse public training examples that nothing can be chosen on, or that are measured on too.
+
+    Raises:
+        ValueError: If there are fewer than two; or if all that figures are measured on are among
+            them, so that what is learnt by heart would count as learnt.
+    """
+    if len(learnt) < 2:
+        raise ValueError(
+            f"public_train has {len(learnt)} example{'s' * (len(learnt) != 1)}; give at least 2, "
+            "of which one is kept back to choose settings by, or leave it out"
+        )
+    if measured is None or not len(measured) or not same_format(learnt, measured):
+        return
+    if set(_contents(measured)) <= set(_contents(learnt)):
+        raise ValueError(
+            f"all {len(measured):,} public examples are in public_train too, and figures are "
+            "measured on them; give public_train some, and public others"
+        )
+
+
 def _contents(examples: ArrayExamples) -> Iterator[bytes]:
     """Yield a digest of each example."""
     for x, y in zip(model_inputs(examples.x), model_targets(examples.y), strict=True):

@@ -53,6 +53,11 @@ def linear_task(
     def measure(params: Params) -> Metrics:
         return linear_metrics(params, rows, data.y_test)
 
+    def public_measure(params: Params, index: np.ndarray) -> Metrics:
+        public: Any = data.x_public
+        assert data.y_public is not None
+        return linear_metrics(params, public[index], data.y_public[index])
+
     return CentralTask(
         name=data.name,
         train=gradients(data.x_train, data.y_train),
@@ -62,6 +67,7 @@ def linear_task(
         measures=(ACCURACY, LOSS),
         public=None if data.y_public is None else gradients(data.x_public, data.y_public),
         num_public=data.num_public,
+        public_measure=None if data.y_public is None else public_measure,
         side={} if side is None else side,
         provenance=data.provenance,
         data_sha256=data.sha256,
@@ -95,9 +101,10 @@ def module_task(
         return given, given if reconstruct else np.asarray(y)
 
     seen, make = arrays(data.x_test, data.y_test), SameFrozen(make)
-    public = None
+    public, known = None, None
     if data.y_public is not None:
-        public = ModuleGradients(make(), loss, *arrays(data.x_public, data.y_public))
+        known = arrays(data.x_public, data.y_public)
+        public = ModuleGradients(make(), loss, *known)
 
     own = measures
     few, looked = [np.asarray(array[:_LOOKED_AT]) for array in seen], make()
@@ -109,6 +116,11 @@ def module_task(
     def measure(params: Params) -> Metrics | None:
         return module_metrics(load_params(make(), params).eval(), taken, *seen)
 
+    def public_measure(params: Params, index: np.ndarray) -> Metrics | None:
+        assert known is not None
+        x, y = known
+        return module_metrics(load_params(make(), params).eval(), taken, x[index], y[index])
+
     return CentralTask(
         name=data.name,
         train=ModuleGradients(make(), loss, *arrays(data.x_train, data.y_train)),
@@ -119,6 +131,7 @@ def module_task(
         files=lambda: frozen_file(make.frozen),
         public=public,
         num_public=data.num_public,
+        public_measure=None if known is None else public_measure,
         provenance=data.provenance,
         data_sha256=data.sha256,
         synthetic=data.synthetic,

@@ -14,6 +14,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.tree import Params
@@ -32,6 +33,11 @@ class CentralTask:
         measures: What it measures, the headline first.
         public: The model on public examples, which are not in the training set; None for none.
         num_public: How many there are.
+        public_measure: From params and positions among the public examples to metrics on those;
+            with it the model can learn from public examples before private training, and a run
+            says what they alone reach. None where that is not wanted.
+        cold: What `init` was before it was made to learn from public examples; None where it was
+            not.
         side: Side information by kind, made when it is asked for.
         provenance: Where everything came from, for the run folder.
         data_sha256: From nothing to digests in hex of what must not change in a run: "private"
@@ -51,6 +57,10 @@ class CentralTask:
     measures: tuple[Measure, ...] = (ACCURACY, LOSS)
     public: ExampleGradients | None = field(default=None, repr=False)
     num_public: int = 0
+    public_measure: Callable[[Params, np.ndarray], Metrics | None] | None = field(
+        default=None, repr=False
+    )
+    cold: Callable[[Key], Params] | None = field(default=None, repr=False)
     side: Mapping[str, Callable[[], SideInformation]] = field(default_factory=dict, repr=False)
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
     data_sha256: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False)
@@ -106,6 +116,27 @@ class CentralTask:
                 f"{self.name} has no public examples; choose a guide that needs none, or give some"
             )
         return self.public
+
+    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+        """Return what learns from the public examples; None where there are none, or one.
+
+        Args:
+            key: Draws the params before and the order of the examples.
+            choosing: Whether to keep a fifth of them back, by the key, and measure on those.
+
+        Guarantees:
+            * No private example, and not even their number, goes into it; nor does the test set.
+        """
+        if self.public is None or self.public_measure is None:
+            return None
+        return learner_of(
+            self.num_public,
+            choosing=choosing,
+            key=key,
+            begun=(self.cold or self.init)(key),
+            gradient=self.public.gradient,
+            measure=self.public_measure,
+        )
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return metrics on the test set, which nobody's privacy depends on (`public`)."""

@@ -12,11 +12,19 @@ from fedpriv.checkpoints.frozen_file import FROZEN, frozen_file
 from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.array_users import ArrayLike, ArrayUsers, array_examples, same_format
+from fedpriv.tasks.array_users import (
+    ArrayLike,
+    ArrayUsers,
+    array_examples,
+    check_learnt_from,
+    same_format,
+)
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.in_public.gradients import GradientLearner, learner_of
+from fedpriv.training.in_public.modules import ModuleBatches
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
@@ -63,6 +71,9 @@ class ModuleTask:
             where it is not among them.
         test: Held-out examples of rostered users (diagnostics), if any.
         public: Examples of users outside the roster (released figures), if any.
+        public_train: More of these, to learn from before and beside private training (start
+            "public", and what public examples alone reach); never measured on. Let nobody have
+            examples in both.
         synthetic: Whether the data were made up.
         files: That go with the model into the run folder and every export, such as a vocabulary:
             only what is public.
@@ -82,6 +93,7 @@ class ModuleTask:
         measures: Sequence[ModuleMeasure] | None = None,
         test: ArrayLike | None = None,
         public: ArrayLike | None = None,
+        public_train: ArrayLike | None = None,
         synthetic: bool = False,
         files: Mapping[str, bytes] | None = None,
         synthetic_batch: ArrayLike | None = None,
@@ -97,6 +109,10 @@ class ModuleTask:
             is_public: None if given is None else array_examples(given, f"the {what} examples")
             for is_public, given, what in ((False, test, "test"), (True, public, "public"))
         }
+        self._public_train = None
+        if public_train is not None:
+            self._public_train = array_examples(public_train, "the public_train examples")
+            check_learnt_from(self._public_train, self._sets[True])
         self._synthetic_batch = None
         if synthetic_batch is not None:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
@@ -199,6 +215,39 @@ class ModuleTask:
         """
         public = self._sets[True]
         return (0, 0) if public is None else (self._data.num_equal(public), len(public))
+
+    def public_train_of_rostered(self) -> tuple[int, int]:
+        """Return the same of the examples that are learnt from in public."""
+        learnt = self._public_train
+        return (0, 0) if learnt is None else (self._data.num_equal(learnt), len(learnt))
+
+    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+        """Return what learns from `public_train`, by Adam on the CPU; None without any.
+
+        Args:
+            key: Draws the module's own initialisation, and the order of the examples.
+            choosing: Whether to keep a fifth of them back, by the key, and measure on those.
+
+        Guarantees:
+            * No example of a rostered user goes into it, and none that figures are measured on.
+        """
+        examples = self._public_train
+        if examples is None:
+            return None
+        self._check_loss()
+
+        def measure(params: Params, index: np.ndarray) -> Metrics | None:
+            module, seen = load_params(self._make(), params).eval(), examples.take(index)
+            return module_metrics(module, self._module_measures(), seen.x, seen.y)
+
+        return learner_of(
+            len(examples),
+            choosing=choosing,
+            key=key,
+            begun=self.init_params(key),
+            gradient=ModuleBatches(self._make(), self._loss, examples),
+            measure=measure,
+        )
 
     def files(self) -> Mapping[str, bytes]:
         """Return the files that go with the model."""

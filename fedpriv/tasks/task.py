@@ -137,6 +137,15 @@ class LearnsInPublic(Protocol):
 
 
 @runtime_checkable
+class ComparesPublicTraining(Protocol):
+    """A task that can say the same of public examples that it learns from."""
+
+    def public_train_of_rostered(self) -> tuple[int, int]:
+        """Return how many of these equal a rostered user's, and of how many; asked likewise."""
+        ...
+
+
+@runtime_checkable
 class MakesExamples(Protocol):
     """A task that makes up examples, so that it can be tried before anything is charged."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
-from fedpriv.tasks.task import ComparesPublic, MakesExamples
+from fedpriv.tasks.task import ComparesPublic, ComparesPublicTraining, MakesExamples
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params
@@ -63,7 +63,35 @@ def cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str,
                 "what is measured on them is not released but private, and covered by no ε; take "
                 "public examples of users outside the roster, unless these are equal by chance"
             )
+    if simulated and isinstance(task, ComparesPublicTraining):
+        equal, number = task.public_train_of_rostered()
+        if equal:
+            said.append(
+                f"{equal:,} of {number:,} examples of public_train are equal to examples of "
+                "rostered users: what is learnt from them is not public but private, and a start "
+                "from it is covered by no ε; take examples of users outside the roster, unless "
+                "these are equal by chance"
+            )
     return tuple(said)
+
+
+def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:
+    """Return what a simulation records of public examples that equal rostered users'.
+
+    Args:
+        task: Of any kind; its rostered users' examples are looked at.
+        learnt_from: Whether the model starts from what public examples taught it.
+
+    Returns:
+        How many are equal, by name: of those that are measured on, and of those learnt from.
+        Nothing where there are none.
+    """
+    found = {}
+    if isinstance(task, ComparesPublic):
+        found["public_of_rostered"] = task.public_of_rostered()[0]
+    if learnt_from and isinstance(task, ComparesPublicTraining):
+        found["public_train_of_rostered"] = task.public_train_of_rostered()[0]
+    return {name: equal for name, equal in found.items() if equal}
 
 
 def try_trainer(trainer: LocalTrainer, params: Params, batch: Any) -> None:

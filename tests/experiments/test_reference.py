@@ -61,7 +61,7 @@ def test_the_flags_of_run_say_what_the_parts_say():
         [info] = parameter.annotation.__metadata__
         if name.replace("_", "-") in known:
             flags[name.replace("_", "-")] = info.help
-    assert len(flags) == 14
+    assert len(flags) == 15
     assert flags == {name: reference.described(name).help for name in flags}
     assert "clip, normalise or none" in flags["bound"]
 

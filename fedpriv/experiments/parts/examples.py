@@ -11,6 +11,7 @@ from fedpriv import optimizers
 from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
@@ -91,14 +92,23 @@ class WarmStart:
     )
     warm_start_rate: float = option(0.1, "Their learning rate.", Range.ABOVE_ZERO)
 
-    def warmed(self, task: CentralTask) -> CentralTask:
+    def warmed(self, task: CentralTask, start: Fresh | FromPublic | FromFile) -> CentralTask:
         """Return the task with params that were trained on its public examples first.
 
+        Args:
+            task: May have some.
+            start: The part that says what training starts from.
+
         Raises:
-            ValueError: If it has none.
+            ValueError: If it has none, or the start says something else.
         """
         if self.warm_start_epochs == 0:
             return task
+        if not isinstance(start, Fresh):
+            raise ValueError(
+                f"warm-start-epochs {self.warm_start_epochs} and a start that is not 'fresh' both "
+                "say what training starts from; leave one of them out"
+            )
         # torch takes seconds to import, and declarations are read for `fedpriv --help`
         from fedpriv.training.per_example.example_sum import warm_start
 
@@ -114,7 +124,7 @@ class WarmStart:
                 learning_rate=self.warm_start_rate,
             )
 
-        return replace(task, init=init)
+        return replace(task, init=init, cold=task.cold or task.init)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +170,7 @@ SLOTS = (
         help="What public data or past releases add.",
         choices=guides.OF_EXAMPLES,
     ),
+    START,
     Slot(name="warm start", help="Training on public examples before.", choices={"": WarmStart}),
     shared.AGGREGATE,
     shared.RUN,

@@ -90,7 +90,7 @@ class FromPublic:
         None, "Passes over the public examples; none to choose.", Range.AT_LEAST_ONE
     )
     start_factor: float | None = option(
-        None, "What is kept of the public model; none to choose.", Range.FRACTION
+        None, "What is kept of the public model; none to choose.", Range.SHARE
     )
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
@@ -113,7 +113,8 @@ class FromPublic:
         if found is None:
             raise ValueError(
                 "start 'public': the task has no public examples to learn from; give it some "
-                "(public_train of a ModuleTask), or leave start out"
+                "(public_train of a ModuleTask, public and public_measure of a CentralTask), or "
+                "leave start out"
             )
         choice, model = found.choices.by_loss, found.start
         given = replace(
@@ -144,7 +145,9 @@ class FromPublic:
 class FromFile:
     """Params of a safetensors file."""
 
-    start_file: str | None = option(None, "A safetensors file with the model's tensors.")
+    start_file: str | None = option(
+        None, "A safetensors file with the model's tensors; for Flower an absolute path."
+    )
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the start.
@@ -169,7 +172,8 @@ class FromFile:
 
 START = Slot(
     name="start",
-    help="What training starts from: public costs no privacy, and protects no public user.",
+    help="What training starts from: public costs no privacy and protects no public user; "
+    "`--start FILE` is file.",
     choices={"fresh": Fresh, "public": FromPublic, "file": FromFile},
     before="fresh",
 )

@@ -99,6 +99,8 @@ def coverage(
         found += ("who is on the roster, a choice that looked at their records",)
     if equal := as_object(corpus).get("public_of_rostered"):
         found += (f"figures on public examples, {equal} of which equal rostered users'",)
+    if equal := as_object(corpus).get("public_train_of_rostered"):
+        found += (f"a start from public examples, {equal} of which equal rostered users'",)
     return Coverage(not_covered=found)
 
 

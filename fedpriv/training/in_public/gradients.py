@@ -14,6 +14,8 @@ from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params
 
 BATCH_SIZE = 32
+# One of so many public examples is kept back to choose settings by.
+_ONE_IN = 5
 
 
 class Gradient(Protocol):
@@ -69,3 +71,50 @@ class GradientLearner:
     def measure(self, params: Params) -> Metrics | None:
         """Return metrics on examples held out."""
         return self.measured(params)
+
+
+def apart(num_examples: int, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions to learn from, and those of a fifth that is kept back; sorted.
+
+    Which they are depends on the key and on how many examples there are.
+    """
+    order = key.fold("kept back").generator().permutation(num_examples)
+    cut = max(1, num_examples // _ONE_IN)
+    return np.sort(order[cut:]), np.sort(order[:cut])
+
+
+def learner_of(
+    num_examples: int,
+    *,
+    choosing: bool,
+    key: Key,
+    begun: Params,
+    gradient: Gradient,
+    measure: Callable[[Params, np.ndarray], Metrics | None],
+) -> GradientLearner | None:
+    """Return what learns from public examples that have positions; None of fewer than two.
+
+    Args:
+        num_examples: How many there are.
+        choosing: Whether a fifth is kept back and measured on; else nothing is measured.
+        key: Keeps some back, orders the others, and is folded for what a model draws.
+        begun: The params before.
+        gradient: Of the loss of examples at some of these positions.
+        measure: From params and positions to metrics.
+    """
+    if num_examples < 2:
+        return None
+    learnt, seen = np.arange(num_examples), np.arange(0)
+    if choosing:
+        learnt, seen = apart(num_examples, key)
+
+    def of_learnt(params: Params, index: np.ndarray, key: Key) -> Params:
+        return gradient(params, learnt[index], key)
+
+    return GradientLearner(
+        num_examples=len(learnt),
+        begun=begun,
+        gradient=of_learnt,
+        key=key.fold("in public"),
+        measured=lambda params: measure(params, seen) if len(seen) else None,
+    )

@@ -197,10 +197,11 @@ def _measured(
     return Choice(learning_rate=rate, passes=passes, factor=factor, loss=loss, figure=figure)
 
 
-def _worth(headline: Measure | None, choice: Choice) -> float:
+def _worth(headline: Measure | None, choice: Choice) -> tuple[float, float]:
+    """Return what choices are compared by: few examples have many equal figures, and one loss."""
     if headline is None or choice.figure is None:
-        return -choice.loss
-    return headline.worth(choice.figure)
+        return -choice.loss, 0.0
+    return headline.worth(choice.figure), -choice.loss
 
 
 def settings_of(found: Mapping[str, Any]) -> Choice:

@@ -66,6 +66,11 @@ def synthetic_digits(num_train: int = 2_000, num_test: int = 500) -> Dataset:
 def task(kind: Kind, column: Column, split: Split) -> CentralTask:
     """Return the auto-encoder's or the classifier's task, on test or on held-out examples."""
     data = for_tuning(dataset()) if split == "validation" else dataset()
+    return task_of(kind, column, data)
+
+
+def task_of(kind: Kind, column: Column, data: Dataset) -> CentralTask:
+    """Return the auto-encoder's or the classifier's task on some digits."""
     if kind == "autoencoder":
         make = partial(Autoencoder, gain=1.0 if column == "paper" else 4.0)
         return module_task(data, make, nn.functional.mse_loss, pixels, reconstruct=True)

@@ -1,0 +1,56 @@
+"""`fedpriv run --start`: fresh, public, or a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv import cli
+from fedpriv.checkpoints.tensor_file import write_tensors
+from tests.running.public_start.test_runs import of_users
+
+NAME = "mine_that_starts:experiment"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    module = ModuleType("mine_that_starts")
+    module.experiment = lambda: of_users(rounds=1)
+    monkeypatch.setitem(sys.modules, "mine_that_starts", module)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        return CliRunner().invoke(cli.app, ["run", NAME, "--out", "r", "--json", *arguments])
+
+    return call
+
+
+@pytest.mark.parametrize("choice", ["fresh", "public"])
+def test_a_choice(run, choice):
+    said = run("--start", choice)
+    assert said.exit_code == 0, said.output
+    found = json.loads(said.stdout)
+    assert found["start"]["kind"] == choice and found["gain"] is not None
+
+
+def test_a_file(run, tmp_path):
+    tensors = {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)}
+    write_tensors(tmp_path / "model.safetensors", tensors, {})
+    said = run("--start", "model.safetensors")
+    assert said.exit_code == 0, said.output
+    assert json.loads(said.stdout)["start"]["file"] == "model.safetensors"
+    options = json.loads((tmp_path / "r" / "experiment.json").read_text())["experiment"]
+    assert (options["start"], options["start-file"]) == ("file", "model.safetensors")
+
+
+def test_neither(run, tmp_path):
+    said = run("--start", "pubic")
+    assert "--start 'pubic' is neither fresh nor public nor file nor a file that there is" in str(
+        said.exception
+    )
+    assert not (tmp_path / "r").exists()

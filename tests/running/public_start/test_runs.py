@@ -1,0 +1,204 @@
+"""Runs that start from public examples or a file: recorded, resumed, and read against them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpriv.checkpoints.start_file import params_sha256, read_start
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.start import public_only
+from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.rng import Key
+from fedpriv.running.folder import read_document
+from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
+from tests.tasks.sixty import features_and_labels
+
+DIM = 4
+
+
+def person(number, size=6):
+    x = np.random.default_rng(number).normal(size=(size, DIM)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(np.int64)
+
+
+def of_users(**changes):
+    given = {
+        "users": {f"u{n:02d}": person(n) for n in range(12)},
+        "test": person(97, 60),
+        "public": person(98, 60),
+        "public_train": person(99, 60),
+    } | {name: changes.pop(name) for name in ("test", "public", "public_train") if name in changes}
+
+    def task(experiment):
+        return ModuleTask(
+            name="own",
+            module=lambda: nn.Linear(DIM, 2),
+            loss=nn.functional.cross_entropy,
+            synthetic=True,
+            **given,
+        )
+
+    options = {"rounds": 3, "cohort": 6.0, "noise_multiplier": 1.0, "delta": 1e-3, **changes}
+    return Experiment(name="own", description="", task=task, **options)
+
+
+def of_examples(**changes):
+    def task(experiment):
+        x, y = features_and_labels()
+        seen_x, seen_y = x[:20], y[:20]
+        return CentralTask(
+            name="sixty",
+            train=LogisticGradients(x[40:], y[40:]),
+            num_train=20,
+            init=zeros({"weight": (5,), "bias": (1,)}),
+            measure=lambda params: linear_metrics(params, seen_x, seen_y),
+            public=LogisticGradients(x[20:40], y[20:40]),
+            num_public=20,
+            public_measure=lambda params, index: linear_metrics(
+                params, x[20:40][index], y[20:40][index]
+            ),
+            synthetic=True,
+        )
+
+    options = {
+        "batch_size": 5, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-3, "learning_rate": 0.1,
+        "eval_every": 1, **changes,
+    }  # fmt: skip
+    return Experiment(name="sixty", description="", unit="example", task=task, **options)
+
+
+KINDS = {"users": of_users, "examples": of_examples}
+
+
+class Stop(Exception):
+    pass
+
+
+def stop(record):
+    if record.released.round_num == 2:
+        raise Stop
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_records_where_it_started_and_goes_on_from_there(tmp_path, kind):
+    experiment = KINDS[kind](start="public")
+    whole = start_run(experiment, None, None, tmp_path / "whole").run()
+    facts = read_document(tmp_path / "whole")["start"]
+    assert facts["kind"] == "public" and whole["start"] == facts
+    assert facts["num_public_examples"] == (60 if kind == "users" else 20)
+    begun = build(experiment).begin(Key.simulation(0).fold("init")).params
+    assert params_sha256(begun) == facts["sha256"]
+    found = read_start(tmp_path / "whole", facts["sha256"])
+    assert all(np.array_equal(found[name], array) for name, array in begun.items())
+
+    with pytest.raises(Stop):
+        start_run(experiment, None, None, tmp_path / "r").run(stop)
+    ended = resume_run(tmp_path / "r", experiment=experiment).run()
+    assert ended["accuracy_public"] == whole["accuracy_public"]
+    last = [CheckpointStore(tmp_path / r / "checkpoints").load(3)[0] for r in ("whole", "r")]
+    assert all(np.array_equal(last[1][name], array) for name, array in last[0].items())
+    fresh = build(KINDS[kind]()).begin(Key.simulation(0).fold("init")).params
+    assert params_sha256(fresh) != facts["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "measured"),
+    [
+        ("users", {}, "accuracy"),
+        ("users", {"test": None}, "accuracy_public"),
+        ("examples", {}, "accuracy_public"),
+    ],
+)
+def test_a_run_is_read_against_public_examples_alone(tmp_path, kind, changes, measured):
+    """On the very examples that its own figure is of; red when measured on others."""
+    experiment = KINDS[kind](**changes)
+    summary = start_run(experiment, None, None, tmp_path / "r").run()
+    task = build(experiment).task
+    found = public_only(task, Key.simulation(0).fold("init"))
+    expected = task.evaluate(found.model.params, public=measured == "accuracy_public")
+    assert summary["accuracy_public_only"] == expected.get("accuracy")
+    assert summary["gain"] == pytest.approx(summary[measured] - expected.get("accuracy"))
+    document = json.loads((tmp_path / "r" / "experiment.json").read_text())
+    assert document["baseline"]["accuracy_public_only"] == expected.get("accuracy")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secure_run_may_start_in_public_and_says_nothing_of_who_is_tested(tmp_path, kind):
+    prepared = start_run(KINDS[kind](start="public"), None, None, tmp_path / "r", secure=True)
+    summary = prepared.run()
+    assert summary["start"]["kind"] == "public" and "accuracy_public_only" not in summary
+
+
+def test_a_task_with_nothing_public_to_learn_from(tmp_path):
+    summary = start_run(of_users(public_train=None), None, None, tmp_path / "r").run()
+    assert "accuracy_public_only" not in summary and "gain" not in summary
+    experiment = of_users(public_train=None, start="public")
+    with pytest.raises(ValueError, match=r"no public examples to learn from; .*public_train of"):
+        start_run(experiment, None, None, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_from_a_file(tmp_path, kind):
+    made = build(KINDS[kind]())
+    params = {n: a + np.float32(0.5) for n, a in made.begin(Key.simulation(9)).params.items()}
+    file = tmp_path / "model.safetensors"
+    write_tensors(file, params, {})
+    experiment = KINDS[kind](start="file", start_file=str(file))
+    prepared = start_run(experiment, None, None, tmp_path / "r")
+    assert all(np.array_equal(prepared.state.params[n], a) for n, a in params.items())
+    prepared.run()
+    file.unlink()  # the folder has its own
+    assert resume_run(tmp_path / "r", experiment=experiment).run()["start"]["kind"] == "file"
+
+    write_tensors(file, {"weight": np.zeros((2, 7), np.float32)}, {})
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        start_run(experiment, None, None, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_public_examples_to_learn_from_that_are_somebodys(tmp_path):
+    """Red before they were compared: an ε was printed that does not hold for user u03."""
+    own = {"public_train": tuple(map(np.concatenate, zip(person(3), person(99), strict=True)))}
+    prepared = start_run(of_users(start="public", **own), None, None, tmp_path / "r")
+    assert "6 of 12 examples of public_train are equal to examples of" in prepared.noticed[0]
+    prepared.folder.close()
+    covered = coverage_of(prepared.folder.document)
+    assert covered.not_covered == (
+        "a start from public examples, 6 of which equal rostered users'",
+    )
+    prepared = start_run(of_users(**own), None, None, tmp_path / "fresh")  # nothing is taken over
+    prepared.folder.close()
+    assert prepared.noticed and coverage_of(prepared.folder.document).not_covered == ()
+
+
+def test_public_examples_that_cannot_be_learnt_from():
+    with pytest.raises(ValueError, match=r"public_train has 1 example; give at least 2"):
+        build(of_users(public_train=person(1, 1)))
+    with pytest.raises(ValueError, match=r"all 60 public examples are in public_train too"):
+        build(of_users(public_train=person(98, 60)))
+
+
+def test_a_warm_start_is_another_start():
+    with pytest.raises(ValueError, match=r"warm-start-epochs 2 and a start that is not 'fresh'"):
+        build(of_examples(start="public", warm_start_epochs=2))
+
+
+def test_what_public_examples_alone_reach_does_not_begin_where_a_warm_start_ends():
+    """A warm start has seen the examples that settings are chosen on."""
+    key = Key.simulation(0)
+    warm, cold = (build(of_examples(**o)).task for o in ({"warm_start_epochs": 5}, {}))
+    assert np.any(warm.init_params(key)["weight"] != cold.init_params(key)["weight"])
+    left, right = public_only(warm, key), public_only(cold, key)
+    assert left.choices == right.choices
+    assert np.array_equal(left.model.params["weight"], right.model.params["weight"])

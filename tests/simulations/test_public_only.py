@@ -1,0 +1,107 @@
+"""Public-only on the centralised data sets: who is learnt from, and how settings are chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.data.features.dataset import Dataset, hold_out_public
+from fedpriv.measures import ACCURACY
+from fedpriv.tasks.datasets import linear_task
+from fedpriv.training.per_example.linear import LogisticGradients
+from simulations import public_only as script
+
+RECORDED = Path(__file__).parents[2] / "docs" / "results" / "public-only.jsonl"
+DIM = 6
+
+
+def data(draw):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, DIM)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int64)
+    made = Dataset(
+        name="halves", x_train=sparse.csr_matrix(x[:600]), y_train=y[:600],
+        x_test=sparse.csr_matrix(x[600:]), y_test=y[600:], provenance={}, synthetic=True,
+    )  # fmt: skip
+    return hold_out_public(made, 0.05, draw)
+
+
+@pytest.fixture
+def halves(monkeypatch):
+    def task(made):
+        return linear_task(made, LogisticGradients, {"weight": (DIM,), "bias": (1,)})
+
+    study = script.Study(
+        data=data,
+        task=task,
+        public={"rates": (0.01, 0.1, 0.3), "most_passes": 5},
+        private={"rates": (0.01, 0.1), "most_passes": 3},
+    )
+    monkeypatch.setattr(script, "STUDIES", {"halves": study})
+    return study
+
+
+def test_both_rows_are_of_one_test_set_and_all_beat_some(halves, capsys):
+    script.main(["halves", "--draws", "2"])
+    *lines, ends = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [(line["row"], line["draw"]) for line in lines] == [
+        ("public-only", 0), ("public-only", 1), ("all, not private", 0),
+    ]  # fmt: skip
+    assert [line["num_examples"] for line in lines] == [30, 30, 570]
+    assert all(line["synthetic"] for line in lines)
+    accuracies = [line["accuracy"] for line in lines]
+    assert ends["range"] == sorted(accuracies[:2]) and min(accuracies) > 0.7
+    assert max(accuracies[:2]) < accuracies[2]
+
+
+def test_every_public_example_is_held_out_once_and_never_learnt_from_then(halves, monkeypatch):
+    seen = []
+    kept = script._in_public
+
+    def noted(task, key, learnt, held):
+        seen.append((set(learnt), set(held)))
+        return kept(task, key, learnt, held)
+
+    monkeypatch.setattr(script, "_in_public", noted)
+    script.public_only(halves, 0)
+    *folds, (everything, nobody) = seen
+    assert len(folds) == 5 and everything == set(range(30)) and not nobody
+    assert sorted(n for _, held in folds for n in held) == list(range(30))
+    assert all(not learnt & held and learnt | held == everything for learnt, held in folds)
+
+
+def test_of_equal_figures_the_lower_loss_is_chosen_and_edges_are_said(halves):
+    task = halves.task(halves.data(0))
+    trial = script._in_public(task, script.Key.simulation(0), np.arange(29), np.arange(29, 30))
+    found = script.chosen_by([trial], ACCURACY, rates=(0.01, 0.1), most_passes=4)
+    # One example is right or wrong; the steepest descent has the lowest loss.
+    assert (found.learning_rate, found.passes) == (0.1, 4)
+    assert script._edges(found, (0.01, 0.1), 4) == ["learning_rate", "passes"]
+    assert script._edges(found, (0.01, 0.1, 1.0), 5) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "row", "said"),
+    [
+        ("imdb.md", "imdb", "public-only", "0.760 (0.750-0.771)"),
+        ("imdb.md", "imdb-paper", "public-only", "0.755 (0.736-0.773)"),
+        ("dpnsgd-mnist.md", "mnist", "public-only", "0.943 (0.935-0.949)"),
+        ("imdb.md", "imdb", "all, not private", "0.883"),
+        ("imdb.md", "imdb-paper", "all, not private", "0.885"),
+        ("dpnsgd-mnist.md", "mnist", "all, not private", "0.989"),
+        ("autoencoder.md", "autoencoder", "public-only", "1.854"),
+    ],
+)
+def test_the_pages_say_what_was_measured(page, name, row, said):
+    lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
+    found = [line for line in lines if (line["data"], line["row"]) == (name, row)]
+    assert not any(line["synthetic"] for line in found)
+    figures = [line.get("accuracy", line.get("loss")) for line in found]
+    text = f"{np.mean(figures):.3f}"
+    if len(figures) > 1:
+        text += f" ({min(figures):.3f}-{max(figures):.3f})"
+    assert text == said and said in (RECORDED.parent / page).read_text("utf-8")

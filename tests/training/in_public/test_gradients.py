@@ -1,0 +1,147 @@
+"""Anything with gradients on public examples: who is kept back, and by which gradient it learns."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.measures import Measure
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.in_public.gradients import BATCH_SIZE, apart, learner_of
+from fedpriv.training.in_public.learning import choose, learn
+from fedpriv.training.in_public.modules import ModuleBatches
+from fedpriv.training.local.module import ArrayExamples, module_params
+
+KEY = Key.simulation(0)
+
+
+@pytest.mark.parametrize(("number", "back"), [(2, 1), (4, 1), (5, 1), (10, 2), (101, 20)])
+def test_a_fifth_is_kept_back_and_nobody_is_on_both_sides(number, back):
+    learnt, seen = apart(number, KEY)
+    assert len(seen) == back
+    assert sorted([*learnt, *seen]) == list(range(number))
+    again = apart(number, KEY)
+    assert np.array_equal(learnt, again[0]) and np.array_equal(seen, again[1])
+    if number > 20:
+        assert not np.array_equal(seen, apart(number, Key.simulation(1))[1])
+
+
+class Seen:
+    """Records the positions that are asked for; minimises the distance to 3."""
+
+    def __init__(self):
+        self.learnt, self.measured = [], []
+
+    def gradient(self, params, index, key):
+        self.learnt.append(index)
+        return {"w": (params["w"] - 3).astype(np.float32)}
+
+    def measure(self, params, index):
+        self.measured.append(index)
+        return Metrics.of(len(index), loss=float(((params["w"] - 3) ** 2).sum()))
+
+    def learner(self, number, *, choosing):
+        return learner_of(
+            number,
+            choosing=choosing,
+            key=KEY,
+            begun={"w": np.zeros(2, np.float32)},
+            gradient=self.gradient,
+            measure=self.measure,
+        )
+
+
+def test_settings_are_chosen_on_examples_that_were_not_learnt_from():
+    """Red with `measured` on all of them, or on what is learnt from."""
+    seen = Seen()
+    learner = seen.learner(100, choosing=True)
+    assert learner.num_examples == 80
+    found = choose(learner, None)
+    learnt, measured = set(np.concatenate(seen.learnt)), set(np.concatenate(seen.measured))
+    assert len(learnt) == 80 and len(measured) == 20 and not learnt & measured
+    whole = Seen()
+    model = learn(whole.learner(100, choosing=False), found.by_loss)
+    assert set(np.concatenate(whole.learnt)) == set(range(100)) and whole.measured == []
+    assert model.num_examples == 100
+
+
+def test_every_pass_looks_at_every_example_once_in_an_order_of_its_own():
+    seen = Seen()
+    learner = seen.learner(100, choosing=False)
+    assert learner.measure(learner.init()) is None
+    for _ in itertools.islice(learner.passes(0.1), 2):
+        pass
+    batches = -(-100 // BATCH_SIZE)
+    first, second = seen.learnt[:batches], seen.learnt[batches : 2 * batches]
+    for one in (first, second):
+        assert sorted(np.concatenate(one)) == list(range(100))
+    assert not np.array_equal(first[0], second[0])
+
+
+def test_fewer_than_two_teach_nothing():
+    assert Seen().learner(1, choosing=True) is None
+    assert Seen().learner(0, choosing=False) is None
+
+
+class Idle(nn.Module):
+    """Has a parameter that its outputs do not use, and maybe dropout."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        self.used, self.idle = nn.Linear(3, 2), nn.Linear(2, 2)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return self.dropout(self.used(x))
+
+
+def batches(dropout=0.0):
+    rng = np.random.default_rng(0)
+    examples = ArrayExamples(rng.normal(size=(9, 3)), rng.integers(0, 2, 9))
+    return ModuleBatches(Idle(dropout), nn.functional.cross_entropy, examples), examples
+
+
+def test_a_modules_gradient_is_torchs_mean_over_the_batch():
+    gradient, examples = batches()
+    module = Idle(0.0)
+    params, index = module_params(module), np.array([1, 4, 7])
+    found = gradient(params, index, KEY)
+    x = torch.from_numpy(examples.x[index]).float()
+    loss = nn.functional.cross_entropy(module(x), torch.from_numpy(examples.y[index]))
+    loss.backward()
+    for name, own in module.named_parameters():
+        expected = np.zeros(own.shape) if own.grad is None else own.grad.numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-7)
+    assert not found["idle.weight"].any() and found["used.weight"].any()
+
+
+def test_what_a_module_draws_it_draws_from_the_key():
+    gradient, _ = batches(dropout=0.5)
+    params, index = module_params(Idle(0.5)), np.arange(9)
+    torch.manual_seed(5)
+    one = gradient(params, index, KEY)
+    state = torch.random.get_rng_state()
+    torch.manual_seed(6)
+    again, other = gradient(params, index, KEY), gradient(params, index, KEY.fold(1))
+    assert np.array_equal(one["used.weight"], again["used.weight"])
+    assert not np.array_equal(one["used.weight"], other["used.weight"])
+    torch.manual_seed(5)
+    assert torch.equal(state, torch.random.get_rng_state())  # the process's own is left alone
+
+
+def test_of_equal_figures_the_one_with_the_lower_loss_is_public_only():
+    """Red when the first was taken: on ten examples kept back that was one pass at a tiny rate."""
+    right = Measure(name="right", label="right", form="share")
+
+    def measure(params, index):
+        loss = float(((params["w"] - 3) ** 2).sum())
+        return Metrics.of(len(index), loss=loss, right=0.75)
+
+    seen = Seen()
+    seen.measure = measure
+    found = choose(seen.learner(50, choosing=True), right)
+    assert found.by_figure.figure == 0.75
+    assert found.by_figure.learning_rate == 0.1 and found.by_figure.passes > 1
