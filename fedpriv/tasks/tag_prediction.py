@@ -148,18 +148,18 @@ class TagPrediction:
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word.
 
-        Rows of pairs are as the rarest word's: who shares one is not counted.
+        Pairs are not counted: which of them share a row is a matter of the hash.
         """
-        view, rarest = self._view, int(np.argmin(self._view.word_counts))
-        rows = np.append(np.arange(len(view.words)), np.full(self._pairs, rarest))
+        view = self._view
         return PublicWords(
-            counts=view.word_counts[rows],
-            sentences=view.word_sentences[rows],
+            counts=view.word_counts,
+            sentences=view.word_sentences,
             num_sentences=view.num_public_examples,
             source="private" if self._published else "public",
             where="counts published with the data, rostered users included"
             if self._published
             else "text that users outside the roster wrote",
+            num_pairs=self._pairs,
         )
 
     def synthetic_batch(self) -> TagExamples:
