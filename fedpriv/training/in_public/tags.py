@@ -16,6 +16,7 @@ from fedpriv.tree import Params
 
 # What sums of squares begin from, so that a first step is not a whole learning rate everywhere.
 _FIRST_SQUARE = 0.1
+_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class TagLearner:
             number += 1
             yield params
 
-    def _blocks(self, order: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+    def _blocks(self, order: np.ndarray) -> Iterator[tuple[_Columns, np.ndarray]]:
         """Yield the examples in order with their features, a block at a time: pairs are many."""
         assert self.word_features is not None
         for first in range(0, len(order), BATCH_EXAMPLES):
@@ -96,7 +97,7 @@ class TagLearner:
         return self.measured(params)
 
 
-def _columns(examples: TagExamples, inputs: str) -> tuple[np.ndarray, ...]:
+def _columns(examples: TagExamples, inputs: str) -> _Columns:
     return (
         np.ascontiguousarray(examples.indptr, np.int64),
         np.ascontiguousarray(examples.indices, np.int32),
