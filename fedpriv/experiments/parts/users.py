@@ -53,7 +53,10 @@ class TagPredictionTask:
         before=0,
     )
     pair_weight: float = option(
-        0.25, "Pairs: how much one counts beside its words.", Range.ABOVE_ZERO, before=0.25
+        0.25,
+        "Weight of a pair, times the geometric mean of its words' values.",
+        Range.ABOVE_ZERO,
+        before=0.25,
     )
     split: Kind = option(
         "by-thread",
