@@ -10,8 +10,9 @@ from fedpriv.experiments.parts.precondition import Frequency, Rank, TfIdf
 from fedpriv.privacy.statement.coverage import private_knowledge
 from fedpriv.report.export.model_folder import TagModel
 from fedpriv.rng import Key
+from fedpriv.tasks.tag_metrics import evaluate_tags
 from fedpriv.tasks.tag_prediction import TagPrediction
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from tests.data.corpus.sentences import write
 
 RICHER = {
@@ -167,6 +168,14 @@ def test_counts_of_rostered_users_are_said_to_be_private(tmp_path, tiny_corpus):
     public = TagPrediction(tiny_corpus.view(), inputs="tf-idf").describe().provenance
     assert private_knowledge("user", {"provenance": public}, None) == ()
     assert public["word_weights"].endswith("from text that users outside the roster wrote")
+
+
+def test_what_has_no_weights_is_not_taken_for_means(tiny_corpus):
+    task = TagPrediction(tiny_corpus.view())
+    with pytest.raises(ValueError, match="'tf-idf' is unknown"):
+        SparseSoftmaxTrainer(schedule=Schedule(learning_rate=1.0), inputs="tf-idf")
+    with pytest.raises(ValueError, match="'tf-idf' is unknown"):
+        evaluate_tags(drawn(task), tiny_corpus.view().columns, "tf-idf")
 
 
 def test_without_public_sentences_there_are_no_weights(tmp_path):

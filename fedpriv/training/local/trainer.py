@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tree
@@ -111,6 +111,8 @@ class SparseSoftmaxTrainer:
     word_features: WordFeatures | None = None
 
     def __post_init__(self) -> None:
+        if self.inputs not in INPUTS:
+            raise ValueError(f"inputs {self.inputs!r} is unknown; choose one of {INPUTS}")
         if self.word_features is not None and self.inputs != "unit-norm":
             raise ValueError(
                 f"inputs {self.inputs!r} have neither weights nor pairs; use 'unit-norm' with them"
