@@ -219,6 +219,11 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
             "give --corpus PATH of the corpus that the run was trained on"
         )
     inputs = str(run.options.get("inputs") or "tff")
+    if inputs == "tf-idf" or run.options.get("pairs"):
+        raise ValueError(
+            f"{run.directory} has lost its {VOCABULARY}, which alone keeps the weights and pairs "
+            "of words that its model was trained with; restore that file"
+        )
     return Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=inputs)
 
 

@@ -58,6 +58,8 @@ class PublicWords:
         num_sentences: How many sentences were counted.
         source: "public", or "private" where rostered users were counted too.
         where: Who was counted, for the privacy statement.
+        num_pairs: Rows behind the words' that pairs of words share; each is taken to be as rare as
+            the rarest word.
     """
 
     counts: np.ndarray = field(repr=False)
@@ -65,6 +67,7 @@ class PublicWords:
     num_sentences: int
     source: Literal["public", "private"]
     where: str
+    num_pairs: int = 0
 
 
 def rank_multiplier(num_words: int, *, top: int = 100, gain: float = 200.0) -> np.ndarray:

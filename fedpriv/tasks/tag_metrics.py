@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.tree import Params
 
@@ -27,8 +27,10 @@ def evaluate_tags(
         rows: int64, which examples; None for all.
 
     Raises:
-        ValueError: If a word or a tag is outside the model.
+        ValueError: If a word or a tag is outside the model, or the inputs are unknown.
     """
+    if inputs not in INPUTS:
+        raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
     from fedpriv.kernels.tag_scores import measure
 
     chosen = np.arange(len(examples)) if rows is None else rows

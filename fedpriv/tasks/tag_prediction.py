@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabulary_bytes
+from fedpriv.checkpoints.word_features import PAIR_WEIGHT, WordFeatures, rarity_weights
 from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import TagView
+from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
 from fedpriv.data.corpus.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
@@ -23,6 +24,10 @@ from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
+
+TF_IDF = "tf-idf"
+MOST_PARAMETERS = 10_000_000
+"""How large a model may become by rows for pairs of words."""
 
 
 class _TrainingExamples:
@@ -41,9 +46,17 @@ class _TrainingExamples:
 class TagPrediction:
     """Predict a post's most common tag from a sentence of it: softmax regression, 10,000 x 500.
 
+    Weights of "tf-idf" are counted among users outside the roster, as `public_words` says, so
+    deleting a rostered user's records changes none of them; with counts published with the data
+    they are private side information, which the description says.
+
     Args:
         view: A corpus seen through one roster.
-        inputs: "tff" (mean one-hot words, as TensorFlow Federated) or "unit-norm".
+        inputs: "tff" (mean one-hot words, as TensorFlow Federated), "unit-norm", or "tf-idf":
+            roots of counts times a power of the words' public idf, scaled to unit norm.
+        tf_idf_power: Of the idf, with inputs "tf-idf".
+        pairs: Rows of the kernel that pairs of words are hashed into; 0 for none.
+        pair_weight: How much a pair counts beside its words.
         choosing: Makes the view whose validation threads public models are chosen on; None where
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
@@ -54,12 +67,29 @@ class TagPrediction:
         view: TagView,
         *,
         inputs: str = "tff",
+        tf_idf_power: float = 0.5,
+        pairs: int = 0,
+        pair_weight: float = PAIR_WEIGHT,
         choosing: Callable[[], TagView] | None = None,
         public_text: PublicText = "public-threads",
     ) -> None:
-        if inputs not in INPUTS:
-            raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
-        self._view, self._inputs = view, inputs
+        if inputs not in (*INPUTS, TF_IDF):
+            known = ", ".join((*INPUTS, TF_IDF))
+            raise ValueError(f"inputs {inputs!r} is not known; use one of {known}")
+        if pairs and inputs == "tff":
+            raise ValueError(
+                f"pairs {pairs!r} need rows of unit norm; set inputs to unit-norm or tf-idf, or "
+                "pairs to 0"
+            )
+        self._view, self._inputs, self._power = view, inputs, tf_idf_power
+        self._pairs, self._pair_weight = pairs, pair_weight
+        self._word_features = self._features_of(view)
+        if pairs and self._num_parameters() > MOST_PARAMETERS:
+            room = MOST_PARAMETERS // len(view.tags) - len(view.words) - 1
+            raise ValueError(
+                f"pairs {pairs:,} make a model of {self._num_parameters():,} parameters, above "
+                f"{MOST_PARAMETERS:,}; give at most {max(room, 0):,}"
+            )
         self._choosing = choosing
         self._public_text: PublicText = public_text
 
@@ -91,9 +121,9 @@ class TagPrediction:
 
         They are the params of a `fedpriv.models.linear.SoftmaxRegression` of this size.
         """
-        num_words, num_tags = len(self._view.words), len(self._view.tags)
+        num_tags = len(self._view.tags)
         return {
-            "kernel": np.zeros((num_words, num_tags), np.float32),
+            "kernel": np.zeros((self._num_rows(), num_tags), np.float32),
             "bias": np.zeros(num_tags, np.float32),
         }
 
@@ -108,24 +138,28 @@ class TagPrediction:
         rows = multiplier.get("kernel")
         trainer = SparseSoftmaxTrainer(
             schedule=schedule,
-            inputs=self._inputs,
+            inputs=self._norm,
             multiplier=None if rows is None else rows.reshape(-1),
+            word_features=self._word_features,
         )
         check_of_use(device, trainer)
         return trainer
 
     def public_words(self) -> PublicWords:
-        """Return how common the kernel's rows are among public users; the bias has no word."""
+        """Return how common the kernel's rows are among public users; the bias has no word.
+
+        Pairs are not counted: which of them share a row is a matter of the hash.
+        """
         view = self._view
-        published = view.provenance["word_counts_source"] == PRIVATE
         return PublicWords(
             counts=view.word_counts,
             sentences=view.word_sentences,
             num_sentences=view.num_public_examples,
-            source="private" if published else "public",
+            source="private" if self._published else "public",
             where="counts published with the data, rostered users included"
-            if published
+            if self._published
             else "text that users outside the roster wrote",
+            num_pairs=self._pairs,
         )
 
     def synthetic_batch(self) -> TagExamples:
@@ -146,7 +180,12 @@ class TagPrediction:
     def files(self) -> dict[str, bytes]:
         """Return the words and tags, in the order of the kernel's rows and columns."""
         view = self._view
-        found = Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=self._inputs)
+        found = Vocabulary(
+            words=tuple(view.words),
+            tags=tuple(view.tags),
+            inputs=self._inputs,
+            word_features=self._word_features,
+        )
         return {VOCABULARY: vocabulary_bytes(found)}
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
@@ -160,10 +199,10 @@ class TagPrediction:
         if public and not view.split.shares_threads:
             rows = view.public_rows(view.split.measured_on)
             share = np.ascontiguousarray(rows[number::of])
-            return evaluate_tags(params, view.columns, self._inputs, share)
+            return self._measured(params, view, self._word_features, share)
         users = (view.public_users if public else view.roster)[number::of]
         blocks = view.rows(users, "all" if public else view.split.measured_on)
-        return combined(evaluate_tags(params, view.columns, self._inputs, rows) for rows in blocks)
+        return combined(self._measured(params, view, self._word_features, rows) for rows in blocks)
 
     def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
         """Return what learns from public users' training examples; None without public users.
@@ -172,7 +211,7 @@ class TagPrediction:
             key: Orders the examples.
             choosing: Whether to leave out validation threads, and measure on those.
         """
-        view, inputs, text = self._view, self._inputs, self._public_text
+        view, text = self._view, self._public_text
         held, trained = "validation", "train"
         if choosing and self._choosing is not None:
             view = self._choosing()
@@ -181,12 +220,13 @@ class TagPrediction:
         rows, seen = view.public_rows(trained, of=text), view.public_rows(held, of=text)
         if not len(rows) or (choosing and not len(seen)):
             return None
-        columns = view.columns
+        made = self._word_features if view is self._view else self._features_of(view)
         return TagLearner(
-            examples=columns.take(rows),
-            inputs=inputs,
+            examples=view.columns.take(rows),
+            inputs=self._norm,
             key=key,
-            measured=lambda params: evaluate_tags(params, columns, inputs, seen),
+            measured=lambda params: self._measured(params, view, made, seen),
+            word_features=made,
         )
 
     def describe(self) -> TaskDescription:
@@ -208,8 +248,64 @@ class TagPrediction:
             num_public_users=len(view.public_users),
             num_words=len(view.words),
             num_tags=len(view.tags),
-            provenance=view.provenance,
+            provenance={**view.provenance, **self._weights_from()},
             majority_class_accuracy=majority_share(
                 view.label_counts(view.roster, view.split.measured_on)
             ),
         )
+
+    @property
+    def _norm(self) -> str:
+        """What rows are scaled to once they have their features."""
+        return "unit-norm" if self._inputs == TF_IDF else self._inputs
+
+    @property
+    def _published(self) -> bool:
+        """Whether words were counted among rostered users too."""
+        return self._view.provenance["word_counts_source"] == PRIVATE
+
+    def _features_of(self, view: TagView) -> WordFeatures | None:
+        """Return what becomes of a view's words, by its own counts; None for their counts."""
+        if self._inputs != TF_IDF and not self._pairs:
+            return None
+        number, weights = len(view.words), np.empty(0, np.float32)
+        if self._inputs == TF_IDF:
+            weights = rarity_weights(view.word_sentences, view.num_public_examples, self._power)
+        return WordFeatures(
+            num_words=number,
+            weights=weights,
+            num_pairs=self._pairs,
+            pair_weight=self._pair_weight,
+        )
+
+    def _num_rows(self) -> int:
+        made = self._word_features
+        return len(self._view.words) if made is None else made.num_rows
+
+    def _num_parameters(self) -> int:
+        return (self._num_rows() + 1) * len(self._view.tags)
+
+    def _measured(
+        self, params: Params, view: TagView, made: WordFeatures | None, rows: np.ndarray
+    ) -> Metrics | None:
+        if made is None:
+            return evaluate_tags(params, view.columns, self._norm, rows)
+        # A block at a time: with pairs an example is several times as large as on disk.
+        blocks = (rows[at : at + BATCH_EXAMPLES] for at in range(0, len(rows), BATCH_EXAMPLES))
+        return combined(
+            evaluate_tags(params, view.columns.with_features(made, block), self._norm)
+            for block in blocks
+        )
+
+    def _weights_from(self) -> dict[str, Any]:
+        """Return what the provenance says of weights of words; nothing where there are none."""
+        if self._inputs != TF_IDF:
+            return {}
+        whom = self.public_words().where
+        found: dict[str, Any] = {
+            "word_weights": f"inverse document frequency to the power {self._power:g}, from {whom}"
+        }
+        if self._published:
+            listed: Any = self._view.provenance.get("private_side_information") or ()
+            found["private_side_information"] = [*listed, "weights of the words (tf-idf)"]
+        return found

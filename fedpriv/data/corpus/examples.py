@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from fedpriv.checkpoints.word_features import WordFeatures
 
 # SciPy is slow to import: what builds a matrix loads it, `fedpriv --help` does not.
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class TagExamples:
         labels: int32 (n,), the post's tag that comes first in the tag order.
         tag_indptr: int64 (n + 1,), row starts in `tag_indices`, from 0.
         tag_indices: int32, the post's tags that are in the tag list, strictly increasing.
-        num_words: size of the vocabulary.
+        num_words: size of the vocabulary, with the rows of pairs where there are any.
         num_tags: size of the tag list.
     """
 
@@ -58,6 +60,20 @@ class TagExamples:
             tag_indices=self.tag_indices[tags],
             num_words=self.num_words,
             num_tags=self.num_tags,
+        )
+
+    def with_features(self, made: WordFeatures, rows: np.ndarray) -> TagExamples:
+        """Return the examples at the given row numbers, weighted and with pairs (a copy).
+
+        Their `counts` are float32 and to be scaled to unit norm. Only these rows are read.
+
+        Raises:
+            ValueError: a word is outside the vocabulary.
+        """
+        chosen = self.take(rows)
+        indptr, indices, values = made.made(chosen.indptr, chosen.indices, chosen.counts)
+        return replace(
+            chosen, indptr=indptr, indices=indices, counts=values, num_words=made.num_rows
         )
 
     def features(self, inputs: str = "tff") -> sparse.csr_array:

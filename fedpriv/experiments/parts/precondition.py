@@ -113,6 +113,9 @@ def _of_words(part: OfWords, task: Task, experiment: str) -> SideInformation:
         )
     words = task.public_words()
     rows, said = part.rows(words)
+    if words.num_pairs:
+        rows = np.append(rows, np.full(words.num_pairs, rows[np.argmin(words.counts)]))
+        said += "; pairs of words as the rarest word"
     return SideInformation(
         multiplier={"kernel": rows.astype(np.float32).reshape(-1, 1)},
         source=words.source,

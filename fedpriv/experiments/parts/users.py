@@ -37,7 +37,27 @@ class TagPredictionTask:
     users: int | None = option(
         None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
     )
-    inputs: Literal["tff", "unit-norm"] = option("tff", "How a sentence's words are weighted.")
+    inputs: Literal["tff", "unit-norm", "tf-idf"] = option(
+        "tff", "How a sentence's words are weighted; tf-idf by their rarity in public text."
+    )
+    tf_idf_power: float = option(
+        0.5,
+        "Inputs tf-idf: exponent of the inverse document frequency.",
+        Range.AT_LEAST_ZERO,
+        before=0.5,
+    )
+    pairs: int = option(
+        0,
+        "Rows of the model that pairs of a sentence's words are hashed into; not with inputs tff.",
+        Range.AT_LEAST_ZERO,
+        before=0,
+    )
+    pair_weight: float = option(
+        0.25,
+        "Weight of a pair, times the geometric mean of its words' values.",
+        Range.ABOVE_ZERO,
+        before=0.25,
+    )
     split: Kind = option(
         "by-thread",
         "What is held out: whole threads; by-sentence as the papers did, threads in common.",
@@ -78,6 +98,9 @@ class TagPredictionTask:
         return TagPrediction(
             corpus.view(roster=self.roster, users=self.users, split=split),
             inputs=self.inputs,
+            tf_idf_power=self.tf_idf_power,
+            pairs=self.pairs,
+            pair_weight=self.pair_weight,
             choosing=None if split.shares_threads else choosing,
             public_text=self.public_text,
         )

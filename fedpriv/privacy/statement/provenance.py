@@ -10,7 +10,12 @@ from fedpriv.privacy.statement.coverage import as_object, private_knowledge
 from fedpriv.privacy.statement.wording import percent
 from fedpriv.privacy.unit_words import words_of
 
-_TITLES = (("Vocabulary", "words"), ("Tag list", "tags"), ("Word counts", "word_counts"))
+_TITLES = (
+    ("Vocabulary", "words"),
+    ("Tag list", "tags"),
+    ("Word counts", "word_counts"),
+    ("Weights of words", "word_weights"),
+)
 
 
 def whose_words(corpus: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,7 @@ class TagModel:
     """A trained tag model with its vocabulary.
 
     Attributes:
-        kernel: float `(num_words, num_tags)`.
+        kernel: float `(num_rows, num_tags)`, a row for each word and for hashed pairs, if any.
         bias: float `(num_tags,)`.
         vocabulary: What rows and columns mean.
     """
@@ -178,7 +178,7 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
 def check_model(params: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> None:
     """Raise `ValueError` unless the params are a tag model of the vocabulary's size."""
     sizes = {
-        "kernel": (len(vocabulary.words), len(vocabulary.tags)),
+        "kernel": (vocabulary.num_rows, len(vocabulary.tags)),
         "bias": (len(vocabulary.tags),),
     }
     found = {name: tuple(tensor.shape) for name, tensor in params.items()}

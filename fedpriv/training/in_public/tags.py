@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedpriv.checkpoints.word_features import WordFeatures
 from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.view import BATCH_EXAMPLES
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params
 
 # What sums of squares begin from, so that a first step is not a whole learning rate everywhere.
 _FIRST_SQUARE = 0.1
+_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +28,14 @@ class TagLearner:
         inputs: "tff" or "unit-norm".
         key: Orders the examples.
         measured: From params to metrics on examples held out.
+        word_features: What becomes of words before rows get unit norm; None for their counts.
     """
 
     examples: TagExamples = field(repr=False)
     inputs: str
     key: Key
     measured: Callable[[Params], Metrics | None]
+    word_features: WordFeatures | None = None
 
     @property
     def num_examples(self) -> int:
@@ -44,7 +49,9 @@ class TagLearner:
 
     def init(self) -> Params:
         """Return zeros."""
-        shape = self.examples.num_words, self.examples.num_tags
+        made = self.word_features
+        rows = self.examples.num_words if made is None else made.num_rows
+        shape = rows, self.examples.num_tags
         return {"kernel": np.zeros(shape, np.float32), "bias": np.zeros(shape[1], np.float32)}
 
     def passes(self, learning_rate: float) -> Iterator[Params]:
@@ -55,31 +62,45 @@ class TagLearner:
         """
         from fedpriv.kernels.sparse_adagrad import adagrad_pass
 
-        params, examples = self.init(), self.examples
+        params = self.init()
         squares = {name: np.full_like(array, _FIRST_SQUARE) for name, array in params.items()}
-        columns = (
-            np.ascontiguousarray(examples.indptr, np.int64),
-            np.ascontiguousarray(examples.indices, np.int32),
-            np.ascontiguousarray(examples.values(self.inputs), np.float32),
-            np.ascontiguousarray(examples.labels, np.int32),
-        )
+        whole = _columns(self.examples, self.inputs) if self.word_features is None else None
         number = 0
         while True:
-            order = self.key.fold(number).generator().permutation(len(examples))
-            unsound = adagrad_pass(
-                *columns,
-                order,
-                params["kernel"],
-                params["bias"],
-                squares["kernel"],
-                squares["bias"],
-                learning_rate,
-            )
-            if unsound != 0:
-                raise ValueError(f"a logit is not finite at learning rate {learning_rate}")
+            order = self.key.fold(number).generator().permutation(len(self.examples))
+            steps = self._blocks(order) if whole is None else [(whole, order)]
+            for columns, own in steps:
+                unsound = adagrad_pass(
+                    *columns,
+                    own,
+                    params["kernel"],
+                    params["bias"],
+                    squares["kernel"],
+                    squares["bias"],
+                    learning_rate,
+                )
+                if unsound != 0:
+                    raise ValueError(f"a logit is not finite at learning rate {learning_rate}")
             number += 1
             yield params
+
+    def _blocks(self, order: np.ndarray) -> Iterator[tuple[_Columns, np.ndarray]]:
+        """Yield the examples in order with their features, a block at a time: pairs are many."""
+        assert self.word_features is not None
+        for first in range(0, len(order), BATCH_EXAMPLES):
+            block = order[first : first + BATCH_EXAMPLES]
+            examples = self.examples.with_features(self.word_features, block)
+            yield _columns(examples, self.inputs), np.arange(len(block))
 
     def measure(self, params: Params) -> Metrics | None:
         """Return metrics on examples held out."""
         return self.measured(params)
+
+
+def _columns(examples: TagExamples, inputs: str) -> _Columns:
+    return (
+        np.ascontiguousarray(examples.indptr, np.int64),
+        np.ascontiguousarray(examples.indices, np.int32),
+        np.ascontiguousarray(examples.values(inputs), np.float32),
+        np.ascontiguousarray(examples.labels, np.int32),
+    )

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tree
@@ -94,8 +95,10 @@ class SparseSoftmaxTrainer:
     Attributes:
         schedule: How much work.
         inputs: "tff" for mean one-hot words, "unit-norm" for rows of unit l2 norm.
-        multiplier: 1/A for each word, float32 `(num_words,)`, applied to the kernel's gradient at
+        multiplier: 1/A for each row, float32 `(num_rows,)`, applied to the kernel's gradient at
             every local step and not to the bias (AdaDPS Algorithm 3, line 6); None for plain SGD.
+        word_features: What becomes of words, and pairs of them, before rows get unit norm; of the
+            chosen examples only. None for their counts.
     """
 
     #: Nothing of it ever changes, so threads may share it.
@@ -105,6 +108,15 @@ class SparseSoftmaxTrainer:
     schedule: Schedule
     inputs: str = "tff"
     multiplier: np.ndarray | None = field(default=None, repr=False)
+    word_features: WordFeatures | None = None
+
+    def __post_init__(self) -> None:
+        if self.inputs not in INPUTS:
+            raise ValueError(f"inputs {self.inputs!r} is unknown; choose one of {INPUTS}")
+        if self.word_features is not None and self.inputs != "unit-norm":
+            raise ValueError(
+                f"inputs {self.inputs!r} have neither weights nor pairs; use 'unit-norm' with them"
+            )
 
     def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
         """Return the update of `kernel` (row-sparse) and `bias` (dense), float32.
@@ -119,7 +131,12 @@ class SparseSoftmaxTrainer:
         rng = key.generator()
         chosen = self.schedule.choose(len(examples), rng)
         order, starts = self.schedule.steps(len(chosen), rng)
-        if not isinstance(examples, TagExamples) or examples.counts.dtype not in _COUNTS:
+        if self.word_features is not None:
+            examples, chosen = (
+                examples.with_features(self.word_features, chosen),
+                np.arange(len(chosen)),
+            )
+        elif not isinstance(examples, TagExamples) or examples.counts.dtype not in _COUNTS:
             examples, chosen = examples.take(chosen), np.arange(len(chosen))
         counts = examples.counts if examples.counts.dtype in _COUNTS else None
         rows, change, moved, unsound = train(

@@ -25,6 +25,7 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.worker import WorkerContext
+from fedpriv.checkpoints.word_features import WordFeatures
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
@@ -184,9 +185,16 @@ class _Users:
 
 
 class TinyTags:
-    """Tag prediction on a handful of made-up users: 30 words, 4 tags."""
+    """Tag prediction on a handful of made-up users: 30 words, 4 tags; with features, more rows."""
 
-    def __init__(self, num_users: int = 12, num_words: int = 30, num_tags: int = 4) -> None:
+    def __init__(
+        self,
+        num_users: int = 12,
+        num_words: int = 30,
+        num_tags: int = 4,
+        word_features: WordFeatures | None = None,
+    ) -> None:
+        self.word_features = word_features
         rng = np.random.default_rng(3)
         self.num_words, self.num_tags = num_words, num_tags
         self.roster = tuple(f"user-{number:02d}" for number in range(num_users))
@@ -212,20 +220,29 @@ class TinyTags:
     def trainer(self, schedule: Any, multiplier: Any) -> SparseSoftmaxTrainer:
         rows = multiplier.get("kernel")
         return SparseSoftmaxTrainer(
-            schedule=schedule, multiplier=None if rows is None else rows.reshape(-1)
+            schedule=schedule,
+            inputs="tff" if self.word_features is None else "unit-norm",
+            multiplier=None if rows is None else rows.reshape(-1),
+            word_features=self.word_features,
         )
 
     def params(self, seed: int = 5) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
         return {
             "bias": rng.normal(size=self.num_tags).astype(np.float32),
-            "kernel": rng.normal(size=(self.num_words, self.num_tags)).astype(np.float32),
+            "kernel": rng.normal(size=(self._num_rows(), self.num_tags)).astype(np.float32),
         }
 
+    def _num_rows(self) -> int:
+        made = self.word_features
+        return self.num_words if made is None else made.num_rows
 
-def make_context(device: str, schedule: Any) -> WorkerContext:
+
+def make_context(
+    device: str, schedule: Any, word_features: WordFeatures | None = None
+) -> WorkerContext:
     """Return what a worker of another process works with: the same made-up users."""
-    task = TinyTags()
+    task = TinyTags(word_features=word_features)
     return WorkerContext(
         trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None
     )

@@ -1,0 +1,185 @@
+"""Tag prediction with words weighted by rarity and with pairs: what is public, and one meaning."""
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.vocabulary_file import VOCABULARY, read_vocabulary
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.splits import BY_SENTENCE, Split
+from fedpriv.experiments.parts.precondition import Frequency, Rank, TfIdf
+from fedpriv.privacy.statement.coverage import private_knowledge
+from fedpriv.report.export.model_folder import TagModel
+from fedpriv.rng import Key
+from fedpriv.tasks.tag_metrics import evaluate_tags
+from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from tests.data.corpus.sentences import write
+
+RICHER = {
+    "tf-idf": {"inputs": "tf-idf"},
+    "pairs": {"inputs": "unit-norm", "pairs": 50},
+    "both": {"inputs": "tf-idf", "tf_idf_power": 1.0, "pairs": 50, "pair_weight": 0.5},
+}
+
+
+def drawn(task):
+    rng = np.random.default_rng(1)
+    start = task.init_params(Key.simulation(0))
+    return {n: rng.normal(size=t.shape).astype(np.float32) for n, t in start.items()}
+
+
+def vocabulary_of(task, folder):
+    folder.mkdir()
+    (folder / VOCABULARY).write_bytes(task.files()[VOCABULARY])
+    return read_vocabulary(folder / VOCABULARY)
+
+
+def test_weights_are_of_public_counts(tiny_corpus):
+    view = tiny_corpus.view()
+    made = (
+        TagPrediction(view, inputs="tf-idf", tf_idf_power=0.7)
+        .trainer(Schedule(learning_rate=1.0), {})
+        .word_features
+    )
+    for word in (0, 5, len(view.words) - 1):
+        idf = np.log((1 + view.num_public_examples) / (1 + int(view.word_sentences[word])))
+        assert made.weights[word] == pytest.approx(idf**0.7, rel=1e-6)
+    assert len(set(made.weights.tolist())) > 5
+
+
+@pytest.mark.parametrize("options", RICHER.values(), ids=RICHER)
+def test_predicting_from_the_file_is_what_evaluation_measures(tiny_corpus, tmp_path, options):
+    view = tiny_corpus.view()
+    task = TagPrediction(view, **options)
+    vocabulary, params = vocabulary_of(task, tmp_path / "model"), drawn(task)
+    assert params["kernel"].shape == (vocabulary.num_rows, len(view.tags))
+    model = TagModel(**params, vocabulary=vocabulary)
+    right, top, loss, number = 0, 0, 0.0, 0
+    for user in view.roster:
+        examples = view.examples(user, "test")
+        for row in range(len(examples)):
+            own = slice(examples.indptr[row], examples.indptr[row + 1])
+            tokens = [
+                view.words[word]
+                for word, count in zip(examples.indices[own], examples.counts[own], strict=True)
+                for _ in range(count)
+            ]
+            ranked = model.rank(tokens, len(view.tags))
+            label = view.tags[examples.labels[row]]
+            right += ranked[0][0] == label
+            loss -= np.log(dict(ranked)[label])
+            tags = slice(examples.tag_indptr[row], examples.tag_indptr[row + 1])
+            true = {view.tags[tag] for tag in examples.tag_indices[tags]}
+            top += len(true & {tag for tag, _ in ranked[:5]})
+            number += 1
+    found = task.evaluate(params, public=False)
+    assert found.num_examples == number > 100
+    assert found.totals["accuracy"].sum == right
+    assert found.totals["recall_at_5"].sum == top
+    assert found.totals["loss"].sum == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("options", RICHER.values(), ids=RICHER)
+def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, options):
+    def learnt():
+        task = TagPrediction(tiny_corpus.view(), **options)
+        learner = task.public_learner(Key.simulation(3), choosing=False)
+        passes = learner.passes(0.3)
+        params = [{n: t.copy() for n, t in next(passes).items()} for _ in range(3)][-1]
+        return learner, params
+
+    learner, whole = learnt()
+    loss = [learner.measure(params).totals["loss"] for params in (whole, learner.init())]
+    assert loss[0].sum < loss[1].sum and loss[0].count == loss[1].count > 10
+    monkeypatch.setattr("fedpriv.training.in_public.tags.BATCH_EXAMPLES", 7)
+    monkeypatch.setattr("fedpriv.tasks.tag_prediction.BATCH_EXAMPLES", 5)
+    again, blocks = learnt()
+    assert all(whole[name].tobytes() == blocks[name].tobytes() for name in whole)
+    found, expected = again.measure(blocks).totals, learner.measure(whole).totals
+    assert found["accuracy"] == expected["accuracy"]
+    assert found["loss"].count == expected["loss"].count
+
+
+def test_a_search_weighs_words_by_its_own_view(tiny_corpus):
+    choosing = tiny_corpus.view(split=Split().choosing())
+    task = TagPrediction(tiny_corpus.view(), inputs="tf-idf", choosing=lambda: choosing)
+    found = task.public_learner(Key.simulation(0), choosing=True).word_features.weights
+    expected = TagPrediction(choosing, inputs="tf-idf").public_learner(
+        Key.simulation(0), choosing=False
+    )
+    assert found.tobytes() == expected.word_features.weights.tobytes()
+
+
+def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
+    task = TagPrediction(tiny_corpus.view(), inputs="unit-norm", pairs=50)
+    plain = TagPrediction(tiny_corpus.view(), inputs="unit-norm")
+    counts = plain.public_words().counts
+    number, rarest = len(counts), int(np.argmin(counts))
+    found = []
+    for part in (Rank(preconditioner_top=10), Rank(), Frequency(), TfIdf()):
+        side, of_words = part.make(task, "e"), part.make(plain, "e")
+        rows, expected = side.multiplier["kernel"], of_words.multiplier["kernel"]
+        assert rows.shape == (number + 50, 1) and rows.dtype == np.float32
+        assert rows[:number].tolist() == expected.tolist()
+        assert set(rows[number:, 0].tolist()) == {float(expected[rarest, 0])}
+        assert "; pairs of words as the rarest word, from" in side.description
+        found.append(float(rows[-1, 0]))
+    assert found[0] == 200.0 and found[1] == 1.0 and found[2] > 1.0 and found[3] < 200.0
+    rank = Rank(preconditioner_top=10).make(task, "e").multiplier
+    key, schedule = Key.simulation(0), Schedule(learning_rate=1.0)
+    update = task.trainer(schedule, rank).train(
+        drawn(task), task.data.examples(task.roster[0]), key
+    )
+    assert update["kernel"].num_rows == number + 50
+
+
+def test_ten_million_parameters_are_the_bound(tiny_corpus):
+    view = tiny_corpus.view()
+    room = 10_000_000 // len(view.tags) - len(view.words) - 1
+    TagPrediction(view, inputs="unit-norm", pairs=room)
+    with pytest.raises(ValueError, match=rf"above 10,000,000; give at most {room:,}$"):
+        TagPrediction(view, inputs="unit-norm", pairs=room + 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pairs": 5}, "set inputs to unit-norm or tf-idf, or pairs to 0"),
+        ({"inputs": "idf"}, "use one of tff, unit-norm, tf-idf"),
+        ({"inputs": "unit-norm", "pairs": -1}, "num_pairs -1 must be at least 0"),
+        ({"inputs": "unit-norm", "pairs": 2, "pair_weight": 0}, "pair_weight 0.0 must be above 0"),
+        ({"inputs": "tf-idf", "tf_idf_power": -1.0}, "must be at least 0"),
+    ],
+)
+def test_what_makes_no_inputs_is_refused(tiny_corpus, options, said):
+    with pytest.raises(ValueError, match=said):
+        TagPrediction(tiny_corpus.view(), **options)
+
+
+def test_counts_of_rostered_users_are_said_to_be_private(tmp_path, tiny_corpus):
+    words, tags = {"king": 9, "cash": 9, "is": 1}, {"law": 2}
+    published = write(tmp_path / "c", published=(words, tags)).view(split=BY_SENTENCE)
+    made = TagPrediction(published, inputs="tf-idf")
+    said = private_knowledge("user", {"provenance": made.describe().provenance}, None)
+    assert any(line.startswith("weights of the words (tf-idf) taken from") for line in said)
+    assert "rostered users included" in made.describe().provenance["word_weights"]
+    plain = TagPrediction(published, inputs="unit-norm").describe().provenance
+    assert plain == published.provenance
+    public = TagPrediction(tiny_corpus.view(), inputs="tf-idf").describe().provenance
+    assert private_knowledge("user", {"provenance": public}, None) == ()
+    assert public["word_weights"].endswith("from text that users outside the roster wrote")
+
+
+def test_what_has_no_weights_is_not_taken_for_means(tiny_corpus):
+    task = TagPrediction(tiny_corpus.view())
+    with pytest.raises(ValueError, match="'tf-idf' is unknown"):
+        SparseSoftmaxTrainer(schedule=Schedule(learning_rate=1.0), inputs="tf-idf")
+    with pytest.raises(ValueError, match="'tf-idf' is unknown"):
+        evaluate_tags(drawn(task), tiny_corpus.view().columns, "tf-idf")
+
+
+def test_without_public_sentences_there_are_no_weights(tmp_path):
+    everybody = RosterSpec(name="all", rule="first-sorted")
+    made = write(tmp_path / "c", rosters=[everybody], published=({"is": 1}, {"law": 1}))
+    with pytest.raises(ValueError, match="there are none; use 'unit-norm'"):
+        TagPrediction(made.view(split=BY_SENTENCE), inputs="tf-idf")
