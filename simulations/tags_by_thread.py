@@ -48,6 +48,7 @@ from fedpriv.running.loop import first_state, rounds
 EPSILONS = (2.0, 8.0)
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
 
+_NORM = "unit-norm"
 _COHORT = 0.3  # of the roster: near the knee of the noise on the mean
 
 
@@ -140,7 +141,7 @@ class Wanted:
         epsilons: Of private ones.
         methods: Of `METHODS`.
         kept: Folder of what is done; a killed command goes on from there.
-        settings: Options that replace the committed ones.
+        inputs: How words are weighted: "unit-norm", or "tf-idf" by their rarity in public text.
     """
 
     corpus: Corpus
@@ -150,7 +151,7 @@ class Wanted:
     epsilons: Sequence[float]
     methods: Sequence[str]
     kept: Path
-    settings: Mapping[str, Option]
+    inputs: str
 
 
 def evaluated(wanted: Wanted) -> Evaluation:
@@ -191,9 +192,13 @@ def _fold(wanted: Wanted, number: int) -> Fold:
     split = Split(fold=number)
     view = wanted.corpus.view(roster=wanted.roster, split=split)
     found: dict[str, list[Outcomes]] = {
-        PUBLIC: [], CENTRAL: [], LOCAL: [], **{n: [] for n in _names(wanted, private=True)},
-        **{n: [] for n in _names(wanted, private=False)},
-    }  # fmt: skip
+        name: []
+        for name in (
+            *_untrained(wanted),
+            *_names(wanted, private=True),
+            *_names(wanted, private=False),
+        )
+    }
     for seed in range(wanted.seeds):
         for name, one in _beside(wanted, view, seed):
             found[name].append(one)
@@ -201,14 +206,17 @@ def _fold(wanted: Wanted, number: int) -> Fold:
             method = METHODS[name]
             for epsilon in wanted.epsilons if method.is_private else (None,):
                 found[_model(name, epsilon)].append(_trained(wanted, view, method, epsilon, seed))
-    return measure_fold(view, {}, inputs="unit-norm", beside=found)
+    return measure_fold(view, {}, inputs=_NORM, beside=found)
 
 
 def _beside(wanted: Wanted, view: TagView, seed: int) -> Iterator[tuple[str, Outcomes]]:
     """Yield what takes no rounds: public-only, local-only, central."""
     key = Key.simulation(seed)
-    facts = {"roster": view.roster_sha256, "split": view.split.name, "seed": seed, "version": 1}
-    names = (PUBLIC, LOCAL, CENTRAL)
+    facts: dict[str, object] = {"roster": view.roster_sha256, "split": view.split.name}
+    facts |= {"seed": seed, "version": 1}
+    if wanted.inputs != _NORM:
+        facts["inputs"] = wanted.inputs
+    names = _untrained(wanted)
     files = {name: _file(wanted, name, facts) for name in names}
     if not all(file.exists() for file in files.values()):
         experiment = _experiment(wanted, METHODS["public start"], wanted.epsilons[0], view, seed)
@@ -220,12 +228,21 @@ def _beside(wanted: Wanted, view: TagView, seed: int) -> Iterator[tuple[str, Out
                 "to compare private training with; the site is too small"
             )
         choosing = wanted.corpus.view(roster=wanted.roster, split=view.split.choosing())
-        whole = central(view, choosing, "unit-norm", keys=[key.fold("central")])
-        _keep(files[PUBLIC], outcomes(alone.model.params, view, "unit-norm"))
-        _keep(files[LOCAL], local_only(view, alone.start.params, "unit-norm", key=key))
-        _keep(files[CENTRAL], outcomes(whole.params[0], view, "unit-norm"))
+        whole = central(
+            view, choosing, _NORM, keys=[key.fold("central")], features=task.features_of
+        )
+        made = task.features_of(view)
+        _keep(files[PUBLIC], outcomes(alone.model.params, view, _NORM, made))
+        if LOCAL in names:
+            _keep(files[LOCAL], local_only(view, alone.start.params, _NORM, key=key))
+        _keep(files[CENTRAL], outcomes(whole.params[0], view, _NORM, made))
     for name in names:
         yield name, _read(files[name])
+
+
+def _untrained(wanted: Wanted) -> tuple[str, ...]:
+    """Return the rows that take no rounds; users alone are measured on plain words."""
+    return (PUBLIC, CENTRAL, LOCAL) if wanted.inputs == _NORM else (PUBLIC, CENTRAL)
 
 
 def _trained(
@@ -248,7 +265,8 @@ def _trained(
         for _, state in played:  # noqa: B007 - the last is measured
             pass
         params = components.algorithm.result(state)
-        _keep(file, outcomes(params, view, "unit-norm"))
+        made = components.task.features_of(view)
+        _keep(file, outcomes(params, view, _NORM, made))
     return _read(file)
 
 
@@ -261,7 +279,7 @@ def _experiment(
         "seed": seed,
         "cohort": max(1.0, round(method.cohort * len(view.roster))),
         **method.options[epsilon],
-        **wanted.settings,
+        "inputs": wanted.inputs,
     }
     return load_experiment(method.experiment).with_options(options)
 
@@ -296,8 +314,9 @@ def layout(wanted: Wanted) -> Layout:
     rows += [
         Row(label="central, not private", models=CENTRAL),
         Row(label="each user's own majority", models="own majority"),
-        Row(label="each user alone, from public-only", models=LOCAL),
     ]
+    if LOCAL in _untrained(wanted):
+        rows.append(Row(label="each user alone, from public-only", models=LOCAL))
     n = len(some.roster)
     return Layout(
         columns={f"{e:g}": f"ε = {e:g}" for e in wanted.epsilons},
@@ -358,6 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--inputs", default=_NORM, choices=(_NORM, "tf-idf"))
     parser.add_argument("--results", type=Path, default=Path("results/tags"))
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
     parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
@@ -374,7 +394,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epsilons=tuple(given.epsilon),
         methods=tuple(given.methods),
         kept=given.results.with_suffix("") / "outcomes",
-        settings={},
+        inputs=given.inputs,
     )
     found = evaluated(wanted)
     page = markdown(found, layout(wanted))

@@ -33,6 +33,8 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
+    if summary.get("split"):
+        rows["split"] = str(summary["split"])
     where = "not covered by ε", "on the test set" if central else "on users outside the roster"
     measured = _measured(summary)
     if measured is not None:

@@ -6,11 +6,12 @@ choosing them, on validation threads. So a gap between the two is the data's and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedpriv.checkpoints.word_features import WordFeatures
 from fedpriv.data.corpus.splits import PublicText
 from fedpriv.data.corpus.view import TagView
 from fedpriv.evaluation.examples import held_rows
@@ -47,6 +48,7 @@ def central(
     rates: Sequence[float] | None = None,
     factors: Sequence[float] = FACTORS,
     most_passes: int = MOST_PASSES,
+    features: Callable[[TagView], WordFeatures | None] = lambda view: None,
 ) -> Central:
     """Return models of all training examples of a view.
 
@@ -60,6 +62,7 @@ def central(
         rates: Learning rates tried; None for those of public-only.
         factors: As of `choose`; only where the lowest loss lies, and so when to stop, hangs on it.
         most_passes: Passes over the examples.
+        features: What becomes of a view's words, by its own counts.
 
     Raises:
         ValueError: If `choosing` is another split's, there is no key or nothing to measure.
@@ -71,9 +74,9 @@ def central(
         )
     if not keys:
         raise ValueError("no key; give one for each model")
-    trial = _learner(choosing, inputs, keys[0], public_text)
+    trial = _learner(choosing, inputs, keys[0], public_text, features(choosing))
     found = choose(trial, ACCURACY, rates=rates, factors=factors, most_passes=most_passes)
-    whole = _learner(view, inputs, keys[0], public_text)
+    whole = _learner(view, inputs, keys[0], public_text, features(view))
     models = [learn(replace(whole, key=key), found.by_figure) for key in keys]
     return Central(
         choices=found,
@@ -82,11 +85,26 @@ def central(
     )
 
 
-def _learner(view: TagView, inputs: str, key: Key, public_text: PublicText | None) -> TagLearner:
+def _learner(
+    view: TagView,
+    inputs: str,
+    key: Key,
+    public_text: PublicText | None,
+    features: WordFeatures | None,
+) -> TagLearner:
     rows = np.concatenate([np.arange(0), *view.rows(view.roster, "train")])
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
     held, columns = held_rows(view), view.columns
+    if features is not None:
+        seen = columns.with_features(features, held)
+        return TagLearner(
+            examples=columns.take(rows),
+            inputs=inputs,
+            key=key,
+            measured=lambda params: evaluate_tags(params, seen, inputs),
+            word_features=features,
+        )
     return TagLearner(
         examples=columns.take(rows),
         inputs=inputs,

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
-from fedpriv.data.corpus.view import TagView
+from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
 from fedpriv.tree import Params
 
 
@@ -80,13 +81,32 @@ def held_out(view: TagView) -> HeldOut:
     )
 
 
-def outcomes(params: Params, view: TagView, inputs: str) -> Outcomes:
+def outcomes(
+    params: Params, view: TagView, inputs: str, features: WordFeatures | None = None
+) -> Outcomes:
     """Return what a model does to each held-out example of a view's roster.
+
+    Args:
+        params: The model.
+        view: The split that it is measured on.
+        inputs: "tff" or "unit-norm", which rows of features are scaled to.
+        features: What becomes of the view's words, by its own counts; None for their counts.
 
     Raises:
         ValueError: If the params are not finite, or not of this view's words and tags.
     """
-    return scored(params, view.columns, inputs, held_rows(view))
+    rows = held_rows(view)
+    if features is None:
+        return scored(params, view.columns, inputs, rows)
+    found = []  # a block at a time: with pairs an example is several times as large as on disk
+    for at in range(0, len(rows), BATCH_EXAMPLES):
+        made = view.columns.with_features(features, rows[at : at + BATCH_EXAMPLES])
+        found.append(scored(params, made, inputs, np.arange(len(made))))
+    return Outcomes(
+        right=np.concatenate([one.right for one in found]),
+        found=np.concatenate([one.found for one in found]),
+        ndcg=np.concatenate([one.ndcg for one in found]),
+    )
 
 
 def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> Outcomes:
@@ -97,8 +117,11 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     """
     from fedpriv.kernels.tag_scores import score_each
 
-    if inputs not in INPUTS:
-        raise ValueError(f"inputs {inputs!r} is not known; use one of {', '.join(INPUTS)}")
+    if inputs not in ("tff", "unit-norm"):
+        raise ValueError(
+            f"inputs {inputs!r} cannot be scored; use tff or unit-norm, the latter with the "
+            "features of a task of weighted words"
+        )
     kernel, bias = params["kernel"], params["bias"]
     if kernel.shape != (examples.num_words, examples.num_tags):
         raise ValueError(

@@ -67,6 +67,7 @@ def summary_of(
         "first_failure": first_failure if ledger.mode == "simulation" else None,
         "corpus": corpus["name"],
         "roster": corpus.get("roster"),
+        "split": (corpus.get("provenance") or {}).get("split"),
         "synthetic": bool(corpus["synthetic"]),
         "run_dir": str(folder.path),
     }

@@ -83,7 +83,7 @@ class TagPrediction:
             )
         self._view, self._inputs, self._power = view, inputs, tf_idf_power
         self._pairs, self._pair_weight = pairs, pair_weight
-        self._word_features = self._features_of(view)
+        self._word_features = self.features_of(view)
         if pairs and self._num_parameters() > MOST_PARAMETERS:
             room = MOST_PARAMETERS // len(view.tags) - len(view.words) - 1
             raise ValueError(
@@ -220,7 +220,7 @@ class TagPrediction:
         rows, seen = view.public_rows(trained, of=text), view.public_rows(held, of=text)
         if not len(rows) or (choosing and not len(seen)):
             return None
-        made = self._word_features if view is self._view else self._features_of(view)
+        made = self._word_features if view is self._view else self.features_of(view)
         return TagLearner(
             examples=view.columns.take(rows),
             inputs=self._norm,
@@ -264,7 +264,7 @@ class TagPrediction:
         """Whether words were counted among rostered users too."""
         return self._view.provenance["word_counts_source"] == PRIVATE
 
-    def _features_of(self, view: TagView) -> WordFeatures | None:
+    def features_of(self, view: TagView) -> WordFeatures | None:
         """Return what becomes of a view's words, by its own counts; None for their counts."""
         if self._inputs != TF_IDF and not self._pairs:
             return None
