@@ -1,0 +1,68 @@
+"""The evaluation with threads held out, as a command, on a tiny synthetic corpus."""
+
+import json
+
+import pytest
+
+from fedpriv.evaluation.result import Evaluation
+from simulations import tags_by_thread
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Every method in three rounds."""
+    methods = {
+        name: tags_by_thread.Method(
+            label=method.label,
+            experiment=method.experiment,
+            options={epsilon: {**o, "rounds": 3} for epsilon, o in method.options.items()},
+            cohort=method.cohort,
+        )
+        for name, method in tags_by_thread.METHODS.items()
+    }
+    monkeypatch.setattr(tags_by_thread, "METHODS", methods)
+
+
+def call(corpus, folder, *more):
+    arguments = ["--corpus", corpus.directory, "--results", folder / "tags", "--seeds", 1, *more]
+    tags_by_thread.main([str(argument) for argument in arguments])
+
+
+def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_path, capsys):
+    page, plot = tmp_path / "page.md", tmp_path / "plot.svg"
+    call(tiny_corpus, tmp_path, "--folds", 2, "--out", page, "--plot", plot)
+    text = page.read_text("utf-8")
+    assert text.strip() in capsys.readouterr().out and "Synthetic data" in text
+    for label in ("majority class", "public-only", "AdaDPS, from zero", "central, not private"):
+        assert f"| {label} |" in text
+    assert "δ = n^-1.1" in text and "PLD" in text
+    found = Evaluation.from_json(json.loads(page.with_suffix(".json").read_text("utf-8")))
+    assert found.public_only == "public-only" and not found.shares_threads
+    assert {"public start, ε = 2", "from zero, ε = 8", "federated"} <= set(found.models)
+    assert "SYNTHETIC" in plot.read_text("utf-8")
+
+
+def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatch):
+    call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8)
+
+    def trained(*arguments, **more):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(tags_by_thread, "rounds", trained)
+    call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8)
+    with pytest.raises(AssertionError, match="trained again"):
+        call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 2)
+
+
+def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
+    call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8, "--inputs", "tf-idf")
+    assert "each user alone" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [(["--folds", 6], "folds 6"), (["--plot", "x.png"], "must end in .svg")],
+)
+def test_what_cannot_be_asked_for_is_refused(tiny_corpus, tmp_path, more, message):
+    with pytest.raises(ValueError, match=message):
+        call(tiny_corpus, tmp_path, *more)
