@@ -193,7 +193,8 @@ def start_run(
         side = components.side_information
         known = side and {"source": side.source}
         described = components.task.describe().to_json()
-        refuse_private_knowledge(components.plan.unit, described, known)
+        unit, options = components.plan.unit, experiment.options()
+        refuse_private_knowledge(unit, described, known, options)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     tried, baseline = _with_baseline(experiment, components, root)
     folder = RunFolder.create(

@@ -114,7 +114,7 @@ class FromPublic:
             raise ValueError(
                 "start 'public': the task has no public examples to learn from; give it some "
                 "(public_train of a ModuleTask, public and public_measure of a CentralTask), or "
-                "leave start out"
+                "set start fresh"
             )
         choice, model = found.choices.by_loss, found.start
         given = replace(

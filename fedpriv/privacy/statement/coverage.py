@@ -101,7 +101,15 @@ def coverage(
         found += (f"figures on public examples, {equal} of which equal rostered users'",)
     if equal := as_object(corpus).get("public_train_of_rostered"):
         found += (f"a start from public examples, {equal} of which equal rostered users'",)
-    return Coverage(not_covered=found)
+    return Coverage(not_covered=found + private_start(options))
+
+
+def private_start(options: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return what a start knows of rostered users, by the experiment's options."""
+    options = as_object(options)
+    if (options.get("start"), options.get("public-text")) == ("public", "all-posts"):
+        return ("a start from all of public users' posts, with rostered users' titles and tags",)
+    return ()
 
 
 def private_knowledge(
@@ -124,14 +132,17 @@ def private_knowledge(
 
 
 def refuse_private_knowledge(
-    unit: str, corpus: Mapping[str, Any] | None, side_information: Mapping[str, Any] | None
+    unit: str,
+    corpus: Mapping[str, Any] | None,
+    side_information: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse what only a simulation may know.
 
     Raises:
         ValueError: If anything was taken from those whom the plan protects.
     """
-    found = private_knowledge(unit, corpus, side_information)
+    found = private_knowledge(unit, corpus, side_information) + private_start(options)
     if found:
         raise ValueError(
             f"a secure run may not use {'; '.join(found)}: no ε covers that; take it from public "

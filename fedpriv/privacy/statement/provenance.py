@@ -39,12 +39,30 @@ def whose_words(corpus: Mapping[str, Any]) -> list[str]:
     return [
         text + ".",
         "The promise is about an account's examples. It does not cover a person's words inside "
-        "other accounts' examples; preparing the corpus with --own-text-only drops them.",
+        "other accounts' examples; preparing the corpus with --own-text-only drops them. Without "
+        "an account, others' answers to its questions would have neither title nor tags: those "
+        "examples do change.",
     ]
 
 
+def started_from(options: Mapping[str, Any] | None) -> list[str]:
+    """Return what training started from besides the task's own params, as paragraphs."""
+    options = as_object(options)
+    if options.get("start") == "public":
+        return ["Start: training goes on from a model that learnt from public examples."]
+    if options.get("start") == "file":
+        return [
+            "Start: training goes on from params in a file; what they were learnt from, this run "
+            "cannot know."
+        ]
+    return []
+
+
 def taken_as_public(
-    plan: AnyPlan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
+    plan: AnyPlan,
+    corpus: Mapping[str, Any],
+    side: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return what was taken to be public, as paragraphs; what is known to be private is not."""
     provenance = as_object(corpus.get("provenance"))
@@ -53,13 +71,16 @@ def taken_as_public(
     vocabulary = _vocabulary(provenance)
     if vocabulary.get("source") == "public":
         text.append(f"Vocabulary:{_num_words(vocabulary)} chosen by public examples.")
-    if text and provenance.get("tags") and provenance.get("foreign_text_share"):
+    counted_in = str(provenance.get("tag_users", ""))
+    all_posts = "threads for training" not in counted_in
+    if all_posts and text and provenance.get("tags") and provenance.get("foreign_text_share"):
         text.append(
             "An answer by a user outside the roster carries the tags its question was given, maybe "
             "by a rostered user; the order of the tags counts them as that answer's own."
         )
     if side is not None and side.get("source") != "private":
         text.append(f"Side information: {_description(side)}.")
+    text += started_from(options)
     if frozen := sorted(as_object(corpus.get("frozen"))):
         text.append(
             f"Parameters that are not trained, and go out with the model as they were given: "

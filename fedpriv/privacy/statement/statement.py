@@ -124,7 +124,10 @@ def privacy_statement(
         ("How ε was counted", how_counted(plan, spent, num_charges, num_lost)),
         ("Randomness", _randomness(plan, simulated)),
         ("Whose words are in an example", whose_words(corpus)),
-        ("What was taken to be public", taken_as_public(plan, corpus, side_information)),
+        (
+            "What was taken to be public",
+            taken_as_public(plan, corpus, side_information, options),
+        ),
         (
             f"What was taken from {words_of(plan.unit).protected}",
             known_of_protected(plan, corpus, side_information),

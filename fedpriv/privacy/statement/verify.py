@@ -19,7 +19,6 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.checkpoints.frozen_file import FROZEN, frozen_digests, read_frozen
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.file import LedgerError
@@ -30,24 +29,9 @@ from fedpriv.privacy.statement.coverage import (
     KEY,
     NOT_KNOWN,
     Coverage,
-    as_object,
     coverage_of,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What was compared.
-        ok: Whether it holds.
-        text: What was found, in a sentence.
-    """
-
-    name: str
-    ok: bool
-    text: str
+from fedpriv.privacy.statement.sealed_files import Check, read_object, sealed_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +132,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
     hashes = {record.hash: number for number, record in enumerate(records)}
     checks += _checkpoints(folder, state, hashes)
     checks += _digests(folder, state)
-    checks += _frozen(folder)
+    checks += sealed_tensors(folder)
     return Verification(
         checks=tuple(checks),
         epsilon=covers.explained(final),
@@ -183,7 +167,7 @@ def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage
     if not path.exists():
         return [], unknown
     try:
-        stated = _object(path)
+        stated = read_object(path)
         plan = read_plan(stated["plan"])
         mode = stated.get("mode", state.mode)
     except (OSError, ValueError, KeyError) as error:
@@ -260,7 +244,7 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
     if not path.exists():
         return []
     try:
-        stated = _object(path)
+        stated = read_object(path)
     except (OSError, ValueError) as error:
         return [Check(name="summary", ok=False, text=f"summary.json cannot be read: {error}")]
     problems = []
@@ -352,13 +336,6 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
     ]
 
 
-def _object(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_bytes())
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    return value
-
-
 def _same(stated: Any, value: float | None) -> bool:
     """Compare a stated number with a computed one; null states nothing, or no privacy."""
     if stated is None:
@@ -373,27 +350,3 @@ def _told(problems: list[str], good: str) -> str:
         return good
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     return "; ".join(problems[:3]) + more
-
-
-def _frozen(folder: Path) -> list[Check]:
-    """Compare parameters that are not trained with those that `experiment.json` states."""
-    try:
-        corpus = as_object(_object(folder / "experiment.json").get("corpus"))
-    except (OSError, ValueError):
-        return []  # there is none, or `_experiment` has said so
-    try:
-        stated = as_object(corpus.get("frozen"))
-        found = frozen_digests(read_frozen(folder))
-    except (OSError, ValueError) as error:
-        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
-    if not stated and not found:
-        return []
-    return [
-        Check(
-            name="frozen",
-            ok=stated == found,
-            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
-            if stated == found
-            else f"{FROZEN} is not what the run was started with",
-        )
-    ]

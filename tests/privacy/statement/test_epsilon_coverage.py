@@ -149,7 +149,7 @@ KINDS = {
     ),
     "federated side information": (
         "adadps-tags",
-        TAGS,
+        (*TAGS, "--start", "fresh"),
         [
             "vocabulary, tag list and word counts taken from rostered users",
             f"{SIDE} rostered users",
@@ -159,7 +159,7 @@ KINDS = {
 PUBLIC = {
     "central": ("coverage_test:central_public", ()),
     "federated module": ("coverage_test:dense_public", ()),
-    "federated side information": ("adadps-tags", TAGS),
+    "federated side information": ("adadps-tags", (*TAGS, "--start", "fresh")),
 }
 
 

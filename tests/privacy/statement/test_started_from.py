@@ -1,0 +1,73 @@
+"""What a statement says of where training started, and what it refuses."""
+
+import json
+
+import pytest
+
+from fedpriv.checkpoints.start_file import START_FILE
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.prepared import resume_run, start_run
+
+SMALL = {"rounds": 3, "cohort": 10.0}
+POSTS = "a start from all of public users' posts, with rostered users' titles and tags"
+
+
+@pytest.fixture
+def started(tiny_corpus, tmp_path):
+    def started(*, secure=False, **options):
+        named = {name.replace("_", "-"): value for name, value in options.items()}
+        experiment = load_experiment("adadps-tags").with_options({**SMALL, **named})
+        out = tmp_path / "run"
+        return start_run(experiment, "adadps-tags", tiny_corpus, out, secure=secure)
+
+    return started
+
+
+def test_a_public_start_is_named_as_taken_to_be_public(started):
+    run = started()
+    summary = run.run()
+    assert summary["start"]["kind"] == "public" and summary["start"]["factor"] <= 1
+    assert summary["epsilon_does_not_cover"] == []
+    text = str(run_statement(run.folder.path))
+    assert "model that learnt from public examples" in text
+    assert "get no protection from this run" in text
+
+
+def test_a_start_from_all_posts_is_not_covered_and_no_secure_run_has_it(started, tmp_path):
+    with pytest.raises(ValueError, match="a start from all of public users' posts"):
+        started(secure=True, public_text="all-posts")
+    assert not (tmp_path / "run").exists()
+    summary = started(public_text="all-posts").run()
+    assert summary["epsilon_does_not_cover"] == [POSTS]
+
+
+def test_from_zero_nothing_is_said_of_a_start(started):
+    run = started(start="fresh", public_text="all-posts")
+    assert run.run()["epsilon_does_not_cover"] == []
+    assert "Start:" not in str(run_statement(run.folder.path))
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_another_start_than_the_sealed_one_is_seen(started, tmp_path, damage):
+    started().run()
+    file = tmp_path / "run" / START_FILE
+    assert verify_run(tmp_path / "run").ok
+    if damage == "gone":
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(bytes(content))
+    found = verify_run(tmp_path / "run")
+    assert [check.name for check in found.checks if not check.ok] == ["start"]
+    with pytest.raises(ValueError, match="start"):
+        resume_run(tmp_path / "run")
+
+
+def test_a_secure_run_keeps_no_figure_of_rostered_users(started, tmp_path):
+    started(secure=True).run()
+    document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
+    assert "accuracy_public_only" not in document["baseline"]
+    assert document["start"]["kind"] == "public"
