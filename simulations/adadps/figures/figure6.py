@@ -31,7 +31,10 @@ _PANELS = {
 REPRODUCTIONS = (
     Reproduction(
         name="adadps-figure6",
-        title="AdaDPS, Figure 6, federated with user-level privacy (OnStartups for StackOverflow)",
+        title=(
+            "AdaDPS, Figure 6, federated with user-level privacy, split by sentence as the paper "
+            "did (OnStartups for StackOverflow)"
+        ),
         scale=100.0,
         measured_on="held-out examples of rostered users after the last round",
         columns={**_REAL, **_PAPER},
@@ -59,6 +62,13 @@ REPRODUCTIONS = (
             "Answers on Startups (CC BY-SA 3.0, its contributors). Where privacy is real: 6,716 "
             "users, Poisson cohorts of 350 expected, 100 rounds. The paper's setting: 20 of 400 "
             "users, σ = 0.3, δ = 1/400.",
+            "**Split by sentence, as the papers did: what is measured is memory.** Test sentences "
+            "share threads, titles and labels with the same user's training sentences. On this very "
+            "split, at ε = 0, a model of public users' posts alone reaches 39 % for the 6,716 "
+            "users (TFF and unit-norm inputs alike) and more than 55 % for the 400 (unit-norm, "
+            "still rising after 8 passes), above every private row; central training without "
+            "privacy reaches 80 % for the 6,716. No row here is a ceiling of anything. With whole "
+            "threads held out: [threads.md](threads.md).",
             "These accuracies, and the tuning that chose each configuration from the committed "
             "grid on the same examples with another seed, look at private data and are not covered "
             "by ε. Bold: best private figure of a column.",
