@@ -63,8 +63,8 @@ REPRODUCTIONS = (
             "users, Poisson cohorts of 350 expected, 100 rounds. The paper's setting: 20 of 400 "
             "users, σ = 0.3, δ = 1/400.",
             "**Split by sentence, as the papers did: what is measured is memory.** Test sentences "
-            "share threads, titles and labels with the same user's training sentences. On this very "
-            "split, at ε = 0, a model of public users' posts alone reaches 39 % for the 6,716 "
+            "share threads, titles and labels with the same user's training sentences. On this "
+            "very split, at ε = 0, a model of public users' posts alone reaches 39 % for the 6,716 "
             "users (TFF and unit-norm inputs alike) and more than 55 % for the 400 (unit-norm, "
             "still rising after 8 passes), above every private row; central training without "
             "privacy reaches 80 % for the 6,716. No row here is a ceiling of anything. With whole "
