@@ -346,7 +346,7 @@ def chart(evaluation: Evaluation, wanted: Wanted) -> str:
             ends = wider(found)
             points.append(
                 Point(
-                    label=f"{METHODS[name].label}, ε = {epsilon:g}",
+                    label=METHODS[name].label,
                     epsilon=epsilon,
                     value=found.value or 0.0,
                     half_width=None if ends is None else (ends.high - ends.low) / 2,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.reproduction import (
     Run,
     best,
@@ -146,40 +143,3 @@ class TestRecorded:
     def test_the_published_page_is_that_of_the_recorded_runs(self, done):
         page = (ROOT / "docs" / "results" / "tags.md").read_text("utf-8")
         assert table_markdown(TABLE, done, seeds=SEEDS) == page
-
-
-class TestReadme:
-    text = re.search(
-        "<!-- results: begin -->(.*)<!-- results: end -->",
-        (ROOT / "README.md").read_text("utf-8"),
-        re.DOTALL,
-    )[1]
-
-    def test_its_tables_are_the_pages(self, done):
-        page = table_markdown(TABLE, done, seeds=SEEDS).splitlines()
-        lines = [line for line in self.text.splitlines() if line.startswith("|")]
-        assert len(lines) == 2 * (2 + len(TABLE.rows))
-        assert [line for line in lines if line not in page] == []
-
-    @pytest.mark.parametrize("setting", ["private-8", "private-2", "paper"])
-    def test_its_epsilons_are_the_recorded_ones_rounded_up(self, done, setting):
-        runs = final_runs(TABLE, done, seeds=SEEDS, reduced=False)
-        options = federated_tags.SETTINGS[setting].noise.items()
-        [*found] = {
-            json.dumps([row[key] for key in ("epsilon", "epsilon_rdp", "delta")])
-            for row in (done[run.identity] for run in runs)
-            if all(row["options"][name] == value for name, value in options)
-        }
-        assert len(found) == 1
-        epsilon, rdp, delta = json.loads(found[0])
-        said = [
-            line
-            for line in re.findall(r"- ε = .*", self.text)
-            if f"ε = {up(epsilon)} by PLD (RDP: {up(rdp)}) at δ = {delta:.3g}, user-level" in line
-        ]
-        assert len(said) == 1 and "add-remove" in said[0] and "simulated" in said[0]
-
-
-def up(value):
-    """A number rounded up to four figures."""
-    return f"{rounded_up(value, 4 - len(str(int(value)))):.4g}"

@@ -1,11 +1,17 @@
 """The evaluation with threads held out, as a command, on a tiny synthetic corpus."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from fedpriv.evaluation.result import Evaluation
+from fedpriv.evaluation.table import shown
 from simulations import tags_by_thread
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
 
 
 @pytest.fixture
@@ -66,3 +72,40 @@ def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tm
 def test_what_cannot_be_asked_for_is_refused(tiny_corpus, tmp_path, more, message):
     with pytest.raises(ValueError, match=message):
         call(tiny_corpus, tmp_path, *more)
+
+
+def rows_of(text):
+    """Markdown tables' rows by their first cell, of the first table that has it."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and not line.startswith("|---"):
+            found.setdefault(cells[0], cells[1:])
+    return found
+
+
+@pytest.fixture(scope="module")
+def published():
+    return Evaluation.from_json(json.loads((RESULTS / "threads.json").read_text("utf-8")))
+
+
+@pytest.mark.parametrize("file", [ROOT / "README.md", RESULTS / "threads.md"])
+def test_published_tables_are_the_recorded_evaluation(published, file):
+    rows = rows_of(file.read_text("utf-8"))
+    models = {"majority class": "majority", "public-only": "public-only"}
+    models |= {"central, not private": "central", "federated, not private": "federated"}
+    for label, name in models.items():
+        assert rows[label][0] == shown(published.models[name].values["accuracy"])
+    for name in ("public start", "from zero"):
+        for column, epsilon in enumerate((2, 8)):
+            value = published.models[f"{name}, ε = {epsilon}"].values["accuracy"]
+            assert rows[tags_by_thread.METHODS[name].label][column] == shown(value)
+
+
+def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
+    text = (ROOT / "README.md").read_text("utf-8")
+    for epsilon in (2, 8):
+        names = [f"{name}, ε = {epsilon}" for name in ("public start", "from zero")]
+        best = max(names, key=lambda name: published.models[name].closed_shares["accuracy"].value)
+        share = published.models[best].closed_shares["accuracy"].value
+        assert re.search(rf"{100 * share:.0f} % at ε = {epsilon}\b", text), (epsilon, share)

@@ -70,7 +70,7 @@ def tradeoff_plot(
         title: What is drawn above the axes, and only of a file of its own.
         alone: Whether it is a file of its own, with title, legend and light colours.
     """
-    below = _ENTRY * (len(points) + 1) if alone else 0
+    below = _ENTRY * (len(_entries(points)) + 1) if alone else 0
     axes = new_axes(width, height + below, [r.said for r in references], below=below)
     draw_references(axes, references)
     for members in _series(points):
@@ -106,6 +106,11 @@ def dots(points: Sequence[Point]) -> str:
             f"{safe(point.label)}</li>"
         )
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _entries(points: Sequence[Point]) -> list[Point]:
+    """Return the points of a legend: one a label."""
+    return list({point.label: point for point in reversed(points)}.values())[::-1]
 
 
 def _series(points: Sequence[Point]) -> list[list[Point]]:
@@ -153,9 +158,9 @@ def _limit(axes: Any, points: Sequence[Point], references: Sequence[Reference]) 
 
 
 def _draw_legend(axes: Any, points: Sequence[Point], title: str, height: int, below: int) -> None:
-    """Write the title and a line for each point under the axes, in a file that has no HTML."""
+    """Write the title and a line for each label under the axes, in a file that has no HTML."""
     figure, whole = axes.figure, height + below
-    lines = [(title, "ink", None), *((point.label, "ink", point) for point in points)]
+    lines = [(title, "ink", None), *((point.label, "ink", point) for point in _entries(points))]
     for place, (text, colour, point) in enumerate(lines):
         y = 1 - (height + _ENTRY * (place + 0.5)) / whole
         width = figure.get_size_inches()[0] * 72
