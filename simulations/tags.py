@@ -19,7 +19,7 @@ def fedavg_tags() -> Experiment:
     """FedAvg without privacy."""
     return Experiment(
         name="fedavg-tags",
-        description="Federated averaging on tag prediction, not private.",
+        description="Federated averaging on tag prediction, updates as they are.",
         inputs="unit-norm",
         bound="none",
         noise="none",

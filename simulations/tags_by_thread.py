@@ -38,6 +38,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
+from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from fedpriv.reproduction import Script
@@ -184,8 +185,8 @@ def _names(wanted: Wanted, *, private: bool) -> Iterator[str]:
                 yield _model(name, epsilon)
 
 
-def _model(name: str, epsilon: float | None) -> str:
-    return name if epsilon is None else f"{name}, ε = {epsilon:g}"
+def _model(name: str, target_epsilon: float | None) -> str:
+    return name if target_epsilon is None else f"{name}, ε = {target_epsilon:g}"
 
 
 def _fold(wanted: Wanted, number: int) -> Fold:
@@ -322,8 +323,8 @@ def layout(wanted: Wanted) -> Layout:
         columns={f"{e:g}": f"ε = {e:g}" for e in wanted.epsilons},
         rows=rows,
         promise=(
-            f"ε by PLD at δ = n^-1.1 = {n**-1.1:.2e}, user-level, add-remove, Poisson cohorts, "
-            "simulated (seeded noise); tuning on validation threads is not covered."
+            f"ε by PLD at δ = n^-1.1 = {shown_delta(n**-1.1)}, user-level, add-remove, Poisson "
+            "cohorts, simulated (seeded noise); tuning on validation threads is not covered."
         ),
     )
 

@@ -118,7 +118,7 @@ def test_a_run_without_vocabulary_takes_it_from_its_corpus(
             asked.append(path)
             return cls()
 
-        def view(self, roster, users):
+        def view(self, roster, users, split):
             asked.append((roster, users))
             return _View(self.sha)
 

@@ -96,9 +96,11 @@ def test_published_tables_are_the_recorded_evaluation(published, file):
     models |= {"central, not private": "central", "federated, not private": "federated"}
     for label, name in models.items():
         assert rows[label][0] == shown(published.models[name].values["accuracy"])
+    columns = rows[""]
     for name in ("public start", "from zero"):
-        for column, epsilon in enumerate((2, 8)):
-            value = published.models[f"{name}, ε = {epsilon}"].values["accuracy"]
+        for column, heading in enumerate(columns):
+            found = published.models.get(f"{name}, {heading}")
+            value = None if found is None else found.values["accuracy"]
             assert rows[tags_by_thread.METHODS[name].label][column] == shown(value)
 
 

@@ -45,7 +45,11 @@ class Asking(methods.Steps):
 def play(asks, plan, folder, *, num_rounds=None):
     """Run until the plan is spent, or for some rounds; return the answers."""
     made = SimpleNamespace(
-        task=toys.TASK, plan=plan, algorithm=Asking(asks, plan), trainer=toys.WORKS
+        task=toys.TASK,
+        init_params=toys.TASK.init_params,
+        plan=plan,
+        algorithm=Asking(asks, plan),
+        trainer=toys.WORKS,
     )
     backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
     kept = RunFolder.of_plan(folder, plan, mode="simulation")
@@ -220,7 +224,11 @@ def test_a_step_that_does_not_advance_is_refused(tmp_path):
 
     made = Standing([shot("train", 1.0)], methods.OneShot.plan)
     run = SimpleNamespace(
-        task=toys.TASK, plan=methods.OneShot.plan, algorithm=made, trainer=toys.WORKS
+        task=toys.TASK,
+        init_params=toys.TASK.init_params,
+        plan=methods.OneShot.plan,
+        algorithm=made,
+        trainer=toys.WORKS,
     )
     backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
     with pytest.raises(ValueError, match="returned a state of round 0"):

@@ -259,7 +259,13 @@ TOYS = {"a": Descent, "b": OneShot, "c": Stream, "d": Distributed, "e": Adaptive
 def components(toy):
     """What the loop runs."""
     made = toy()
-    return SimpleNamespace(task=toys.TASK, plan=made.plan, algorithm=made, trainer=toys.WORKS)
+    return SimpleNamespace(
+        task=toys.TASK,
+        init_params=toys.TASK.init_params,
+        plan=made.plan,
+        algorithm=made,
+        trainer=toys.WORKS,
+    )
 
 
 def play(toy, folder, carry, *, mode="simulation"):
