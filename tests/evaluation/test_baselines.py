@@ -75,7 +75,7 @@ class TestHeldOut:
             outcomes({**params, "bias": np.full_like(params["bias"], np.nan)}, view, "tff")
         with pytest.raises(ValueError, match="every split has its own"):
             outcomes({**params, "kernel": params["kernel"][1:]}, view, "tff")
-        with pytest.raises(ValueError, match="'bytes' is not known"):
+        with pytest.raises(ValueError, match="'bytes' cannot be scored"):
             outcomes(params, view, "bytes")
 
     def test_nothing_held_out(self, view):
