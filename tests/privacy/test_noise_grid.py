@@ -37,8 +37,8 @@ def test_known_noise_on_the_mean(target):
     "more",
     [
         {},
-        {"relation": "replace-one"},
-        {"cap": 2.0},
+        pytest.param({"relation": "replace-one"}, marks=pytest.mark.slow),
+        pytest.param({"cap": 2.0}, marks=pytest.mark.slow),
         pytest.param({"sampling": "fixed"}, marks=pytest.mark.slow),
     ],
     ids=str,
