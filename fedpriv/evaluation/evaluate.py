@@ -6,7 +6,7 @@ see it, and a user's sentences of all folds are one user's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -111,6 +111,51 @@ def evaluate(
         best_nonprivate=best_nonprivate,
         models=figures,
     )
+
+
+def differences(
+    folds: Sequence[Fold],
+    pairs: Iterable[tuple[str, str]],
+    *,
+    generator: np.random.Generator,
+    replicates: int = REPLICATES,
+    confidence: float = 0.95,
+) -> dict[tuple[str, str], Estimate]:
+    """Return the accuracy of the first model of each pair less that of the second, with intervals.
+
+    Args:
+        folds: As `measure_fold` returns them.
+        pairs: Names of models; paired seed by seed where both have as many.
+        generator: Draws seeds, threads and users.
+        replicates: Of the bootstrap.
+        confidence: Of the intervals.
+
+    Raises:
+        ValueError: There is no such model, or folds do not add up.
+    """
+    held, models = pooled(folds)
+    wanted = list(pairs)
+    names = sorted({name for pair in wanted for name in pair})
+    for name in names:
+        if name not in models:
+            raise ValueError(f"there is no model {name!r}, only {', '.join(models)}")
+    one = np.ones(len(held))
+    ratios = {
+        name: _weighted(np.stack([s.right for s in models[name]], axis=1).astype(float), one)
+        for name in names
+    }
+    by_thread, by_user = (
+        resampled(clusters, ratios.items(), generator=generator, replicates=replicates)
+        for clusters in (held.threads, held.users)
+    )
+    return {
+        (first, second): Estimate(
+            value=(by_thread[first] - by_thread[second]).value,
+            by_thread=(by_thread[first] - by_thread[second]).interval(confidence),
+            by_user=(by_user[first] - by_user[second]).interval(confidence),
+        )
+        for first, second in wanted
+    }
 
 
 def _said(splits: Sequence[Split]) -> str:

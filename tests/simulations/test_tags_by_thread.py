@@ -9,6 +9,8 @@ import pytest
 from fedpriv.evaluation.result import Evaluation
 from fedpriv.evaluation.table import shown
 from simulations import tags_by_thread
+from simulations.threads import study
+from simulations.threads.methods import METHODS, Method
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -18,13 +20,13 @@ RESULTS = ROOT / "docs" / "results"
 def small(monkeypatch):
     """Every method in three rounds."""
     methods = {
-        name: tags_by_thread.Method(
+        name: Method(
             label=method.label,
             experiment=method.experiment,
             options={epsilon: {**o, "rounds": 3} for epsilon, o in method.options.items()},
             cohort=method.cohort,
         )
-        for name, method in tags_by_thread.METHODS.items()
+        for name, method in METHODS.items()
     }
     monkeypatch.setattr(tags_by_thread, "METHODS", methods)
 
@@ -54,7 +56,7 @@ def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatc
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(tags_by_thread, "rounds", trained)
+    monkeypatch.setattr(study, "rounds", trained)
     call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8)
     with pytest.raises(AssertionError, match="trained again"):
         call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 2)
@@ -101,7 +103,7 @@ def test_published_tables_are_the_recorded_evaluation(published, file):
         for column, heading in enumerate(columns):
             found = published.models.get(f"{name}, {heading}")
             value = None if found is None else found.values["accuracy"]
-            assert rows[tags_by_thread.METHODS[name].label][column] == shown(value)
+            assert rows[METHODS[name].label][column] == shown(value)
 
 
 def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):

@@ -1,0 +1,110 @@
+"""Rows that are trained by rounds, with settings chosen on validation threads.
+
+They were chosen on Answers on Startups, with rostered users' validation threads of one fold and
+never with test threads; `docs/results/threads-tuning.jsonl` has every run that was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedpriv.data.corpus.view import TagView
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.options import Option
+
+UNIT_NORM = "unit-norm"
+
+_COHORT = 0.3  # of the roster: near the knee of the noise on the mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A row that is trained by rounds.
+
+    Attributes:
+        label: In tables.
+        experiment: Its name.
+        options: By ε; under None those of a method without privacy.
+        cohort: Of the roster.
+    """
+
+    label: str
+    experiment: str
+    options: Mapping[float | None, Mapping[str, Option]]
+    cohort: float = _COHORT
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it has an ε."""
+        return None not in self.options
+
+    def at(
+        self, epsilon: float | None, view: TagView, shared: Mapping[str, Option]
+    ) -> Experiment:
+        """Return the experiment at an ε, on a view's roster and fold.
+
+        Args:
+            epsilon: One of `options`.
+            view: Whose roster gives the cohort's size.
+            shared: Options of every method; the method's own come after them.
+
+        Raises:
+            ValueError: If no settings were chosen for this ε.
+        """
+        if epsilon not in self.options:
+            chosen = ", ".join(f"{one:g}" for one in self.options if one is not None)
+            raise ValueError(f"{self.label}: no settings for ε = {epsilon}, only for {chosen}")
+        options = {
+            "fold": view.split.fold,
+            "cohort": max(1.0, round(self.cohort * len(view.roster))),
+            **shared,
+            **self.options[epsilon],
+        }
+        return load_experiment(self.experiment).with_options(options)
+
+
+#: Rounds, clip norm and local rate by ε: the less noise there is, the more and shorter steps.
+_TUNED: Mapping[float, tuple[int, float, float]] = {
+    1.0: (25, 40.0, 30.0),
+    2.0: (50, 60.0, 30.0),
+    4.0: (100, 40.0, 10.0),
+    8.0: (200, 30.0, 10.0),
+}
+
+
+def _private(
+    tuned: Mapping[float, tuple[int, float, float]], **more: Option
+) -> dict[float | None, Mapping[str, Option]]:
+    """Return options by ε: rounds, clip norm and local rate, and more."""
+    return {
+        epsilon: {
+            "target-epsilon": epsilon,
+            "rounds": length,
+            "l2-clip-norm": norm,
+            "local-learning-rate": rate,
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        for epsilon, (length, norm, rate) in tuned.items()
+    }
+
+
+METHODS: Mapping[str, Method] = {
+    "public start": Method(
+        label="AdaDPS, from the public start",
+        experiment="adadps-tags",
+        options=_private(_TUNED, start="public", start_factor=0.5),
+    ),
+    "from zero": Method(
+        label="AdaDPS, from zero",
+        experiment="adadps-tags",
+        options=_private(_TUNED, start="fresh"),
+    ),
+    "federated": Method(
+        label="federated, not private",
+        experiment="adas-tags",
+        options={None: {"rounds": 100}},
+        cohort=0.1,
+    ),
+}

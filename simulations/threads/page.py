@@ -1,0 +1,82 @@
+"""The page of the evaluation, and its chart: accuracy against ε."""
+
+from __future__ import annotations
+
+from fedpriv.evaluation.result import Evaluation
+from fedpriv.evaluation.table import Layout, Row, wider
+from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.report.plots.drawing import Reference
+from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
+from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
+
+
+def layout(study: Study) -> Layout:
+    """Return the rows and columns of the page."""
+    some = study.corpus.view(roster=study.roster, split=study.splits[0])
+    rows = [Row(label="majority class", models="majority"), Row(label=PUBLIC, models=PUBLIC)]
+    rows += [
+        Row(
+            label=method.label,
+            models={f"{e:g}": model_name(name, e) for e in study.epsilons}
+            if method.is_private
+            else name,
+        )
+        for name, method in study.methods.items()
+    ]
+    rows += [
+        Row(label="central, not private", models=CENTRAL),
+        Row(label="each user's own majority", models="own majority"),
+    ]
+    if LOCAL in study.untrained:
+        rows.append(Row(label="each user alone, from public-only", models=LOCAL))
+    n = len(some.roster)
+    return Layout(
+        columns={f"{e:g}": f"ε = {e:g}" for e in study.epsilons},
+        rows=rows,
+        promise=(
+            f"ε by PLD at δ = n^-1.1 = {shown_delta(n**-1.1)}, user-level, add-remove, Poisson "
+            "cohorts, simulated (seeded noise); tuning on validation threads is not covered."
+        ),
+    )
+
+
+def chart(evaluation: Evaluation, study: Study) -> str:
+    """Return accuracy against ε as a drawing: private methods between public-only and the best."""
+    best = evaluation.best_nonprivate
+    assert best is not None
+    lines = {"majority class": "majority", "public-only, ε = 0": PUBLIC, "not private": best}
+    values = {name: model.values["accuracy"] for name, model in evaluation.models.items()}
+    references = [
+        Reference(value=values[name].value or 0.0, label=label, colour=colour)
+        for (label, name), colour in zip(lines.items(), ("muted", "s2", "s3"), strict=True)
+    ]
+    points = []
+    private = [(name, method) for name, method in study.methods.items() if method.is_private]
+    for number, (name, method) in enumerate(private):
+        for epsilon in study.epsilons:
+            found = values[model_name(name, epsilon)]
+            ends = wider(found)
+            points.append(
+                Point(
+                    label=method.label,
+                    epsilon=epsilon,
+                    value=found.value or 0.0,
+                    half_width=None if ends is None else (ends.high - ends.low) / 2,
+                    colour="s1" if number == 0 else "s4",
+                    series=number,
+                )
+            )
+    made = "SYNTHETIC " if evaluation.data.get("synthetic") else ""
+    return tradeoff_plot(
+        points,
+        name="tags",
+        alternative="Accuracy on threads held out against ε.",
+        width=760,
+        height=380,
+        references=references,
+        share=True,
+        title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}",
+        alone=True,
+    )
+
+

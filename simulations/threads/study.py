@@ -1,0 +1,194 @@
+"""Training and measuring the rows of the evaluation; what is done is kept, and not done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.splits import Split
+from fedpriv.data.corpus.view import TagView
+from fedpriv.evaluation.baselines import local_only
+from fedpriv.evaluation.central import central
+from fedpriv.evaluation.evaluate import evaluate
+from fedpriv.evaluation.examples import Outcomes, outcomes
+from fedpriv.evaluation.fold import Fold, measure_fold
+from fedpriv.evaluation.result import Evaluation
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.parts.start import public_only
+from fedpriv.hashes import document_sha256
+from fedpriv.rng import Key
+from fedpriv.running.engines.factories import serial
+from fedpriv.running.loop import first_state, rounds
+from simulations.threads.methods import UNIT_NORM, Method
+
+PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is evaluated.
+
+    Attributes:
+        corpus: The data.
+        roster: Of it; None for its own.
+        splits: Of which examples are measured, pooled: folds of one kind.
+        seeds: Of every method.
+        epsilons: Of private ones.
+        methods: By name.
+        kept: Folder of what is done; a killed command goes on from there.
+        inputs: How words are weighted: "unit-norm", or "tf-idf" by their rarity in public text.
+        said: Is told what is being done.
+    """
+
+    corpus: Corpus
+    roster: str | None
+    splits: Sequence[Split]
+    seeds: int
+    epsilons: Sequence[float]
+    methods: Mapping[str, Method]
+    kept: Path
+    inputs: str = UNIT_NORM
+    said: Callable[[str], None] = field(default=lambda line: None, repr=False)
+
+    def evaluated(self, folds: Sequence[Fold] | None = None) -> Evaluation:
+        """Return the figures of all rows, pooled over folds; those given, or `folds()`."""
+        folds = self.folds() if folds is None else folds
+        names = [name for name, _, epsilon in self.trained if epsilon is None]
+        return evaluate(
+            folds,
+            public_only=PUBLIC,
+            best_nonprivate=_best(folds, [CENTRAL, *names]),
+            generator=Key.simulation(0).fold("bootstrap").generator(),
+        )
+
+    def folds(self) -> list[Fold]:
+        """Return what every row does to what each split holds out."""
+        return [self._fold(split) for split in self.splits]
+
+    @property
+    def trained(self) -> tuple[tuple[str, Method, float | None], ...]:
+        """The models that are trained by rounds: name, method, ε."""
+        return tuple(
+            (model_name(name, epsilon), method, epsilon)
+            for name, method in self.methods.items()
+            for epsilon in (self.epsilons if method.is_private else (None,))
+        )
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """The models that take no rounds; users alone are measured on plain words."""
+        return (PUBLIC, CENTRAL, LOCAL) if self.inputs == UNIT_NORM else (PUBLIC, CENTRAL)
+
+    def _fold(self, split: Split) -> Fold:
+        view = self.corpus.view(roster=self.roster, split=split)
+        found: dict[str, list[Outcomes]] = {
+            name: [] for name in (*self.untrained, *(name for name, _, _ in self.trained))
+        }
+        for seed in range(self.seeds):
+            for name, one in self._beside(view, seed):
+                found[name].append(one)
+            for name, method, epsilon in self.trained:
+                found[name].append(self._trained(view, name, method, epsilon, seed))
+        return measure_fold(view, {}, inputs=UNIT_NORM, beside=found)
+
+    def _beside(self, view: TagView, seed: int) -> Iterator[tuple[str, Outcomes]]:
+        """Yield what takes no rounds: public-only, central, local-only."""
+        facts: dict[str, object] = {"roster": view.roster_sha256, "split": view.split.name}
+        facts |= {"seed": seed, "version": 1}
+        if self.inputs != UNIT_NORM:
+            facts["inputs"] = self.inputs
+        files = {name: self._file(name, facts) for name in self.untrained}
+        if not all(file.exists() for file in files.values()):
+            self.said(f"{view.split.name}, seed {seed}: public-only and central")
+            self._learn_beside(view, seed, files)
+        for name, file in files.items():
+            yield name, _read(file)
+
+    def _learn_beside(self, view: TagView, seed: int, files: Mapping[str, Path]) -> None:
+        key = Key.simulation(seed)
+        method = next(one for one in self.methods.values() if one.is_private)
+        task = build(self._experiment(method, self.epsilons[0], view, seed), self.corpus).task
+        alone = public_only(task, key.fold("init"))
+        if alone is None:
+            raise ValueError(
+                f"{view.name}: no public user asked a thread to learn from, so there is nothing "
+                "to compare private training with; the site is too small"
+            )
+        choosing = self.corpus.view(roster=self.roster, split=view.split.choosing())
+        whole = central(
+            view, choosing, UNIT_NORM, keys=[key.fold("central")], features=task.features_of
+        )
+        made = task.features_of(view)
+        _keep(files[PUBLIC], outcomes(alone.model.params, view, UNIT_NORM, made))
+        if LOCAL in files:
+            _keep(files[LOCAL], local_only(view, alone.start.params, UNIT_NORM, key=key))
+        _keep(files[CENTRAL], outcomes(whole.params[0], view, UNIT_NORM, made))
+
+    def _trained(
+        self, view: TagView, name: str, method: Method, epsilon: float | None, seed: int
+    ) -> Outcomes:
+        """Return what a method's model does, trained now or kept from before."""
+        experiment = self._experiment(method, epsilon, view, seed)
+        facts = {"roster": view.roster_sha256, "options": experiment.options(), "version": 1}
+        file = self._file(f"{method.experiment}-{epsilon}", facts)
+        if not file.exists():
+            self.said(f"{view.split.name}, seed {seed}: {name}, {experiment.rounds} rounds")
+            components = build(experiment, self.corpus)
+            state: Any = first_state(components, Key.simulation(seed))
+            played = rounds(
+                components,
+                serial(experiment, components),
+                Key.simulation(seed),
+                state=state,
+                eval_every=experiment.rounds,
+            )
+            for _, state in played:  # noqa: B007 - the last is measured
+                pass
+            params = components.algorithm.result(state)
+            made = components.task.features_of(view)
+            _keep(file, outcomes(params, view, UNIT_NORM, made))
+        return _read(file)
+
+    def _experiment(
+        self, method: Method, epsilon: float | None, view: TagView, seed: int
+    ) -> Experiment:
+        shared: dict[str, Option] = {"roster": self.roster, "seed": seed, "inputs": self.inputs}
+        return method.at(epsilon, view, shared)
+
+    def _file(self, name: str, facts: Mapping[str, object]) -> Path:
+        return self.kept / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
+
+
+def model_name(method: str, epsilon: float | None) -> str:
+    """Return what an evaluation calls a method's model."""
+    return method if epsilon is None else f"{method}, ε = {epsilon:g}"
+
+
+def _best(folds: Sequence[Fold], names: Sequence[str]) -> str:
+    """Return the best of the models without privacy.
+
+    It is chosen by what is measured, so the gap is rather too wide and shares rather too low.
+    """
+
+    def right(name: str) -> float:
+        return float(np.mean([one.right.mean() for fold in folds for one in fold.outcomes[name]]))
+
+    return max(names, key=right)
+
+
+def _keep(file: Path, found: Outcomes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(file, {"right": found.right, "found": found.found, "ndcg": found.ndcg})
+
+
+def _read(file: Path) -> Outcomes:
+    tensors, _ = read_tensors(file)
+    return Outcomes(right=tensors["right"], found=tensors["found"], ndcg=tensors["ndcg"])
