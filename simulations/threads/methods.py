@@ -40,9 +40,7 @@ class Method:
         """Whether it has an ε."""
         return None not in self.options
 
-    def at(
-        self, epsilon: float | None, view: TagView, shared: Mapping[str, Option]
-    ) -> Experiment:
+    def at(self, epsilon: float | None, view: TagView, shared: Mapping[str, Option]) -> Experiment:
         """Return the experiment at an ε, on a view's roster and fold.
 
         Args:
@@ -71,6 +69,12 @@ _TUNED: Mapping[float, tuple[int, float, float]] = {
     2.0: (50, 60.0, 30.0),
     4.0: (100, 40.0, 10.0),
     8.0: (200, 30.0, 10.0),
+}
+#: The same for what the ablation changes so much that other settings are best.
+_PLAIN: Mapping[float, tuple[int, float, float]] = {2.0: (50, 60.0, 30.0), 8.0: (200, 30.0, 10.0)}
+_DEFAULT_COHORT: Mapping[float, tuple[int, float, float]] = {
+    2.0: (100, 30.0, 30.0),
+    8.0: (100, 60.0, 30.0),
 }
 
 
@@ -106,5 +110,33 @@ METHODS: Mapping[str, Method] = {
         experiment="adas-tags",
         options={None: {"rounds": 100}},
         cohort=0.1,
+    ),
+}
+
+
+#: What the method above is with one thing of it changed; each with settings of its own.
+ABLATION: Mapping[str, Method] = {
+    "whole": METHODS["public start"],
+    "from zero": METHODS["from zero"],
+    "not adaptive": Method(
+        label="no preconditioning",
+        experiment="adadps-tags",
+        options=_private(_PLAIN, start="public", start_factor=0.5, precondition="none"),
+    ),
+    "default cohort": Method(
+        label="default cohort and rounds (a twentieth of the roster, 100)",
+        experiment="adadps-tags",
+        options=_private(_DEFAULT_COHORT, start="public", start_factor=0.5),
+        cohort=0.05,
+    ),
+    "averaged": Method(
+        label="exponential average of the released models",
+        experiment="adadps-tags",
+        options=_private(_TUNED, start="public", start_factor=0.5, aggregate="ema"),
+    ),
+    "tf-idf": Method(
+        label="words weighted by rarity (tf-idf)",
+        experiment="adadps-tags",
+        options=_private(_TUNED, start="public", start_factor=0.5, inputs="tf-idf"),
     ),
 }

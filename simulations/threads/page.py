@@ -12,7 +12,6 @@ from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
 def layout(study: Study) -> Layout:
     """Return the rows and columns of the page."""
-    some = study.corpus.view(roster=study.roster, split=study.splits[0])
     rows = [Row(label="majority class", models="majority"), Row(label=PUBLIC, models=PUBLIC)]
     rows += [
         Row(
@@ -29,14 +28,19 @@ def layout(study: Study) -> Layout:
     ]
     if LOCAL in study.untrained:
         rows.append(Row(label="each user alone, from public-only", models=LOCAL))
-    n = len(some.roster)
     return Layout(
         columns={f"{e:g}": f"ε = {e:g}" for e in study.epsilons},
         rows=rows,
-        promise=(
-            f"ε by PLD at δ = n^-1.1 = {shown_delta(n**-1.1)}, user-level, add-remove, Poisson "
-            "cohorts, simulated (seeded noise); tuning on validation threads is not covered."
-        ),
+        promise=promise(study),
+    )
+
+
+def promise(study: Study) -> str:
+    """Return what the ε of every row is: δ, unit, relation, accountant, and what it leaves out."""
+    n = len(study.corpus.view(roster=study.roster, split=study.splits[0]).roster)
+    return (
+        f"ε by PLD at δ = n^-1.1 = {shown_delta(n**-1.1)}, user-level, add-remove, Poisson "
+        "cohorts, simulated (seeded noise); tuning on validation threads is not covered."
     )
 
 
@@ -78,5 +82,3 @@ def chart(evaluation: Evaluation, study: Study) -> str:
         title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}",
         alone=True,
     )
-
-

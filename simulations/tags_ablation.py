@@ -1,0 +1,94 @@
+"""What each part of the best private method is worth, with whole threads held out.
+
+    fedpriv reproduce tags-ablation --corpus Posts.xml.xz
+
+One thing is changed at a time: the start, adaptivity, cohort and rounds, averaging, features. What
+counts is the difference to the whole method on the same held-out sentences, with its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from fedpriv.evaluation.evaluate import differences
+from fedpriv.evaluation.fold import Fold
+from fedpriv.evaluation.result import Estimate
+from fedpriv.evaluation.table import shown
+from fedpriv.reproduction import Script
+from fedpriv.rng import Key
+from simulations.threads.command import parser_of, study_of, write
+from simulations.threads.methods import ABLATION
+from simulations.threads.page import promise
+from simulations.threads.study import PUBLIC, Study, model_name
+
+WHOLE = "whole"
+
+REPRODUCTIONS = (
+    Script(
+        name="tags-ablation",
+        title="Tags with whole threads held out: what each part of the method is worth",
+        module="simulations.tags_ablation",
+        calls=((),),
+        reduced=(("--folds", "1"),),
+        minutes=(60, 12),
+        passes=("corpus", "seeds", "results", "out"),
+    ),
+)
+
+
+def compared(study: Study, folds: Sequence[Fold]) -> dict[tuple[str, str], Estimate]:
+    """Return accuracy less the whole method's, by model and the whole method's at its ε."""
+    pairs = [
+        (model_name(name, epsilon), model_name(WHOLE, epsilon))
+        for epsilon in study.epsilons
+        for name in study.methods
+        if name != WHOLE
+    ]
+    pairs += [(model_name(WHOLE, epsilon), PUBLIC) for epsilon in study.epsilons]
+    return differences(folds, pairs, generator=Key.simulation(0).fold("ablation").generator())
+
+
+def page(study: Study, held: Fold, found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
+    """Yield the lines of the page; `held` is one of the folds."""
+    if held.data.get("synthetic"):
+        yield from ("**Synthetic data: these figures say nothing of people.**", "")
+    yield (
+        f"{held.data['name']}, roster {held.data['roster']}, folds "
+        f"{', '.join(str(split.fold) for split in study.splits)} of threads pooled, "
+        f"{study.seeds} seed{'s' if study.seeds > 1 else ''} a model. Accuracy on held-out "
+        "sentences of rostered users, percentage points, with 95 % intervals: the wider of a "
+        f"paired bootstrap by thread and one by user. {promise(study)} Figures are not covered "
+        "by ε."
+    )
+    yield from ("", f"| | {' | '.join(f'ε = {epsilon:g}' for epsilon in study.epsilons)} |")
+    yield f"|---|{'---:|' * len(study.epsilons)}"
+    cells = [
+        shown(found[model_name(WHOLE, epsilon), PUBLIC], signed=True) for epsilon in study.epsilons
+    ]
+    yield f"| {study.methods[WHOLE].label}, over public-only | {' | '.join(cells)} |"
+    for name, method in study.methods.items():
+        if name == WHOLE:
+            continue
+        cells = [
+            shown(found[model_name(name, epsilon), model_name(WHOLE, epsilon)], signed=True)
+            for epsilon in study.epsilons
+        ]
+        yield f"| {method.label}, against it | {' | '.join(cells)} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is missing and print the page."""
+    given = parser_of(__doc__, "simulations.tags_ablation", seeds=1).parse_args(arguments)
+    study = study_of(given, ABLATION)
+    folds = study.folds()
+    found = compared(study, folds)
+    rows = [
+        {"model": first, "against": second, **asdict(estimate)}
+        for (first, second), estimate in found.items()
+    ]
+    write(given.out, "\n".join(page(study, folds[0], found)) + "\n", rows)
+
+
+if __name__ == "__main__":
+    main()
