@@ -17,9 +17,7 @@ def folds():
 
 
 def test_a_difference_to_public_only_is_the_gain(folds):
-    gain = evaluate(
-        folds, public_only="public", generator=np.random.default_rng(0), replicates=200
-    )
+    gain = evaluate(folds, public_only="public", generator=np.random.default_rng(0), replicates=200)
     one = found(folds, [("whole", "public")])["whole", "public"]
     assert one.value == pytest.approx(gain.models["whole"].gains["accuracy"].value)
     assert one.by_thread.low < one.value < one.by_thread.high

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 RULES = ("all-but-public-tenth", "most-sentences", "first-sorted", "seeded", "declared")
 
 PUBLIC_SALT = "fedpriv public tenth 1"  # fixed for ever: changing it changes published rosters
+_FEWER_SALT = "fedpriv fewer public users 1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _LOOKED_AT_DATA = "Its selection looked at the data, so its list is simply declared."
@@ -108,6 +109,22 @@ def is_public_tenth(user_id: str) -> bool:
     It looks at this one id and at nothing else, so no user's presence moves another.
     """
     return _hash64(PUBLIC_SALT, user_id) < 2**64 // 10
+
+
+def fewer_public(public_users: Sequence[str], number: int) -> list[str]:
+    """Return so many of the users outside a roster, sorted; fewer are always among more.
+
+    They are the first by a salted hash of their ids, and no rostered user is looked at.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    if number > len(public_users):
+        raise ValueError(
+            f"public-users {number}, but {len(public_users)} users are outside the roster; give "
+            "fewer, or none for all"
+        )
+    return sorted(sorted(public_users, key=lambda user: _hash64(_FEWER_SALT, user))[:number])
 
 
 def choose(spec: RosterSpec, num_sentences: Mapping[str, int]) -> tuple[str, ...]:

@@ -59,14 +59,18 @@ class Split:
         measured_on: "test" trains on every other thread. "validation" is for choosing settings: a
             fifth of the other threads is in no training set and no count either, and is what is
             measured, so that nothing is chosen by looking at the test threads.
+        public_users: how many users outside the roster count as public, the first by a hash of
+            their ids, so that fewer are among more; the others are in nothing. None for all.
 
     Raises:
-        ValueError: unknown kind, a fold that there is not, or validation by sentence.
+        ValueError: unknown kind, a fold that there is not, validation by sentence, or fewer than
+            no public users.
     """
 
     kind: Kind = "by-thread"
     fold: int = 0
     measured_on: Measured = "test"
+    public_users: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -79,11 +83,15 @@ class Split:
             raise ValueError(f"measured-on {self.measured_on!r}: choose 'test' or 'validation'")
         if self.measured_on == "validation" and self.kind == "by-sentence":
             raise ValueError("split by-sentence has no validation threads; measure on test")
+        if self.public_users is not None and self.public_users < 0:
+            raise ValueError(f"public-users {self.public_users}: give 0 or more, or none for all")
 
     @property
     def name(self) -> str:
         """The split's name in files."""
         name = f"{self.kind}-{self.fold}" if self.kind in _FOLDED else self.kind
+        if self.public_users is not None:
+            name = f"{name}-public-{self.public_users}"
         return name if self.measured_on == "test" else f"{name}-validation"
 
     @property
@@ -94,6 +102,8 @@ class Split:
     def said(self) -> str:
         """Return what reports say of it."""
         said = _SAID[self.kind].format(fold=self.fold)
+        if self.public_users is not None:
+            said = f"{said}; {self.public_users} of the users outside the roster count as public"
         if self.measured_on == "test":
             return said
         return f"{said}; a fifth of the other threads held out too, and measured on"

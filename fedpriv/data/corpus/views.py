@@ -18,6 +18,7 @@ from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus import vocabulary as vocabularies
 from fedpriv.data.corpus.division import divided
 from fedpriv.data.corpus.materialise import Facts, materialise
+from fedpriv.data.corpus.rosters import fewer_public
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.data.corpus.vocabulary import PUBLIC, RosterVocabulary
 from fedpriv.data.files.cache import cache_dir
@@ -41,6 +42,11 @@ def found(
             raise ValueError(
                 f"{corpus} was prepared before threads were kept, so it cannot be split "
                 f"{split.kind}; import it again, or choose split by-sentence"
+            )
+        if split.public_users is not None:
+            raise ValueError(
+                f"{corpus} was prepared before public users could be fewer; import it again, or "
+                f"leave public-users {split.public_users} out"
             )
         # Its own views lie in the roster's folder; those of rosters added since, one below.
         added = (parent / split.name / manifests.VIEW_FILE).is_file()
@@ -127,6 +133,8 @@ def _write(
     store = SentenceStore(corpus)
     inside = set(roster)
     public = [user for user in store.users if user not in inside]
+    if split.public_users is not None:
+        public = fewer_public(public, split.public_users)
     division = divided(split, store, roster, public, manifest["split_seed"])
     totals = manifest["totals"]
     sizes = totals["words"], totals["tags"]

@@ -71,6 +71,12 @@ class TagPredictionTask:
         "validation holds threads out of training too, and measures on those: for tuning.",
         before="test",
     )
+    public_users: int | None = option(
+        None,
+        "How many users outside the roster count as public; none for all.",
+        Range.AT_LEAST_ZERO,
+        before=None,
+    )
     public_text: PublicText = option(
         "public-threads",
         "What public models learn from; all-posts has rostered users' titles and tags.",
@@ -90,7 +96,12 @@ class TagPredictionTask:
             raise MissingCorpusError(
                 "tag prediction needs a corpus; give the path of one, or see `fedpriv data list`"
             )
-        split = Split(kind=self.split, fold=self.fold, measured_on=self.measured_on)
+        split = Split(
+            kind=self.split,
+            fold=self.fold,
+            measured_on=self.measured_on,
+            public_users=self.public_users,
+        )
 
         def choosing() -> TagView:
             return corpus.view(roster=self.roster, users=self.users, split=split.choosing())

@@ -68,13 +68,17 @@ def test_words_and_tags_of_threads_held_out_or_asked_on_the_roster_are_not_known
     assert {word for word in view.words if word.startswith("word")} == {f"word{n}" for n in counted}
     assert {tag for tag in view.tags if tag.startswith("tag")} == {f"tag{n}" for n in counted}
     asked_in_public = {
-        int(row.thread) - 1000 for row in sentences() if row.own_title and row.user_id in PUBLIC
+        int(row.thread) - 1000
+        for row in sentences()
+        if row.own_title and row.user_id in view.public_users
     }
     assert counted <= asked_in_public
     titles = {int(word.removeprefix("title")) for word in view.words if word.startswith("title")}
     assert titles == counted  # titles are words of their askers, who are public there
     own = [
-        row for row in sentences() if row.user_id in PUBLIC and int(row.thread) - 1000 in counted
+        row
+        for row in sentences()
+        if row.user_id in view.public_users and int(row.thread) - 1000 in counted
     ]
     assert view.num_public_examples == len(own)
     assert dict(zip(view.words, view.word_sentences.tolist(), strict=True))["some"] == len(own)
@@ -89,7 +93,9 @@ def test_public_rows_are_of_threads_that_public_users_asked(corpus, split):
     for subset in ("train", "validation", "test"):
         every = view.public_rows(subset, of="all-posts").tolist()
         asked = view.public_rows(subset).tolist()
-        assert asked == [row for row in every if askers[keys[view.threads[row]]] in PUBLIC]
+        assert asked == [
+            row for row in every if askers[keys[view.threads[row]]] in view.public_users
+        ]
     assert len(view.public_rows("all")) < len(view.public_rows("all", of="all-posts"))
     # By thread number, the training rows are exactly what was counted.
     trained = {int(view.threads[row]) for row in view.public_rows("train")}

@@ -96,6 +96,11 @@ class TestVersion1:
             Corpus.open(older).view(split=Split(kind=kind))
         assert sorted(older.rglob("*")) == before
 
+    def test_it_does_not_take_all_public_users_where_fewer_are_asked_for(self, older):
+        fewer = Split(kind="by-sentence", public_users=5)
+        with pytest.raises(ValueError, match="import it again, or leave public-users 5 out"):
+            Corpus.open(older).view(split=fewer)
+
     def test_it_takes_new_rosters_by_sentence(self, older):
         few = RosterSpec(name="few", rule="declared", ids=ROSTERED[:5])
         added = Corpus.open(older).add_roster(few)

@@ -18,6 +18,7 @@ SPLITS = [
     for fold in (range(NUM_FOLDS) if kind != "by-time" else [0])
     for measured in ("test", "validation")
 ]
+SPLITS.append(Split(public_users=5))
 
 
 def sentences():
