@@ -40,10 +40,11 @@ def parts(view):
 def counted_threads(corpus, split):
     """The threads that words, tags and side information are counted in."""
     store = SentenceStore(corpus.directory)
-    division = divided(split, store, ROSTER.ids, PUBLIC, SEED)
+    public = corpus.view(split=split).public_users
+    division = divided(split, store, ROSTER.ids, public, SEED)
     return {
         int(thread)
-        for batch in store.batches(PUBLIC)
+        for batch in store.batches(public)
         for thread in batch.threads[division.counted(batch)]
     }
 
