@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from fedpriv.data.corpus.splits import NUM_FOLDS, Split
+from fedpriv.data.corpus.splits import KINDS, NUM_FOLDS, Split
 from fedpriv.data.locate import resolve_corpus
 from simulations.threads.methods import UNIT_NORM, Method
 from simulations.threads.study import Study
@@ -26,6 +26,15 @@ def parser_of(described: str | None, program: str, *, seeds: int) -> argparse.Ar
     parser = argparse.ArgumentParser(description=described, prog=program)
     parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
     parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
+    parser.add_argument(
+        "--split",
+        default="by-thread",
+        choices=[kind for kind in KINDS if kind != "by-sentence"],
+        help="what is held out; by-time has no folds",
+    )
+    parser.add_argument(
+        "--public-users", type=int, default=None, help="how many count as public; by default all"
+    )
     parser.add_argument("--folds", type=int, default=NUM_FOLDS)
     parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[2.0, 8.0])
@@ -44,10 +53,16 @@ def study_of(
     """
     if not 1 <= given.folds <= NUM_FOLDS or given.seeds < 1:
         raise ValueError(f"--folds {given.folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
+    if given.split == "by-time" and given.folds == NUM_FOLDS:  # which has no folds
+        given.folds = 1
+    splits = tuple(
+        Split(kind=given.split, fold=number, public_users=given.public_users)
+        for number in range(given.folds)
+    )
     return Study(
         corpus=resolve_corpus(given.corpus, allow_synthetic=False),
         roster=given.roster,
-        splits=tuple(Split(fold=number) for number in range(given.folds)),
+        splits=splits,
         seeds=given.seeds,
         epsilons=tuple(given.epsilon),
         methods=methods,

@@ -41,7 +41,7 @@ class Method:
         return None not in self.options
 
     def at(self, epsilon: float | None, view: TagView, shared: Mapping[str, Option]) -> Experiment:
-        """Return the experiment at an ε, on a view's roster and fold.
+        """Return the experiment at an ε, on a view's roster and split.
 
         Args:
             epsilon: One of `options`.
@@ -55,7 +55,9 @@ class Method:
             chosen = ", ".join(f"{one:g}" for one in self.options if one is not None)
             raise ValueError(f"{self.label}: no settings for ε = {epsilon}, only for {chosen}")
         options = {
+            "split": view.split.kind,
             "fold": view.split.fold,
+            "public-users": view.split.public_users,
             "cohort": max(1.0, round(self.cohort * len(view.roster))),
             **shared,
             **self.options[epsilon],

@@ -113,3 +113,21 @@ def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
         best = max(names, key=lambda name: published.models[name].closed_shares["accuracy"].value)
         share = published.models[best].closed_shares["accuracy"].value
         assert re.search(rf"{100 * share:.0f} % at ε = {epsilon}\b", text), (epsilon, share)
+
+
+def test_users_held_out_are_measured_by_the_same_command(small, tiny_corpus, tmp_path, capsys):
+    call(tiny_corpus, tmp_path, "--split", "by-user", "--folds", 1, "--epsilon", 8,
+         "--methods", "from zero")  # fmt: skip
+    assert "Split: by user and thread" in capsys.readouterr().out
+
+
+def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus, tmp_path):
+    with pytest.raises(ValueError, match="no dates, so it cannot be split by-time"):
+        call(tiny_corpus, tmp_path, "--split", "by-time", "--epsilon", 8)
+
+
+def test_fewer_public_users_are_said(small, tiny_corpus, tmp_path, capsys):
+    number = len(tiny_corpus.view().public_users) // 2
+    call(tiny_corpus, tmp_path, "--folds", 1, "--public-users", number, "--epsilon", 8,
+         "--methods", "public start")  # fmt: skip
+    assert f"{number} of the users outside the roster count as public" in capsys.readouterr().out
