@@ -1,0 +1,48 @@
+"""Public-only by the papers' split: the rows, and who is learnt from."""
+
+import json
+
+import pytest
+
+from simulations import public_only_tags as script
+
+
+@pytest.fixture(scope="module")
+def found(tiny_corpus):
+    return list(
+        script.lines(
+            tiny_corpus.default_roster,
+            "unit-norm",
+            rates=(0.1, 0.3, 1.0),
+            most_passes=6,
+            corpus=str(tiny_corpus.directory),
+        )
+    )
+
+
+def test_every_row_says_what_it_is_of(found):
+    assert [row["row"] for row in found] == ["majority class", "public-only", "all, not private"]
+    assert all("by-sentence" in row["data"] and row["synthetic"] for row in found)
+    assert all(0 < row["accuracy"] <= 1 for row in found)
+
+
+def test_public_only_learns_from_public_users_alone_and_all_from_everybody(found, tiny_corpus):
+    view = tiny_corpus.view(split=script.BY_SENTENCE)
+    public = sum(view.num_examples(user, "all") for user in view.public_users)
+    trained = sum(view.num_examples(user, "train") for user in view.roster)
+    assert [row["num_examples"] for row in found[1:]] == [public, public + trained]
+
+
+def test_a_setting_on_an_edge_is_named(tiny_corpus):
+    rows = script.lines(
+        tiny_corpus.default_roster, "tff", rates=(0.001, 0.002), most_passes=1,
+        corpus=str(tiny_corpus.directory),
+    )  # fmt: skip
+    assert list(rows)[1]["on_an_edge"] == ["learning_rate", "passes"]
+
+
+def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
+    arguments = ["--corpus", str(tiny_corpus.directory), "--rosters", tiny_corpus.default_roster]
+    script.main([*arguments, "--inputs", "tff", "--rates", "0.3", "--most-passes", "1"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 3 and {row["inputs"] for row in rows} == {"tff"}
