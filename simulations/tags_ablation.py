@@ -31,7 +31,7 @@ REPRODUCTIONS = (
         module="simulations.tags_ablation",
         calls=((),),
         reduced=(("--folds", "1"),),
-        minutes=(60, 12),
+        minutes=(60, 10),
         passes=("corpus", "seeds", "results", "out"),
     ),
 )

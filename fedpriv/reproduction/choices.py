@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fedpriv.reproduction.runs import Done, Run, best, tried, worth
-from fedpriv.reproduction.table import TUNING_SEED, Cell, Reproduction, Row
+from fedpriv.reproduction.table import TUNING_SEED, Cell, Reproduction, Row, Settings
 
 
 def choice_lines(table: Reproduction, done: Done, *, reduced: bool) -> list[str]:
@@ -21,7 +21,7 @@ def choice_lines(table: Reproduction, done: Done, *, reduced: bool) -> list[str]
         told = ", ".join(f"{name} {value}" for name, value in settings.items())
         lines.append(f"| {table.columns[column]} | {row.label} | {told} |")
     grids = [
-        (column, row.label, list(tried(cell, reduced=reduced)))
+        (column, row, list(tried(cell, reduced=reduced)))
         for column, row, cell in _cells(table)
         if cell.tuned_as is None and len(cell.grid) > 1
     ]
@@ -33,13 +33,31 @@ def choice_lines(table: Reproduction, done: Done, *, reduced: bool) -> list[str]
         f"{len(runs)} tuning runs, on seed {TUNING_SEED}. What is not listed takes its settings "
         "over from what is.",
         "",
-        "| column | method | configurations | best on the tuning seed |",
-        "|---|---|---:|---:|",
+        "| column | method | configurations | best on the tuning seed | on an edge of the grid |",
+        "|---|---|---:|---:|---|",
     ]
-    for column, label, found in grids:
+    for column, row, found in grids:
         shown = _best_shown(table, done, found)
-        lines.append(f"| {table.columns[column]} | {label} | {len(found)} | {shown} |")
+        chosen = best(table, row.cells[column], done, reduced=reduced)
+        edges = ", ".join(edges_of(chosen, row.cells[column].grid)) or "nothing"
+        lines.append(
+            f"| {table.columns[column]} | {row.label} | {len(found)} | {shown} | {edges} |"
+        )
     return lines
+
+
+def edges_of(chosen: Settings, grid: Sequence[Settings]) -> list[str]:
+    """Return which numbers of chosen settings are the least or the most that a grid has of them.
+
+    What has one value in the grid was not tuned, and is not on an edge.
+    """
+    found = []
+    for name, value in chosen.items():
+        tried_values = {settings[name] for settings in grid if name in settings}
+        numbers = [n for n in tried_values if isinstance(n, int | float)]
+        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+            found.append(f"{name} ({'least' if value == min(numbers) else 'most'})")
+    return found
 
 
 def _cells(table: Reproduction) -> Iterator[tuple[str, Row, Cell]]:

@@ -61,10 +61,21 @@ def _table_lines(table: Reproduction, found: Found, columns: Mapping[str, str]) 
         corner + " | ".join(columns.values()) + " |",
         "|---|" + "---:|" * (printed + len(columns)),
     ]
+    for given in table.given:
+        cells = [
+            "–" if (value := given.figures.get(column)) is None else _figure(value, table)
+            for column in columns
+        ]
+        paper = "– | " if printed else ""
+        lines.append(f"| {given.label} | {paper}{' | '.join(cells)} |")
     for row in table.rows:
         paper = f"{'–' if row.paper is None else f'{row.paper:g}'} | " if printed else ""
         lines.append(f"| {row.label} | {paper}{_cells(table, found, row.label, columns)} |")
     return lines
+
+
+def _figure(value: float, table: Reproduction) -> str:
+    return f"{value * table.scale:.{table.layout.digits}f}"
 
 
 def figure_markdown(

@@ -52,6 +52,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A row of figures that no run of the table made, as of public data alone.
+
+    Attributes:
+        label: What it is.
+        figures: By column, before they are scaled; a column may be left out.
+    """
+
+    label: str
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """Columns that stand together, in a page or in a plot.
 
@@ -98,6 +111,7 @@ class Reproduction:
         measured_on: Which examples it is of, in words.
         columns: Headings by key.
         rows: Methods.
+        given: Rows above them that were measured elsewhere; a note says where.
         paper_epsilon: The ε as the paper counted it, with where that is known from.
         orderings: Pairs of labels of which the paper has the first ahead of the second.
         minutes: How long it takes on 2 cores, about, and reduced.
@@ -114,6 +128,7 @@ class Reproduction:
     measured_on: str = "test"
     columns: Mapping[str, str]
     rows: tuple[Row, ...]
+    given: tuple[Given, ...] = ()
     paper_epsilon: str
     orderings: tuple[tuple[str, str], ...] = ()
     minutes: tuple[float, float]

@@ -14,6 +14,7 @@ from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.reproduction import (
     Block,
+    Given,
     Layout,
     Row,
     Run,
@@ -21,6 +22,7 @@ from fedpriv.reproduction import (
     perform,
     table_markdown,
 )
+from fedpriv.reproduction.choices import edges_of
 from fedpriv.reproduction.page import jumps, spread
 from fedpriv.reproduction.runs import all_figures
 
@@ -165,6 +167,18 @@ class TestLayout:
             assert f"| {here} |\n|---|---:|\n| a |" in part and f"| {not_here}" not in part
             assert part.count("at δ = 0.001") == 1 and f"- {here}: " in part
 
+    def test_given_rows_stand_above_in_the_same_scale(self, tmp_path):
+        given = Given(label="elsewhere", figures={"ours": 0.1234})
+        one = replace(table(row("a", 0.5)), given=(given,), scale=100.0)
+        text = shown(one, tmp_path / "r")
+        assert text.index("| elsewhere | – | 12.340 |") < text.index("| a | 0.5 |")
+
+    def test_a_choice_inside_its_grid_is_on_no_edge(self):
+        grid = [{"rate": rate, "norm": 2.0} for rate in (0.1, 1.0, 10.0)]
+        assert edges_of({"rate": 1.0, "norm": 2.0}, grid) == []
+        assert edges_of({"rate": 0.1, "norm": 2.0}, grid) == ["rate (least)"]
+        assert edges_of({"rate": 10.0, "norm": 2.0}, grid) == ["rate (most)"]
+
     def test_what_was_chosen_and_from_how_much(self, tmp_path):
         plain, other = cell(RATES), cell(**{"l2-clip-norm": 2.0})
         other = replace(other, tuned_as=plain, adapt=lambda found: {**found, "delta": 0.25})
@@ -178,7 +192,7 @@ class TestLayout:
         assert "| as here | other | learning-rate 1.0, delta 0.25 |" in chosen
         assert "3 tuning runs, on seed 1000." in grid
         top = max(line["accuracy"] for line in done.values() if line["split"] == "validation")
-        assert f"| as here | plain | 3 | {top:.2f} |" in grid
+        assert f"| as here | plain | 3 | {top:.2f} | learning-rate (most) |" in grid
         assert "| other |" not in grid and "| single |" not in grid
         assert "## The grid" not in self.page(tmp_path / "r", Layout())[0]
 
