@@ -39,6 +39,7 @@ from fedpriv.experiments.parts.composition import (
     completed,
     compose,
     option_lines,
+    option_values,
 )
 from fedpriv.experiments.parts.options import Option, declared, kebab
 from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
@@ -143,7 +144,7 @@ class Experiment:
         # None says that there is no such value, which is true of an option that is not there.
         said = (option for option, value in given.items() if value not in (None, "none"))
         check_chosen(slots, parts, said)
-        merged |= {line.name: line.value for line in option_lines(parts) if line.name in merged}
+        merged |= {key: value for key, value in option_values(parts).items() if key in merged}
         for part in parts:
             if part.slot is slots[0] and len(slots) > len(SLOTS[unit]):
                 task = part.options
@@ -169,9 +170,9 @@ class Experiment:
     def __getattr__(self, name: str) -> Any:
         """Return an option's value, or the choice of a slot."""
         if not name.startswith("_") and name != "parts":
-            for line in option_lines(self.parts):
-                if line.name == kebab(name):
-                    return line.value
+            values, option = option_values(self.parts), kebab(name)
+            if option in values:
+                return values[option]
         raise AttributeError(f"this experiment has no option {kebab(name)!r}", name=name, obj=None)
 
     def part(self, slot: str) -> Any:
@@ -193,14 +194,14 @@ class Experiment:
 
     def options(self) -> dict[str, Option]:
         """Return the value of every option that exists by its kebab-case name."""
-        return {line.name: line.value for line in option_lines(self.parts)}
+        return option_values(self.parts)
 
     def field_names(self) -> dict[str, str]:
         """Return options by what they are called within: by fields, of their parts and of a plan.
 
         A plan's fields that no option sets, and those of a kind that is not in them, are left out.
         """
-        names = {line.name.replace("-", "_"): line.name for line in option_lines(self.parts)}
+        names = {name.replace("-", "_"): name for name in option_values(self.parts)}
         return {name: typed for name, typed in names.items() if name != typed} | {
             "l2_bound": "l2-clip-norm"
         }
@@ -288,4 +289,4 @@ def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Opt
     parts = compose(slots, options)
     # What no part of ours declares is of a task of somebody's own.
     own = {name: options[name] for name in set(options) - set(all_names(slots))}
-    return {**own, **{line.name: line.value for line in option_lines(parts)}}
+    return {**own, **option_values(parts)}

@@ -8,6 +8,7 @@ constant.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -130,9 +131,13 @@ def started(kind, name="as they are", public=4):
     return {**begun.params, **{f"only {n}": a for n, a in found.model.params.items()}}, begun.facts
 
 
+#: As they are: what the others are compared with is learnt once.
+usual = cache(started)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_private_example_moves_a_bit_of_it(kind):
-    params, facts = started(kind)
+    params, facts = usual(kind)
     for name in PRIVATE:
         others, told = started(kind, name)
         assert told == facts, name
@@ -141,7 +146,7 @@ def test_no_private_example_moves_a_bit_of_it(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_public_example_does(kind):
-    params, facts = started(kind)
+    params, facts = usual(kind)
     others, told = started(kind, public=5)
     assert told["sha256"] != facts["sha256"]
     assert any(not np.array_equal(others[n], array) for n, array in params.items())

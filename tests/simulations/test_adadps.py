@@ -43,21 +43,29 @@ QUICK = ("imdb",)
 TABLES = [item for item in ITEMS if not isinstance(item, Figure)]
 
 
+@pytest.fixture(scope="module")
+def made_up(tiny_corpus):
+    """Digits, reviews and a view, made once: no run changes its data."""
+    return (
+        hold_out_public(mnist.synthetic_digits(200, 50), share=0.3),
+        synthetic_reviews(400, 50, num_words=200),
+        tiny_corpus.view(roster=tiny_corpus.default_roster),
+    )
+
+
 @pytest.fixture(autouse=True)
-def small(monkeypatch, tiny_corpus):
+def small(monkeypatch, made_up):
     """Made-up data and models of a size for tests; what was cached of others is forgotten."""
     for cached in CACHES:
         cached.cache_clear()
-    digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
+    digits, reviews, seen = made_up
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
-    reviews = synthetic_reviews(400, 50, num_words=200)
     monkeypatch.setattr(imdb, "reviews", lambda: reviews)
     monkeypatch.setattr(imdb, "amazon", lambda: reviews.test)
     monkeypatch.setattr(imdb, "fewer_public", lambda data, size: data)
     monkeypatch.setattr(lstm, "SHORT", 5)
     monkeypatch.setattr(mnist, "Autoencoder", functools.partial(Autoencoder, (784, 20, 5)))
     monkeypatch.setattr(lstm, "TextLSTM", functools.partial(TextLSTM, width=8))
-    seen = tiny_corpus.view(roster=tiny_corpus.default_roster)
     monkeypatch.setattr(pooled_tags, "view", lambda: seen)
     monkeypatch.setattr(pooled_tags, "PUBLIC_SHARE", 0.3)
     monkeypatch.setattr(pooled_tags, "FIRST", 1)

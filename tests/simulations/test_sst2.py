@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
 from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
 
-pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
+if find_spec("transformers") is None:
+    pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
 
 #: A good and a middling size of each method's grid.
 CHOSEN = {

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from functools import cache
 
 import numpy as np
 import pytest
@@ -72,20 +73,27 @@ def as_context():
         raise RuntimeError("cleaning up failed") from None
 
 
-@njit("UniTuple(float64[:],2)(float64[:],int64)", nogil=True)
-def compiled(x, steps):
-    total = 0.0
-    for step in range(steps):
-        total += np.sqrt(step + x[0])
-    return x * total, x
+@cache
+def compiled():
+    """Made by the first test that asks: every process of the tests imports this module."""
+
+    @njit("UniTuple(float64[:],2)(float64[:],int64)", nogil=True)
+    def compiled(x, steps):
+        total = 0.0
+        for step in range(steps):
+            total += np.sqrt(step + x[0])
+        return x * total, x
+
+    return compiled
 
 
 def in_compiled_code():
     """A real SIGINT while compiled code runs, which surfaces as a SystemError."""
+    run = compiled()
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        compiled(np.ones(3), 100_000_000)
+        run(np.ones(3), 100_000_000)
     finally:
         timer.join()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from fedpriv.experiments.parts.options import Declared, Option, chosen, declared, kebab
@@ -68,10 +69,9 @@ class Slot:
         """What is chosen where nobody says anything."""
         return next(iter(self.choices))
 
-    def options(self, choice: str) -> Iterator[tuple[str, Declared]]:
-        """Yield the options of a choice by their names here."""
-        for item in declared(self.choices[choice]):
-            yield self.prefix + kebab(item.field), item
+    def options(self, choice: str) -> tuple[tuple[str, Declared], ...]:
+        """Return the options of a choice by their names here."""
+        return _named(self.prefix, self.choices[choice])
 
     def default_of(self, item: Declared) -> Option:
         """Return an option's default here."""
@@ -80,6 +80,12 @@ class Slot:
     def owners(self, name: str) -> list[str]:
         """Return the choices that have an option."""
         return [c for c in self.choices if any(name == known for known, _ in self.options(c))]
+
+
+@cache
+def _named(prefix: str, part: type) -> tuple[tuple[str, Declared], ...]:
+    # Kept: an experiment is made anew for every cell of a grid, and reads them many times.
+    return tuple((prefix + kebab(item.field), item) for item in declared(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +160,17 @@ def completed(slots: Sequence[Slot], values: Mapping[str, Option]) -> dict[str, 
     return {**older, **values}
 
 
+def option_values(parts: Iterable[Part]) -> dict[str, Option]:
+    """Return the values of the options that exist by their names, as `option_lines` has them."""
+    values: dict[str, Option] = {}
+    for part in parts:
+        if part.slot.is_option:
+            values[part.slot.name] = part.choice
+        for name, item in part.slot.options(part.choice):
+            values[name] = getattr(part.options, item.field)
+    return values
+
+
 def option_lines(parts: Iterable[Part]) -> Iterator[OptionLine]:
     """Yield the options that exist, part by part."""
     for part in parts:
@@ -212,7 +229,7 @@ def check_chosen(slots: Sequence[Slot], parts: Sequence[Part], names: Iterable[s
     Raises:
         ValueError: For the first, with the part that it belongs to.
     """
-    existing = {line.name for line in option_lines(parts)}
+    existing = option_values(parts)
     for name in names:
         if name not in existing:
             raise ValueError(_belongs(slots, {part.name: part for part in parts}, name))

@@ -35,7 +35,7 @@ def outputs(tmp_path_factory):
         said["data"] = run("data", "info", corpus).output.replace(str(corpus), "")
         said["run"] = run(
             *("run", "dp-fedavg-tags", "--corpus", corpus, "--out", folder, "--rounds", 1),
-            *("--cohort", COHORT, "--noise-multiplier", 0.05, "--delta", DELTA),
+            *("--cohort", COHORT, "--noise-multiplier", 0.5, "--delta", DELTA),
         ).output
         said["verify"] = run("verify", folder).output
         said["compare"] = run("compare", folder, "--out", top / "compare.html").output

@@ -109,6 +109,7 @@ def test_its_report_shows_rho_over_rounds(fedpriv):
     page = Path("run/report.html").read_text("utf-8")
     assert "ρ spent" in page and "planned total 1" in page and "adaptive" in page
     assert f"{ROUNDS} of {ROUNDS}" not in page
+    assert f"<dt>Rounds</dt><dd>{ROUNDS}<small>none were planned<" in page
     x, y = rho_spent(read_run("run"))
     assert x == list(range(1, ROUNDS + 1))
     np.testing.assert_allclose(y, np.array(x) * (1 / 50 + 1 / 8))

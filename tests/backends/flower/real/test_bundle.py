@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.repository.test_import_floors import all_sources, imports
+
 CHECKOUT = Path(__file__).parents[4]
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
+# Rooms that no app and no experiment imports, and the papers' tables and figures.
+LEFT_OUT = {
+    "fedpriv.__main__", "fedpriv.cli", "fedpriv.evaluation", "fedpriv.reproduction",
+    "simulations.adadps", "simulations.dpnsgd",
+}  # fmt: skip
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
 }  # fmt: skip
@@ -50,16 +59,62 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
     assert {"server", "client", "fedpriv", "simulations", "pyproject.toml", "LICENSE"} <= tops
     assert not tops & {"tests", "benchmarks", "docs", "runs", ".venv", "shared"}
     assert not [name for name in names if "test_" in name or "__pycache__" in name]
-    missing = {
-        path.relative_to(CHECKOUT).as_posix()
-        for room in ("fedpriv", "server", "client", "simulations")
-        for path in (CHECKOUT / room).rglob("*.py")
-    } - names
-    assert missing == set()
     strange = {name for name in names if Path(name).suffix not in ALLOWED}
     assert {name for name in strange if not name.startswith(".info/")} == {"LICENSE"}
     assert 'serverapp = "server.app:app"' in text and 'clientapp = "client.app:app"' in text
-    assert bundle.stat().st_size < 3_000_000
+    assert bundle.stat().st_size < 2_000_000  # stored, not deflated; every node fetches it
+
+
+def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
+    with zipfile.ZipFile(bundle) as archive:
+        names = set(archive.namelist())
+    sources = all_sources()
+    inside = {module for module in sources if path_of(module) in names}
+    apps = {module for module in sources if module.split(".")[0] in ("server", "client")}
+    assert apps | {"simulations", "simulations.tags"} <= inside
+    left_out = set(sources) - inside
+    # What an experiment of one's own may be made of goes along, whether an app imports it or not.
+    assert {".".join(module.split(".")[:2]) for module in left_out} == LEFT_OUT
+    reached = reached_from(
+        sources, apps | {"simulations"} | {name for name in inside if name.startswith("fedpriv")}
+    )
+    assert reached & left_out == set()
+    assert [module for module in left_out if named_experiments(sources[module])] == []
+
+
+def reached_from(sources: dict[str, str], start: set[str]) -> set[str]:
+    """Return the modules that others import, late or by the name of a room of the library.
+
+    Names of reproductions do not count: only the command line, which is left out, loads them.
+    """
+    reached, ahead = set(), set(start)
+    while ahead:
+        module = ahead.pop()
+        reached.add(module)
+        named = set(re.findall(r'"(fedpriv\.[\w.]+)"', sources[module]))
+        for name in imports(sources[module], module) | named:
+            parts = name.split(".")
+            parents = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+            ahead |= (parents & set(sources)) - reached
+    return reached
+
+
+def named_experiments(source: str) -> list[str]:
+    """Return the functions that `module:function` may name as an experiment."""
+    return [
+        node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef)
+        and isinstance(node.returns, ast.Name)
+        and node.returns.id == "Experiment"
+        and not node.args.args
+    ]
+
+
+def path_of(module: str) -> str:
+    """Return where a module of the checkout lies, from its root."""
+    stem = module.replace(".", "/")
+    return f"{stem}/__init__.py" if (CHECKOUT / stem).is_dir() else f"{stem}.py"
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize("harm", ["cut", "wrong"])
 def test_unpack_leaves_no_target_behind(tmp_path, harm):
     source, target = tmp_path / "s.xz", tmp_path / "t"
-    packed = lzma.compress(os.urandom(3_000_000))
+    packed = lzma.compress(os.urandom(3_000_000), preset=0)
     source.write_bytes(packed[:-5_000] if harm == "cut" else packed)
     steps = []
     with pytest.raises(ValueError, match=" is truncated after" if harm == "cut" else "begins with"):
