@@ -333,15 +333,13 @@ def test_a_kill_at_every_moment_and_another_while_resuming(runner):
         runner.check_end(folder, kills)
 
 
-def kill_at_random(runner, kills, draws):
-    """SIGKILL from outside at random moments of a run that is resumed after each.
-
-    Each within so many draws, three a round: `kills` times as many are fewer than the plan's.
-    """
+def kill_at_random(runner, kills):
+    """SIGKILL from outside at random moments of a run that is resumed after each."""
     folder, choice = runner.tmp / "run", random.Random(kills)
     for _ in range(kills):
-        after, jitter = choice.randint(1, draws), choice.uniform(0.0, 0.02)
-        assert not runner.run(folder, kill_after=after, jitter=jitter)
+        # Up to 13 rounds of three draws each: `kills` times as many are fewer than the plan's.
+        draws, jitter = choice.randint(1, 39), choice.uniform(0.0, 0.02)
+        assert not runner.run(folder, kill_after=draws, jitter=jitter)
         runner.check(folder)
     assert runner.run(folder)
     runner.check_end(folder, kills)
@@ -349,12 +347,12 @@ def kill_at_random(runner, kills, draws):
     assert 1 <= resumes <= kills
 
 
-@pytest.mark.parametrize("runner", [{"rounds": 24, "eval-every": 20}], indirect=True)
+@pytest.mark.parametrize("runner", [{"rounds": 60, "eval-every": 50}], indirect=True)
 def test_killed_at_random_moments_and_resumed(runner):
-    kill_at_random(runner, 3, draws=18)
+    kill_at_random(runner, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", [{"rounds": 300, "eval-every": 200}], indirect=True)
 def test_killed_at_twenty_random_moments_and_resumed(runner):
-    kill_at_random(runner, 20, draws=39)
+    kill_at_random(runner, 20)
