@@ -95,19 +95,13 @@ def _learner(
     rows = np.concatenate([np.arange(0), *view.rows(view.roster, "train")])
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
-    held, columns = held_rows(view), view.columns
+    seen, held = view.columns, held_rows(view)
     if features is not None:
-        seen = columns.with_features(features, held)
-        return TagLearner(
-            examples=columns.take(rows),
-            inputs=inputs,
-            key=key,
-            measured=lambda params: evaluate_tags(params, seen, inputs),
-            word_features=features,
-        )
+        seen, held = seen.with_features(features, held), None
     return TagLearner(
-        examples=columns.take(rows),
+        examples=view.columns.take(rows),
         inputs=inputs,
         key=key,
-        measured=lambda params: evaluate_tags(params, columns, inputs, held),
+        measured=lambda params: evaluate_tags(params, seen, inputs, held),
+        word_features=features,
     )
