@@ -113,8 +113,9 @@ class FromPublic:
         if found is None:
             raise ValueError(
                 "start 'public': the task has no public examples to learn from; give it some "
-                "(public_train of a ModuleTask, public and public_measure of a CentralTask), or "
-                "set start fresh"
+                "(public_train of a ModuleTask, public and public_measure of a CentralTask; a "
+                "corpus that does not know who asked its questions has none, unless it is imported "
+                "again or public-text is all-posts), or set start fresh"
             )
         choice, model = found.choices.by_loss, found.start
         given = replace(
