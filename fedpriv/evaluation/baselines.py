@@ -14,6 +14,8 @@ from fedpriv.rng import Key
 from fedpriv.training.in_public.tags import AdaGrad, columns_of
 from fedpriv.tree import Params
 
+_LEARNING_RATE = 0.1  # of each user's own AdaGrad
+
 
 def majority(view: TagView) -> Outcomes:
     """Return what always ranking tags by how often they are a held-out label does.
@@ -49,7 +51,6 @@ def local_only(
     inputs: str,
     *,
     key: Key,
-    learning_rate: float = 0.1,
     passes: int = 1,
 ) -> Outcomes:
     """Return what every user's own model does: AdaGrad on its training text alone from a start.
@@ -63,7 +64,6 @@ def local_only(
         start: `kernel` and `bias`.
         inputs: "tff" or "unit-norm".
         key: Orders each user's examples.
-        learning_rate: of AdaGrad.
         passes: over the user's text.
 
     Raises:
@@ -77,7 +77,7 @@ def local_only(
             words = np.unique(np.concatenate([own.indices, held.indices]))
             own, held = _among(own, words), _among(held, words)
             params = {"kernel": start["kernel"][words], "bias": start["bias"].copy()}
-            learning, columns = AdaGrad(params, learning_rate), columns_of(own, inputs)
+            learning, columns = AdaGrad(params, _LEARNING_RATE), columns_of(own, inputs)
             for number in range(passes):
                 generator = key.fold("user").fold(user).fold(number).generator()
                 learning.step(columns, generator.permutation(len(own)))
