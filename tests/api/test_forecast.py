@@ -14,6 +14,7 @@ from fedpriv.api.forecast import noise_loss as loss_module
 from fedpriv.api.forecast import round_cost as cost_module
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
@@ -110,6 +111,18 @@ def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
     assert not trained and "not known" in found.cost.time()
     forecast(an_experiment())
     assert len(trained[0]) == 1 < len(trained[1]) and set(trained[-1]) <= set(USERS)
+
+
+def test_nothing_is_charged_or_written(tmp_path, monkeypatch):
+    def charge(*args, **options):
+        raise AssertionError("a forecast asked for a ledger")
+
+    for name in ("create", "in_memory", "charge"):
+        monkeypatch.setattr(Ledger, name, charge)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert forecast(an_experiment()).cost.timed
+    assert not list(tmp_path.iterdir())
 
 
 def test_users_that_fail_have_no_time():
