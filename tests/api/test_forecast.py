@@ -30,7 +30,7 @@ PUBLIC = ArrayExamples(
 USERS = {f"u{number:02d}": PUBLIC for number in range(40)}
 
 
-def an_experiment(users=None, public=PUBLIC, **options):
+def an_experiment(users=None, public=PUBLIC, public_train=None, **options):
     def task(experiment, corpus):
         return ModuleTask(
             name="line",
@@ -38,6 +38,7 @@ def an_experiment(users=None, public=PUBLIC, **options):
             loss=nn.functional.mse_loss,
             users=USERS if users is None else users,
             public=public,
+            public_train=public_train,
             synthetic=True,
         )
 
@@ -143,6 +144,19 @@ def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
     assert found.loss.stddev == pytest.approx(stddev, rel=1e-6)
     wanted = stddev**2 * (float((PUBLIC.x**2).sum(axis=1).mean()) + 1.0)
     assert found.loss.noised - found.loss.start == pytest.approx(wanted, rel=0.12)
+
+
+def test_a_public_start_is_learnt_once(monkeypatch):
+    learnt = []
+    own = ModuleTask.public_learner
+
+    def counted(task, key, *, choosing):
+        learnt.append(choosing)
+        return own(task, key, choosing=choosing)
+
+    monkeypatch.setattr(ModuleTask, "public_learner", counted)
+    found = forecast(an_experiment(public_train=PUBLIC.take(np.arange(30)), start="public"))
+    assert sorted(learnt) == [False, True] and found.cost.seconds is not None
 
 
 def test_given_params_are_where_it_starts(line):
