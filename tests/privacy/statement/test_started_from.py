@@ -47,6 +47,15 @@ def test_a_start_from_all_posts_is_not_covered_and_no_secure_run_has_it(started,
     assert "learnt from public examples" not in text
 
 
+def test_that_answers_to_a_deleted_account_change_is_said(started):
+    run = started()
+    run.folder.close()
+    text = " ".join(str(run_statement(run.folder.path)).split())
+    assert "carries the title and tags of the question it answers" in text
+    assert "others' answers to its questions would have neither title nor tags" in text
+    assert "those examples do change" in text
+
+
 def test_of_a_file_it_is_said_that_the_run_cannot_know_what_it_learnt_from(started, tmp_path):
     tensors = started(start="fresh").state.params
     write_tensors(tmp_path / "model.safetensors", tensors, {})
