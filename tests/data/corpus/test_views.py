@@ -117,7 +117,7 @@ class TestVersion1:
             return TagPredictionTask(split="by-sentence", **options)(None, Corpus.open(older))
 
         assert public_only(task(), KEY) is None
-        with pytest.raises(ValueError, match="does not know who asked.*all-posts.*start fresh"):
+        with pytest.raises(ValueError, match=r"does not know who asked.*all-posts.*start fresh"):
             FromPublic().make(task(), KEY)
         every = FromPublic().make(task(public_text="all-posts"), KEY)
         assert every.facts["kind"] == "public"
