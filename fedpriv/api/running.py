@@ -198,7 +198,7 @@ def find_corpus(
         raise ValueError(f"{experiment.name} brings its own data; leave corpus {asked} out")
     if asked is None and type(experiment.task) is not TagPredictionTask:
         return None
-    # Without one nobody is told.
+    # Without one nothing is said.
     with plain_lines(importing or Console(quiet=True)) as say:
 
         def tell(done: int, total: int) -> None:

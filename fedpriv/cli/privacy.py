@@ -12,9 +12,8 @@ from rich.table import Table
 
 from fedpriv.api import account as api
 from fedpriv.cli.flags import with_flags
-from fedpriv.cli.listing import complete_experiments, complete_settings
 from fedpriv.cli.output import console, errors, fail, print_json, print_table
-from fedpriv.cli.run import FLAGS, settings_of
+from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
 from fedpriv.experiments.parts.options import Option, renamed
 from fedpriv.measures import grouped
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
@@ -165,28 +164,11 @@ def calibrate(
 
 @with_flags(FLAGS)
 def plan_command(
-    experiment: Annotated[
-        str,
-        typer.Argument(
-            help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
-            autocompletion=complete_experiments,
-        ),
-    ],
-    corpus: Annotated[
-        str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
-    ] = None,
+    experiment: Annotated[str, EXPERIMENT],
+    corpus: CorpusName = None,
     *,
     flags: dict[str, Option],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="NAME=VALUE",
-            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more.",
-            autocompletion=complete_settings,
-        ),
-    ] = None,
+    option: Settings = None,
     workers: Annotated[int, typer.Option(help="How many would share a cohort.")] = 1,
     timed: Annotated[
         bool,

@@ -27,7 +27,7 @@ from fedpriv.report.comparison.groups import (
     gaps,
     mismatches,
 )
-from fedpriv.report.comparison.rows import as_rows
+from fedpriv.report.comparison.rows import as_rows, gain_text, measure_text
 from fedpriv.report.comparison.sections import Section, sections_of
 from fedpriv.report.comparison.table import nouns_of, references_of
 from fedpriv.report.export.model_folder import (
@@ -41,7 +41,7 @@ from fedpriv.report.export.model_folder import (
 from fedpriv.report.page import write_report
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, percent
+from fedpriv.report.wording import NOTHING, epsilon, figure, percent
 from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -237,7 +237,10 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     for column in (columns := _columns(groups)):
         # Heads wrap between words and are never cut: what tells them apart is at their ends.
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
-        whole = [*name.split(), *(_cell(group, column) for group in groups)]
+        whole = [
+            *name.split(),
+            *(measure_text(column.measure, group.measure(column)) for group in groups),
+        ]
         table.add_column(name, justify="right", min_width=max(map(len, whole)))
     gains = any(group.gain for group in groups)
     for name in (*(["gain"] if gains else []), "ε", "δ", f"{nouns.turn}s", "seeds"):
@@ -248,8 +251,8 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     for group, row, text in zip(groups, rows, labels, strict=True):
         table.add_row(
             Text(plain(group.label)),
-            *(_cell(group, column) for column in columns),
-            *([_gain(group)] if gains else []),
+            *(measure_text(column.measure, group.measure(column)) for column in columns),
+            *([gain_text(group)] if gains else []),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             f"{row['rounds']:,}",
@@ -271,16 +274,6 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     elif section.public_only is None:
         note += " Public-only was not measured."
     return table, f"ε: {'; '.join(terms)}. {note}" if terms else note
-
-
-def _gain(group: Group) -> str:
-    gain = group.gain
-    if gain is None:
-        return NOTHING
-    measure, spread = group.head.figures[0], ""
-    if gain.half_width is not None:
-        spread = f" ± {half_width(measure, gain.half_width)}"
-    return difference(measure, gain.mean) + spread
 
 
 def _labels(group: Group, row: Mapping[str, Any]) -> str:
@@ -307,16 +300,6 @@ def _columns(groups: list[Group]) -> list[Column]:
         if (column.diagnosed or column.measure in headlines)
         and any(group.measure(column) for group in groups)
     ]
-
-
-def _cell(group: Group, column: Column) -> str:
-    value = group.measure(column)
-    if value is None:
-        return NOTHING
-    spread = ""
-    if value.half_width is not None:
-        spread = f" ± {half_width(column.measure, value.half_width)}"
-    return figure(column.measure, value.mean) + spread
 
 
 def _say(line: str) -> None:

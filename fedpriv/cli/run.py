@@ -33,6 +33,25 @@ FLAGS = (
     *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
     *("precondition", "bound", "noise", "server-optimizer", "aggregate", "inputs", "start"),
 )
+#: What is named to be run.
+EXPERIMENT = typer.Argument(
+    help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
+    autocompletion=complete_experiments,
+)
+CorpusName = Annotated[
+    str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Any option of the experiment, e.g. -s bound=normalise; repeat for more. "
+        "`fedpriv list EXPERIMENT` shows them.",
+        autocompletion=complete_settings,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -81,29 +100,11 @@ def list_experiments(
 
 @with_flags(FLAGS)
 def run_command(
-    experiment: Annotated[
-        str | None,
-        typer.Argument(
-            help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
-            autocompletion=complete_experiments,
-        ),
-    ] = None,
-    corpus: Annotated[
-        str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
-    ] = None,
+    experiment: Annotated[str | None, EXPERIMENT] = None,
+    corpus: CorpusName = None,
     *,
     flags: dict[str, Option],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="NAME=VALUE",
-            help="Any option of the experiment, e.g. -s bound=normalise; repeat for more. "
-            "`fedpriv list EXPERIMENT` shows them.",
-            autocompletion=complete_settings,
-        ),
-    ] = None,
+    option: Settings = None,
     engine: Annotated[
         str,
         typer.Option(

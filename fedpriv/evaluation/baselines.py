@@ -9,11 +9,12 @@ import numpy as np
 
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.data.corpus.view import TagView
-from fedpriv.evaluation.examples import Outcomes, held_rows, scored
+from fedpriv.evaluation.examples import Outcomes, held_rows, joined, scored
 from fedpriv.rng import Key
+from fedpriv.training.in_public.tags import AdaGrad, columns_of
 from fedpriv.tree import Params
 
-_FIRST_SQUARE = 0.1  # as of models of public examples
+_LEARNING_RATE = 0.1  # of each user's own AdaGrad
 
 
 def majority(view: TagView) -> Outcomes:
@@ -41,7 +42,7 @@ def own_majority(view: TagView) -> Outcomes:
         ranks = np.empty(len(overall), np.float32)
         ranks[np.lexsort((commoner, own))] = np.arange(len(overall))
         found.append(_ranked(ranks, _without_words(held)))
-    return _joined(found)
+    return joined(found)
 
 
 def local_only(
@@ -50,7 +51,6 @@ def local_only(
     inputs: str,
     *,
     key: Key,
-    learning_rate: float = 0.1,
     passes: int = 1,
 ) -> Outcomes:
     """Return what every user's own model does: AdaGrad on its training text alone from a start.
@@ -64,7 +64,6 @@ def local_only(
         start: `kernel` and `bias`.
         inputs: "tff" or "unit-norm".
         key: Orders each user's examples.
-        learning_rate: of AdaGrad.
         passes: over the user's text.
 
     Raises:
@@ -77,46 +76,13 @@ def local_only(
         if len(own):
             words = np.unique(np.concatenate([own.indices, held.indices]))
             own, held = _among(own, words), _among(held, words)
-            params = _trained(
-                {"kernel": start["kernel"][words], "bias": start["bias"].copy()},
-                own,
-                inputs,
-                key=key.fold("user").fold(user),
-                learning_rate=learning_rate,
-                passes=passes,
-            )
+            params = {"kernel": start["kernel"][words], "bias": start["bias"].copy()}
+            learning, columns = AdaGrad(params, _LEARNING_RATE), columns_of(own, inputs)
+            for number in range(passes):
+                generator = key.fold("user").fold(user).fold(number).generator()
+                learning.step(columns, generator.permutation(len(own)))
         found.append(scored(params, held, inputs, np.arange(len(held))))
-    return _joined(found)
-
-
-def _trained(
-    params: Params,
-    examples: TagExamples,
-    inputs: str,
-    *,
-    key: Key,
-    learning_rate: float,
-    passes: int,
-) -> Params:
-    from fedpriv.kernels.sparse_adagrad import adagrad_pass
-
-    squares = {name: np.full_like(array, _FIRST_SQUARE) for name, array in params.items()}
-    for number in range(passes):
-        unsound = adagrad_pass(
-            np.ascontiguousarray(examples.indptr, np.int64),
-            np.ascontiguousarray(examples.indices, np.int32),
-            np.ascontiguousarray(examples.values(inputs), np.float32),
-            np.ascontiguousarray(examples.labels, np.int32),
-            key.fold(number).generator().permutation(len(examples)),
-            params["kernel"],
-            params["bias"],
-            squares["kernel"],
-            squares["bias"],
-            learning_rate,
-        )
-        if unsound != 0:
-            raise ValueError(f"a logit is not finite at learning rate {learning_rate}")
-    return params
+    return joined(found)
 
 
 def _users(view: TagView) -> Iterator[tuple[str, TagExamples]]:
@@ -147,11 +113,3 @@ def _ranked(scores: np.ndarray, examples: TagExamples) -> Outcomes:
     """Return what ranking tags by scores does to examples without words."""
     params = {"kernel": np.zeros((0, len(scores)), np.float32), "bias": scores}
     return scored(params, examples, "tff", np.arange(len(examples)))
-
-
-def _joined(parts: list[Outcomes]) -> Outcomes:
-    return Outcomes(
-        right=np.concatenate([np.empty(0, np.uint8), *(part.right for part in parts)]),
-        found=np.concatenate([np.empty(0, np.uint8), *(part.found for part in parts)]),
-        ndcg=np.concatenate([np.empty(0, np.float32), *(part.ndcg for part in parts)]),
-    )

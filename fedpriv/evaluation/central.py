@@ -18,7 +18,7 @@ from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.training.in_public.learning import FACTORS, MOST_PASSES, Choices, choose, learn
+from fedpriv.training.in_public.learning import MOST_PASSES, Choices, choose, learn
 from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.tree import Params
 
@@ -46,7 +46,6 @@ def central(
     keys: Sequence[Key],
     public_text: PublicText | None = "public-threads",
     rates: Sequence[float] | None = None,
-    factors: Sequence[float] = FACTORS,
     most_passes: int = MOST_PASSES,
     features: Callable[[TagView], WordFeatures | None] = lambda view: None,
 ) -> Central:
@@ -60,7 +59,6 @@ def central(
         keys: Order the examples, one a model; settings are chosen with the first.
         public_text: What of public users' posts is trained on too; None for nothing.
         rates: Learning rates tried; None for those of public-only.
-        factors: As of `choose`; only where the lowest loss lies, and so when to stop, hangs on it.
         most_passes: Passes over the examples.
         features: What becomes of a view's words, by its own counts.
 
@@ -75,7 +73,7 @@ def central(
     if not keys:
         raise ValueError("no key; give one for each model")
     trial = _learner(choosing, inputs, keys[0], public_text, features(choosing))
-    found = choose(trial, ACCURACY, rates=rates, factors=factors, most_passes=most_passes)
+    found = choose(trial, ACCURACY, rates=rates, most_passes=most_passes)
     whole = _learner(view, inputs, keys[0], public_text, features(view))
     models = [learn(replace(whole, key=key), found.by_figure) for key in keys]
     return Central(
@@ -95,19 +93,13 @@ def _learner(
     rows = np.concatenate([np.arange(0), *view.rows(view.roster, "train")])
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
-    held, columns = held_rows(view), view.columns
+    seen, held = view.columns, held_rows(view)
     if features is not None:
-        seen = columns.with_features(features, held)
-        return TagLearner(
-            examples=columns.take(rows),
-            inputs=inputs,
-            key=key,
-            measured=lambda params: evaluate_tags(params, seen, inputs),
-            word_features=features,
-        )
+        seen, held = seen.with_features(features, held), None
     return TagLearner(
-        examples=columns.take(rows),
+        examples=view.columns.take(rows),
         inputs=inputs,
         key=key,
-        measured=lambda params: evaluate_tags(params, columns, inputs, held),
+        measured=lambda params: evaluate_tags(params, seen, inputs, held),
+        word_features=features,
     )

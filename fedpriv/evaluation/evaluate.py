@@ -63,37 +63,17 @@ def evaluate(
         replicates=replicates,
     )
 
-    def estimate(make: Callable[[Mapping[_Figure, Resampled]], Resampled]) -> Estimate:
-        by_thread, by_user = (make(found) for found in drawn)
-        return Estimate(
-            value=by_thread.value,
-            by_thread=by_thread.interval(confidence),
-            by_user=by_user.interval(confidence),
-        )
-
-    figures: dict[str, ModelFigures] = {}
-    for name in models:
-        values, gains, shares = {}, {}, {}
-        for m in MEASURES:
-            values[m] = estimate(lambda at, n=name, m=m: at[n, m])
-            if name != public_only:
-                gains[m] = estimate(lambda at, n=name, m=m: at[n, m] - at[public_only, m])
-            if best_nonprivate is not None and name not in (public_only, best_nonprivate):
-                shares[m] = estimate(
-                    lambda at, n=name, m=m: at[n, m].share_of(
-                        at[public_only, m], at[best_nonprivate, m]
-                    )
-                )
-        figures[name] = ModelFigures(
+    figures = {
+        name: ModelFigures(
             seeds=len(models[name]),
-            values=values,
-            gains=gains,
-            closed_shares=shares,
             users={
                 figure: Estimate(value=found.value, by_user=found.interval(confidence))
                 for figure, found in of_users[name].items()
             },
+            **_means(name, public_only, best_nonprivate, drawn, confidence),
         )
+        for name in models
+    }
     splits = [fold.split for fold in folds]
     return Evaluation(
         data=dict(folds[0].data),
@@ -156,6 +136,44 @@ def differences(
         )
         for first, second in wanted
     }
+
+
+def _means(
+    name: str,
+    public_only: str,
+    best_nonprivate: str | None,
+    drawn: Sequence[Mapping[_Figure, Resampled]],
+    confidence: float,
+) -> dict[str, dict[str, Estimate]]:
+    """Return a model's values, gains and closed shares of the gap, each by measure.
+
+    Args:
+        name: Of the model.
+        public_only: What gains are over.
+        best_nonprivate: Where the gap ends; None for no shares.
+        drawn: Every model's means, drawn by thread and by user.
+        confidence: Of the intervals.
+    """
+
+    def estimate(make: Callable[[Mapping[_Figure, Resampled]], Resampled]) -> Estimate:
+        by_thread, by_user = (make(found) for found in drawn)
+        return Estimate(
+            value=by_thread.value,
+            by_thread=by_thread.interval(confidence),
+            by_user=by_user.interval(confidence),
+        )
+
+    values, gains, shares = {}, {}, {}
+    for m in MEASURES:
+        values[m] = estimate(lambda at, m=m: at[name, m])
+        if name != public_only:
+            gains[m] = estimate(lambda at, m=m: at[name, m] - at[public_only, m])
+        if best_nonprivate is not None and name not in (public_only, best_nonprivate):
+            high = best_nonprivate, m
+            shares[m] = estimate(
+                lambda at, m=m, high=high: at[name, m].share_of(at[public_only, m], at[high])
+            )
+    return {"values": values, "gains": gains, "closed_shares": shares}
 
 
 def _said(splits: Sequence[Split]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
+from fedpriv.tasks.tag_metrics import measured_columns
 from fedpriv.tree import Params
 
 
@@ -50,6 +52,15 @@ class Outcomes:
 
     def __len__(self) -> int:
         return len(self.right)
+
+
+def joined(parts: Sequence[Outcomes]) -> Outcomes:
+    """Return what was done to one set of examples after the other; of no set nothing."""
+    return Outcomes(
+        right=np.concatenate([np.empty(0, np.uint8), *(part.right for part in parts)]),
+        found=np.concatenate([np.empty(0, np.uint8), *(part.found for part in parts)]),
+        ndcg=np.concatenate([np.empty(0, np.float32), *(part.ndcg for part in parts)]),
+    )
 
 
 def held_rows(view: TagView) -> np.ndarray:
@@ -102,11 +113,7 @@ def outcomes(
     for at in range(0, len(rows), BATCH_EXAMPLES):
         made = view.columns.with_features(features, rows[at : at + BATCH_EXAMPLES])
         found.append(scored(params, made, inputs, np.arange(len(made))))
-    return Outcomes(
-        right=np.concatenate([one.right for one in found]),
-        found=np.concatenate([one.found for one in found]),
-        ndcg=np.concatenate([one.ndcg for one in found]),
-    )
+    return joined(found)
 
 
 def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> Outcomes:
@@ -117,7 +124,7 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     """
     from fedpriv.kernels.tag_scores import score_each
 
-    if inputs not in ("tff", "unit-norm"):
+    if inputs not in INPUTS:
         raise ValueError(
             f"inputs {inputs!r} cannot be scored; use tff or unit-norm, the latter with the "
             "features of a task of weighted words"
@@ -131,17 +138,8 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     # Nothing scores higher than NaN, so that a model of such would never be wrong.
     if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
         raise ValueError("the model diverged: its params are not finite; leave it out")
-    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
-        examples, rows = examples.take(rows), np.arange(len(rows))
-        examples = replace(examples, counts=examples.counts.astype(np.float32))
     right, found, ndcg = score_each(
-        np.ascontiguousarray(examples.indptr, np.int64),
-        np.ascontiguousarray(examples.indices, np.int32),
-        np.ascontiguousarray(examples.counts),
-        np.ascontiguousarray(examples.labels, np.int32),
-        np.ascontiguousarray(examples.tag_indptr, np.int64),
-        np.ascontiguousarray(examples.tag_indices, np.int32),
-        np.ascontiguousarray(rows, np.int64),
+        *measured_columns(examples, rows),
         inputs == "unit-norm",
         np.ascontiguousarray(kernel, np.float32),
         np.ascontiguousarray(bias, np.float32),

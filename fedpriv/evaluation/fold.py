@@ -11,7 +11,7 @@ import numpy as np
 from fedpriv.data.corpus.splits import Split
 from fedpriv.data.corpus.view import TagView
 from fedpriv.evaluation.baselines import majority, own_majority
-from fedpriv.evaluation.examples import HeldOut, Outcomes, held_out, outcomes
+from fedpriv.evaluation.examples import HeldOut, Outcomes, held_out, joined, outcomes
 from fedpriv.tree import Params
 
 MAJORITY = "majority"
@@ -108,9 +108,9 @@ def pooled(folds: Sequence[Fold]) -> tuple[HeldOut, dict[str, tuple[Outcomes, ..
         if np.intersect1d(seen, threads).size:
             raise ValueError(f"split {fold.split.name} holds out threads that another does")
         seen = np.concatenate([seen, threads])
-        counts = [{name: len(found) for name, found in one.outcomes.items()} for one in folds]
-        if any(count != counts[0] for count in counts):
-            raise ValueError(f"the folds are not of the same models and seeds: {counts}")
+    counts = [{name: len(found) for name, found in fold.outcomes.items()} for fold in folds]
+    if any(count != counts[0] for count in counts):
+        raise ValueError(f"the folds are not of the same models and seeds: {counts}")
     held = HeldOut(
         users=np.concatenate([fold.held.users for fold in folds]),
         threads=np.concatenate([fold.held.threads for fold in folds]),
@@ -119,12 +119,7 @@ def pooled(folds: Sequence[Fold]) -> tuple[HeldOut, dict[str, tuple[Outcomes, ..
     )
     return held, {
         name: tuple(
-            Outcomes(
-                right=np.concatenate([fold.outcomes[name][seed].right for fold in folds]),
-                found=np.concatenate([fold.outcomes[name][seed].found for fold in folds]),
-                ndcg=np.concatenate([fold.outcomes[name][seed].ndcg for fold in folds]),
-            )
-            for seed in range(len(seeds))
+            joined([fold.outcomes[name][seed] for fold in folds]) for seed in range(len(seeds))
         )
         for name, seeds in first.outcomes.items()
     }

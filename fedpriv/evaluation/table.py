@@ -78,7 +78,7 @@ def markdown(evaluation: Evaluation, layout: Layout, measure: str = "accuracy") 
         )
         lines += _gap_said(evaluation, measure)
         lines += _section(title, layout, evaluation, lambda m: m.closed_shares.get(measure))
-    return "\n".join([*lines, *_beside(evaluation, layout)]) + "\n"
+    return "\n".join([*lines, *_other_figures(evaluation, layout)]) + "\n"
 
 
 def wider(estimate: Estimate) -> Interval | None:
@@ -161,7 +161,7 @@ def _section(
             yield f"| {row.label} | {' | '.join(cells)} |"
 
 
-def _beside(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
+def _other_figures(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
     """Yield the other measures and figures of users, one line a model."""
     labels: dict[str, str] = {}
     for row in layout.rows:

@@ -19,10 +19,14 @@ from fedpriv.kernels.sparse_softmax import row_scales, softmax_residual
 
 _F = np.float32
 TOP = 5
+_MEASURED = [
+    (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
+    for c in (FLOAT32, UINT8, UINT16)
+]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def check_rows(
+def checked_scales(
     indptr: np.ndarray,
     indices: np.ndarray,
     counts: np.ndarray,
@@ -30,12 +34,18 @@ def check_rows(
     tag_indptr: np.ndarray,
     tag_indices: np.ndarray,
     chosen: np.ndarray,
-) -> None:
-    """Look at what compiled loops would read beyond.
+    unit_norm: bool,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+) -> np.ndarray:
+    """Return what each chosen row is multiplied by; look at what compiled loops would read beyond.
 
     Raises:
-        ValueError: If the columns do not belong together, or an example is outside them.
+        ValueError: If the columns do not belong together, nor kernel and bias, or an example is
+            outside them.
     """
+    if kernel.shape[1] != bias.size:
+        raise ValueError("kernel and bias do not belong together")
     if indptr.size != labels.size + 1:
         raise ValueError("offsets and labels do not belong together")
     if tag_indptr.size != indptr.size or counts.size != indices.size:
@@ -51,6 +61,7 @@ def check_rows(
             or tag_indptr[example + 1] > tag_indices.size
         ):
             raise ValueError("an example lies outside the columns")
+    return row_scales(indptr, counts, chosen, unit_norm)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -95,10 +106,7 @@ def classes_ahead(logits: np.ndarray, tag: int) -> int:
 
 
 @njit(
-    [
-        (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
-        for c in (FLOAT32, UINT8, UINT16)
-    ],
+    _MEASURED,
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -136,13 +144,12 @@ def measure(
         in nats.
 
     Raises:
-        ValueError: If a word or a label is outside the kernel.
+        ValueError: If a word, a tag or a label is outside the kernel, or as `checked_scales`.
     """
+    scales = checked_scales(
+        indptr, indices, counts, labels, tag_indptr, tag_indices, chosen, unit_norm, kernel, bias
+    )
     num_classes = bias.size
-    if kernel.shape[1] != num_classes:
-        raise ValueError("kernel and bias do not belong together")
-    check_rows(indptr, indices, counts, labels, tag_indptr, tag_indices, chosen)
-    scales = row_scales(indptr, counts, chosen, unit_norm)
     logits = np.empty(num_classes, np.float32)
     shares = np.empty(num_classes, np.float32)
     right = found = pairs = 0
@@ -171,10 +178,7 @@ def measure(
 
 
 @njit(
-    [
-        (INT64, INT32, c, INT32, INT64, INT32, INT64, boolean, MATRIX32, FLOAT32)
-        for c in (FLOAT32, UINT8, UINT16)
-    ],
+    _MEASURED,
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -201,14 +205,12 @@ def score_each(
         that is NaN is beaten by none, and its model is no model.
 
     Raises:
-        ValueError: If a word, a tag or a label is outside the kernel.
+        ValueError: If a word, a tag or a label is outside the kernel, or as `checked_scales`.
     """
-    num_classes = bias.size
-    if kernel.shape[1] != num_classes:
-        raise ValueError("kernel and bias do not belong together")
-    check_rows(indptr, indices, counts, labels, tag_indptr, tag_indices, chosen)
-    scales = row_scales(indptr, counts, chosen, unit_norm)
-    logits = np.empty(num_classes, np.float32)
+    scales = checked_scales(
+        indptr, indices, counts, labels, tag_indptr, tag_indices, chosen, unit_norm, kernel, bias
+    )
+    logits = np.empty(bias.size, np.float32)
     right = np.zeros(chosen.size, np.uint8)
     found = np.zeros(chosen.size, np.uint8)
     gain = np.zeros(chosen.size, np.float64)

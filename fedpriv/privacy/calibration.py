@@ -24,6 +24,10 @@ from fedpriv.privacy.event import (
 from fedpriv.ranges import positive_float, positive_int
 
 
+class NoNoiseFitsError(ValueError):
+    """No noise multiplier of the range has an ε within a target, or each of them has."""
+
+
 def calibrate(
     make_event: Callable[[float], Event],
     num_rounds: int,
@@ -46,8 +50,9 @@ def calibrate(
         of it by at most 0.01 % (more only where ε jumps, at the ends of the range).
 
     Raises:
-        ValueError: If a number is out of range, or no noise multiplier between 0.01 and 100000
-            reaches the target.
+        ValueError: If a number is out of range.
+        NoNoiseFitsError: If no noise multiplier between 0.01 and 100000 reaches the target, or all
+            of them do.
     """
     target = positive_float("target_epsilon", target_epsilon)
     rounds = positive_int("num_rounds", num_rounds)
@@ -84,7 +89,7 @@ def _smallest_within(
     down, up = step, step
     while gap_high > 0.0:
         if high >= top:
-            raise ValueError(
+            raise NoNoiseFitsError(
                 f"target_epsilon {target:g} is out of reach even with a noise "
                 f"multiplier of {LARGEST_NOISE_MULTIPLIER:g}; raise it or delta, or "
                 "lower the number of rounds or the cohort"
@@ -94,7 +99,7 @@ def _smallest_within(
         gap_high = excess(high)
     while gap_low <= 0.0 and gap_high < -1e-4:
         if low <= bottom:
-            raise ValueError(
+            raise NoNoiseFitsError(
                 f"target_epsilon {target:g} asks for no noise to speak of (even a "
                 f"noise multiplier of {SMALLEST_NOISE_MULTIPLIER} stays within it); "
                 "lower it, or ask for noise 'none'"

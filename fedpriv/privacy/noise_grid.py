@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
 from fedpriv.privacy.knee import Knee, knee_of, knee_words
@@ -217,7 +218,9 @@ def noise_grid(
         raise ValueError("a grid without cohorts or without rounds has no cells; give some")
 
     def event(cohort: float, sigma: float) -> Event:
-        cap = None if cap_over_cohort is None else math.ceil(cap_over_cohort * cohort)
+        cap = None
+        if cap_over_cohort is not None:  # a cap over its cohort, times that, is the cap again
+            cap = math.ceil(cap_over_cohort * cohort * (1.0 - 1e-12))
         return cohort_event(
             num_users=num_users,
             expected_cohort_size=cohort,
@@ -226,36 +229,23 @@ def noise_grid(
             cohort_cap=None if cap is not None and cap >= num_users else cap,
         )
 
-    def cell(cohort: float, count: int) -> NoisePoint:
-        try:
-            sigma = calibrate(
-                lambda sigma: event(cohort, sigma),
-                count,
-                target_epsilon=target,
-                delta=least_delta,
-                relation=related,
-            )
-        except ValueError as error:
-            if "out of reach" not in str(error) and "no noise to speak of" not in str(error):
-                raise
-            return NoisePoint(
-                cohort=cohort,
-                rounds=count,
-                noise_multiplier=None,
-                noise_on_mean=None,
-                reason=str(error).replace("target_epsilon", "the target"),
-            )
-        noise = sigma * sensitivity_over_vector / cohort
-        return NoisePoint(cohort=cohort, rounds=count, noise_multiplier=sigma, noise_on_mean=noise)
-
     kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
     pairs = [(cohort, count) for cohort in sizes for count in counts]
     found: list[NoisePoint] = []
     progress(0, len(pairs))
     for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
-        found.append(cell(cohort, count))
+        sigma, reason = _least(partial(event, cohort), count, target, least_delta, related)
+        noise = None if sigma is None else sigma * sensitivity_over_vector / cohort
+        found.append(
+            NoisePoint(
+                cohort=cohort,
+                rounds=count,
+                noise_multiplier=sigma,
+                noise_on_mean=noise,
+                reason=reason,
+            )
+        )
         progress(len(found), len(pairs))
-    points = tuple(found)
     fixed = "fixed-size-gaussian" in kinds
     return NoiseGrid(
         num_users=num_users,
@@ -267,13 +257,26 @@ def noise_grid(
         sampling=sampling,
         cohorts=sizes,
         rounds=counts,
-        points=points,
-        knees=tuple(
-            knee_of(
-                count,
-                [(p.cohort, p.noise_on_mean) for p in points
-                 if p.rounds == count and p.noise_on_mean is not None],
-            )
-            for count in counts
-        ),
-    )  # fmt: skip
+        points=tuple(found),
+        knees=tuple(_knee(count, found) for count in counts),
+    )
+
+
+def _least(
+    event: Callable[[float], Event], rounds: int, target: float, delta: float, relation: Relation
+) -> tuple[float | None, str]:
+    """Return the least noise multiplier, and ""; or None, and why there is none."""
+    try:
+        found = calibrate(event, rounds, target_epsilon=target, delta=delta, relation=relation)
+    except NoNoiseFitsError as error:
+        return None, str(error).replace("target_epsilon", "the target")
+    return found, ""
+
+
+def _knee(rounds: int, points: Sequence[NoisePoint]) -> Knee:
+    line = [
+        (point.cohort, point.noise_on_mean)
+        for point in points
+        if point.rounds == rounds and point.noise_on_mean is not None
+    ]
+    return knee_of(rounds, line)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.headline import badges, counted, key_figures
-from fedpriv.report.origin import Origin, origin_of
 from fedpriv.report.promise import state_of
+from fedpriv.report.provenance import Provenance, provenance_of
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, number
@@ -17,7 +17,7 @@ Figure = tuple[str, str, list[str]]
 
 
 def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()) -> str:
-    """Return title, badges, key figures and origin as HTML."""
+    """Return title, badges, key figures and provenance as HTML."""
     labels = "".join(
         f'<li class="warn">{safe(label)}</li>' if warn else f"<li>{safe(label)}</li>"
         for label, warn in badges(run, statement)
@@ -34,7 +34,7 @@ def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunReco
         + f"<h1>{safe(run.name)}</h1>{lead}"
         + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
         + f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
-        + _origin_html(origin_of(run))
+        + _provenance_html(provenance_of(run))
     )
 
 
@@ -94,26 +94,26 @@ def _figure_html(found: Figure) -> str:
     return f"<div><dt>{safe(name)}</dt><dd>{safe(value)}<small>{said}</small></dd></div>"
 
 
-def _origin_html(origin: Origin) -> str:
+def _provenance_html(provenance: Provenance) -> str:
     rows = [
-        ("date", safe(origin.date)),
-        ("seed", safe(origin.seed)),
-        ("command", _command_html(origin)),
-        ("version", safe(origin.version)),
-        ("ledger head", f"<code>{safe(origin.ledger_head)}</code>"),
+        ("date", safe(provenance.date)),
+        ("seed", safe(provenance.seed)),
+        ("command", _command_html(provenance)),
+        ("version", safe(provenance.version)),
+        ("ledger head", f"<code>{safe(provenance.ledger_head)}</code>"),
     ]
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
-    return f'<dl class="origin">{cells}</dl>'
+    return f'<dl class="provenance">{cells}</dl>'
 
 
-def _command_html(origin: Origin) -> str:
-    if origin.command is None:
-        return safe(origin.short_command)
-    if origin.command == origin.short_command:
-        return f"<code>{safe(origin.command)}</code>"
+def _command_html(provenance: Provenance) -> str:
+    if provenance.command is None:
+        return safe(provenance.short_command)
+    if provenance.command == provenance.short_command:
+        return f"<code>{safe(provenance.command)}</code>"
     return (
-        f"<details><summary><code>{safe(origin.short_command)}</code> <span>with every option"
-        f"</span></summary><div><code>{safe(origin.command)}</code></div></details>"
+        f"<details><summary><code>{safe(provenance.short_command)}</code> <span>with every option"
+        f"</span></summary><div><code>{safe(provenance.command)}</code></div></details>"
     )
 
 

@@ -229,7 +229,8 @@ class ModuleTask:
             choosing: Whether to keep a fifth of them back, by the key, and measure on those.
 
         Guarantees:
-            * No example of a rostered user goes into it, and none that figures are measured on.
+            * Neither `users` nor `test` nor `public` goes into it, but for examples that
+              `public_train` has too (`public_train_of_rostered` counts those of users).
         """
         examples = self._public_train
         if examples is None:

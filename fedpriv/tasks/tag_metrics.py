@@ -10,6 +10,9 @@ from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.tree import Params
 
+_Array = np.ndarray
+_Columns = tuple[_Array, _Array, _Array, _Array, _Array, _Array, _Array]
+
 
 def evaluate_tags(
     params: Params, examples: TagExamples, inputs: str, rows: np.ndarray | None = None
@@ -37,18 +40,8 @@ def evaluate_tags(
     number = len(chosen)
     if number == 0:
         return None
-    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
-        # Only those that are measured are converted: the columns may be larger than memory.
-        examples, chosen = examples.take(chosen), np.arange(number)
-        examples = replace(examples, counts=examples.counts.astype(np.float32))
     right, found, pairs, loss = measure(
-        np.ascontiguousarray(examples.indptr, np.int64),
-        np.ascontiguousarray(examples.indices, np.int32),
-        np.ascontiguousarray(examples.counts),
-        np.ascontiguousarray(examples.labels, np.int32),
-        np.ascontiguousarray(examples.tag_indptr, np.int64),
-        np.ascontiguousarray(examples.tag_indices, np.int32),
-        chosen,
+        *measured_columns(examples, chosen),
         inputs == "unit-norm",
         params["kernel"],
         params["bias"],
@@ -61,6 +54,32 @@ def evaluate_tags(
             "loss": Total(sum=loss / number * number, count=number),
         },
         num_examples=number,
+    )
+
+
+def measured_columns(examples: TagExamples, chosen: np.ndarray) -> _Columns:
+    """Return the first arguments of the kernels that measure some of a set of examples.
+
+    Args:
+        examples: May be mapped from a file larger than memory, and are read where they lie.
+        chosen: Which examples.
+
+    Returns:
+        `indptr`, `indices`, `counts`, `labels`, `tag_indptr`, `tag_indices` and `chosen` as
+        `fedpriv.kernels.tag_scores.measure` takes them.
+    """
+    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
+        # Only those that are measured are converted: the columns may be larger than memory.
+        examples, chosen = examples.take(chosen), np.arange(len(chosen))
+        examples = replace(examples, counts=examples.counts.astype(np.float32))
+    return (
+        np.ascontiguousarray(examples.indptr, np.int64),
+        np.ascontiguousarray(examples.indices, np.int32),
+        np.ascontiguousarray(examples.counts),
+        np.ascontiguousarray(examples.labels, np.int32),
+        np.ascontiguousarray(examples.tag_indptr, np.int64),
+        np.ascontiguousarray(examples.tag_indices, np.int32),
+        np.ascontiguousarray(chosen, np.int64),
     )
 
 

@@ -205,11 +205,12 @@ class TagPrediction:
         return combined(self._measured(params, view, self._word_features, rows) for rows in blocks)
 
     def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
-        """Return what learns from public users' training examples; None without public users.
+        """Return what learns from public users' training examples; None where there are none.
 
         Args:
             key: Orders the examples.
-            choosing: Whether to leave out validation threads, and measure on those.
+            choosing: Whether to leave out validation threads, and measure on those. By sentence
+                those for testing are left out instead, and not choosing learns from them too.
         """
         view, text = self._view, self._public_text
         held, trained = "validation", "train"

@@ -65,34 +65,52 @@ class Method:
         return load_experiment(self.experiment).with_options(options)
 
 
-#: Rounds, clip norm and local rate by ε: the less noise there is, the more and shorter steps.
-_TUNED: Mapping[float, tuple[int, float, float]] = {
-    1.0: (25, 40.0, 30.0),
-    2.0: (50, 60.0, 30.0),
-    4.0: (100, 40.0, 10.0),
-    8.0: (200, 30.0, 10.0),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What was chosen at one ε: the less noise there is, the more and shorter steps.
+
+    Attributes:
+        rounds: How many.
+        norm: The clip norm.
+        rate: Of local steps.
+        factor: What is kept of the public model to start from.
+    """
+
+    rounds: int
+    norm: float
+    rate: float
+    factor: float
+
+
+_TUNED: Mapping[float, Settings] = {
+    1.0: Settings(rounds=25, norm=40.0, rate=30.0, factor=0.5),
+    2.0: Settings(rounds=50, norm=60.0, rate=30.0, factor=0.5),
+    4.0: Settings(rounds=100, norm=40.0, rate=10.0, factor=0.5),
+    8.0: Settings(rounds=200, norm=30.0, rate=10.0, factor=0.25),
 }
 #: The same for what the ablation changes so much that other settings are best.
-_PLAIN: Mapping[float, tuple[int, float, float]] = {2.0: (50, 60.0, 30.0), 8.0: (200, 30.0, 10.0)}
-_DEFAULT_COHORT: Mapping[float, tuple[int, float, float]] = {
-    2.0: (100, 30.0, 30.0),
-    8.0: (100, 60.0, 30.0),
+_PLAIN: Mapping[float, Settings] = {2.0: _TUNED[2.0], 8.0: _TUNED[8.0]}
+_DEFAULT_COHORT: Mapping[float, Settings] = {
+    2.0: Settings(rounds=100, norm=30.0, rate=30.0, factor=0.5),
+    8.0: Settings(rounds=100, norm=60.0, rate=30.0, factor=0.25),
 }
 
 
 def _private(
-    tuned: Mapping[float, tuple[int, float, float]], **more: Option
+    tuned: Mapping[float, Settings], *, start: str = "public", **more: Option
 ) -> dict[float | None, Mapping[str, Option]]:
-    """Return options by ε: rounds, clip norm and local rate, and more."""
+    """Return options by ε: what was chosen there, and more."""
     return {
         epsilon: {
             "target-epsilon": epsilon,
-            "rounds": length,
-            "l2-clip-norm": norm,
-            "local-learning-rate": rate,
+            "rounds": chosen.rounds,
+            "l2-clip-norm": chosen.norm,
+            "local-learning-rate": chosen.rate,
+            "start": start,
+            **({"start-factor": chosen.factor} if start == "public" else {}),
             **{name.replace("_", "-"): value for name, value in more.items()},
         }
-        for epsilon, (length, norm, rate) in tuned.items()
+        for epsilon, chosen in tuned.items()
     }
 
 
@@ -100,7 +118,7 @@ METHODS: Mapping[str, Method] = {
     "public start": Method(
         label="AdaDPS, from the public start",
         experiment="adadps-tags",
-        options=_private(_TUNED, start="public", start_factor=0.5),
+        options=_private(_TUNED),
     ),
     "from zero": Method(
         label="AdaDPS, from zero",
@@ -123,22 +141,22 @@ ABLATION: Mapping[str, Method] = {
     "not adaptive": Method(
         label="no preconditioning",
         experiment="adadps-tags",
-        options=_private(_PLAIN, start="public", start_factor=0.5, precondition="none"),
+        options=_private(_PLAIN, precondition="none"),
     ),
     "default cohort": Method(
         label="default cohort and rounds (a twentieth of the roster, 100)",
         experiment="adadps-tags",
-        options=_private(_DEFAULT_COHORT, start="public", start_factor=0.5),
+        options=_private(_DEFAULT_COHORT),
         cohort=0.05,
     ),
     "averaged": Method(
         label="exponential average of the released models",
         experiment="adadps-tags",
-        options=_private(_TUNED, start="public", start_factor=0.5, aggregate="ema"),
+        options=_private(_TUNED, aggregate="ema"),
     ),
     "tf-idf": Method(
         label="words weighted by rarity (tf-idf)",
         experiment="adadps-tags",
-        options=_private(_TUNED, start="public", start_factor=0.5, inputs="tf-idf"),
+        options=_private(_TUNED, inputs="tf-idf"),
     ),
 }

@@ -14,6 +14,7 @@ from fedpriv.api.forecast import noise_loss as loss_module
 from fedpriv.api.forecast import round_cost as cost_module
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
@@ -29,7 +30,7 @@ PUBLIC = ArrayExamples(
 USERS = {f"u{number:02d}": PUBLIC for number in range(40)}
 
 
-def an_experiment(users=None, public=PUBLIC, **options):
+def an_experiment(users=None, public=PUBLIC, public_train=None, **options):
     def task(experiment, corpus):
         return ModuleTask(
             name="line",
@@ -37,6 +38,7 @@ def an_experiment(users=None, public=PUBLIC, **options):
             loss=nn.functional.mse_loss,
             users=USERS if users is None else users,
             public=public,
+            public_train=public_train,
             synthetic=True,
         )
 
@@ -112,6 +114,18 @@ def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
     assert len(trained[0]) == 1 < len(trained[1]) and set(trained[-1]) <= set(USERS)
 
 
+def test_nothing_is_charged_or_written(tmp_path, monkeypatch):
+    def charge(*args, **options):
+        raise AssertionError("a forecast asked for a ledger")
+
+    for name in ("create", "in_memory", "charge"):
+        monkeypatch.setattr(Ledger, name, charge)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert forecast(an_experiment()).cost.timed
+    assert not list(tmp_path.iterdir())
+
+
 def test_users_that_fail_have_no_time():
     bad = ArrayExamples(x=np.full_like(PUBLIC.x, np.nan), y=PUBLIC.y)
     found = forecast(an_experiment(dict.fromkeys(USERS, bad)))
@@ -130,6 +144,19 @@ def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
     assert found.loss.stddev == pytest.approx(stddev, rel=1e-6)
     wanted = stddev**2 * (float((PUBLIC.x**2).sum(axis=1).mean()) + 1.0)
     assert found.loss.noised - found.loss.start == pytest.approx(wanted, rel=0.12)
+
+
+def test_a_public_start_is_learnt_once(monkeypatch):
+    learnt = []
+    own = ModuleTask.public_learner
+
+    def counted(task, key, *, choosing):
+        learnt.append(choosing)
+        return own(task, key, choosing=choosing)
+
+    monkeypatch.setattr(ModuleTask, "public_learner", counted)
+    found = forecast(an_experiment(public_train=PUBLIC.take(np.arange(30)), start="public"))
+    assert sorted(learnt) == [False, True] and found.cost.seconds is not None
 
 
 def test_given_params_are_where_it_starts(line):

@@ -145,3 +145,12 @@ def test_default_cohorts_are_doublings_within_the_roster(users):
 def test_bad_numbers_are_named(given, named):
     with pytest.raises(ValueError, match=named.replace("(", r"\(")):
         fp.noise_grid(**{"users": 400, "epsilon": 2.0, "rounds": (5,), **given})
+
+
+def test_a_cap_over_its_cohort_is_that_cap_again():
+    # Times the cohort, 62 / 30 is above 62 by a rounding: a cap of 63 would be another event.
+    assert 62 / 30 * 30 > 62
+    given = {"users": 400, "epsilon": 2.0, "sampling": "poisson"}
+    cell = fp.noise_grid(cohorts=(30,), rounds=(5,), cap_over_cohort=62 / 30, **given).points[0]
+    alone, other = (fp.calibrate(cohort=30, rounds=5, cap=cap, **given) for cap in (62, 63))
+    assert cell.noise_multiplier == alone.noise_multiplier != other.noise_multiplier

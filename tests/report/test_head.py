@@ -1,4 +1,4 @@
-"""The head of the report: ε first, the gain, failures, missing rounds, origin; then its rounds."""
+"""The head of the report: ε first, gain, failures, missing rounds, provenance; then its rounds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.figures import references_of
 from fedpriv.report.head import failures_figure, rounds_figure
-from fedpriv.report.origin import origin_of
 from fedpriv.report.page import render
+from fedpriv.report.provenance import provenance_of
 from fedpriv.report.series import read_run
 
 
@@ -113,7 +113,7 @@ class TestOrigin:
     def test_the_ledger_head_is_that_of_the_last_line(self, make_run):
         folder = make_run()
         last = json.loads((folder / "ledger.jsonl").read_text().splitlines()[-1])
-        assert origin_of(read_run(folder)).ledger_head == last["hash"]
+        assert provenance_of(read_run(folder)).ledger_head == last["hash"]
         assert last["hash"] in _head(folder)
 
     @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
@@ -123,7 +123,7 @@ class TestOrigin:
         document = json.loads((folder / "experiment.json").read_text())
         document["experiment"] = experiment.options()
         (folder / "experiment.json").write_text(json.dumps(document))
-        command = origin_of(read_run(folder)).command
+        command = provenance_of(read_run(folder)).command
         assert command is not None
         fedpriv, run, reference, *rest = shlex.split(command)
         assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--engine", "ray"])
@@ -133,28 +133,28 @@ class TestOrigin:
         assert load_experiment(name).with_options(options) == experiment
 
     def test_where_no_single_command_does_it_says_so(self, make_run):
-        assert origin_of(read_run(make_run("a", engine="flower"))).command is None
+        assert provenance_of(read_run(make_run("a", engine="flower"))).command is None
         folder = make_run("b")
         document = json.loads((folder / "experiment.json").read_text())
         for reference, said in ((None, "made from Python"), ("a b", "fedpriv run 'a b'")):
             changed = json.dumps(document | {"reference": reference})
             (folder / "experiment.json").write_text(changed)
-            assert origin_of(read_run(folder)).short_command.startswith(said)
+            assert provenance_of(read_run(folder)).short_command.startswith(said)
 
     def test_a_secure_run_has_no_seed(self, make_run):
-        origin = origin_of(read_run(make_run(mode="secure")))
-        assert origin.seed == "none: a secure run"
-        assert origin.command is not None
-        assert "--secure" in origin.command and "seed=" not in origin.command
+        provenance = provenance_of(read_run(make_run(mode="secure")))
+        assert provenance.seed == "none: a secure run"
+        assert provenance.command is not None
+        assert "--secure" in provenance.command and "seed=" not in provenance.command
 
     def test_a_date_that_was_written_down_is_taken(self, make_run):
         folder = make_run()
-        assert "ledger's file was last written" in origin_of(read_run(folder)).date
+        assert "ledger's file was last written" in provenance_of(read_run(folder)).date
         document = json.loads((folder / "experiment.json").read_text())
         document |= {"started": "2026-01-02 03:04 UTC", "command": "fedpriv run x"}
         (folder / "experiment.json").write_text(json.dumps(document))
-        origin = origin_of(read_run(folder))
-        assert origin.date == "2026-01-02 03:04 UTC" and origin.command == "fedpriv run x"
+        provenance = provenance_of(read_run(folder))
+        assert provenance.date == "2026-01-02 03:04 UTC" and provenance.command == "fedpriv run x"
 
 
 def _as_typed(text: str) -> str | int | float:

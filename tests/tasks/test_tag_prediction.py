@@ -1,9 +1,12 @@
-"""Tag prediction: its params are those of the softmax regression that it is."""
+"""Tag prediction: its params are those of the softmax regression that it is; whom it measures."""
 
 import numpy as np
+import pytest
 
+from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.models.linear import SoftmaxRegression
 from fedpriv.rng import Key
+from fedpriv.tasks.tag_metrics import evaluate_tags
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.training.local.module import module_params
 
@@ -16,3 +19,27 @@ def test_the_initial_params_are_the_models(tiny_corpus):
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype
         np.testing.assert_array_equal(found[name], tensor)
+
+
+@pytest.mark.parametrize("split", [BY_THREAD, BY_SENTENCE], ids=lambda split: split.name)
+def test_what_is_released_is_measured_on_public_users_alone(tiny_corpus, split):
+    """By thread where a public user asked, by sentence on all they wrote; red of anybody else."""
+    view = tiny_corpus.view(split=split)
+    task, rng = TagPrediction(view), np.random.default_rng(1)
+    params = {
+        name: rng.normal(size=array.shape).astype(np.float32)
+        for name, array in task.init_params(Key.simulation(0)).items()
+    }
+    rows = {
+        True: view.public_rows("test")
+        if split == BY_THREAD
+        else np.concatenate(list(view.rows(view.public_users, "all"))),
+        False: np.concatenate(list(view.rows(view.roster, "test"))),
+    }
+    for public, of in rows.items():
+        found = task.evaluate(params, public=public)
+        expected = evaluate_tags(params, view.columns, "tff", of)
+        assert found.num_examples == len(of) > 0
+        for name in ("accuracy", "recall_at_5", "loss"):
+            assert found.get(name) == pytest.approx(expected.get(name), rel=1e-12)
+    assert not np.intersect1d(rows[True], rows[False]).size

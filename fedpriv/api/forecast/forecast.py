@@ -17,12 +17,12 @@ from fedpriv.api.forecast.noise_loss import NoiseLoss, noise_loss
 from fedpriv.api.forecast.round_cost import RoundCost, round_cost
 from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
@@ -191,27 +191,28 @@ def forecast_chosen(
         side_information=side and {"source": side.source, "description": side.description},
         options=chosen.options(),
     )
+    private = plan if isinstance(plan, Plan) and plan.is_private else None
     reason = _no_grid(plan)
     grid = None
-    if not reason and isinstance(plan, Plan):
-        grid = _grid(plan, grid_cohorts, grid_rounds, progress)
+    if private and not reason:
+        grid = _grid(private, grid_cohorts, grid_rounds, progress)
     return Forecast(
         name=chosen.name,
         data=str(described.name),
         synthetic=bool(described.synthetic),
         epsilon=covered.explained(plan.promised()),
         coverage=covered,
-        planned=_planned(plan) if isinstance(plan, Plan) and plan.is_private else None,
-        l2_clip_norm=_clip_norm(components),
+        planned=_planned(private) if private else None,
+        l2_clip_norm=private.live_mechanism.l2_bound if private else None,
         grid=grid,
         reason=reason,
         cost=cost,
         loss=loss,
-        unit="user" if chosen.unit == "user" else "example",
+        unit=chosen.unit,
     )
 
 
-def _no_grid(plan: Any) -> str:
+def _no_grid(plan: AnyPlan) -> str:
     """Return why other cohorts cannot be calibrated to a plan's ε, or ""."""
     if not isinstance(plan, Plan):
         return "not known: the plan decides its noise on the way"
@@ -261,8 +262,3 @@ def _planned(plan: Plan) -> NoisePoint | None:
         noise_multiplier=mechanism.noise_multiplier,
         noise_on_mean=noise,
     )
-
-
-def _clip_norm(components: Components) -> float | None:
-    plan = components.plan
-    return plan.live_mechanism.l2_bound if isinstance(plan, Plan) and plan.is_private else None

@@ -31,6 +31,7 @@ from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params
 
 NUM_DRAWS = 3
+_KEY = Key.simulation(0).fold("noise loss")  # draws of no run
 ASSUMES = (
     "noise alone, no learning, at the start: an estimate from above for the plan's rounds, since "
     "training takes some of the noise back"
@@ -78,16 +79,13 @@ class NoiseLoss:
         return {**asdict(self), "assumes": ASSUMES}
 
 
-def noise_loss(
-    experiment: Experiment, components: Components, params: Params, *, seed: int = 0
-) -> NoiseLoss:
+def noise_loss(experiment: Experiment, components: Components, params: Params) -> NoiseLoss:
     """Return what the noise of all rounds does to params, measured on public examples.
 
     Args:
         experiment: Says how the server steps.
         components: Of the experiment.
         params: Where the run starts; not changed.
-        seed: Of the draws; they are no draws of the run.
 
     Returns:
         The estimate, or the reason why there is none: noise that is not plain Gaussian noise on a
@@ -107,7 +105,7 @@ def noise_loss(
     measure, before = start
     found: list[float] = []
     for draw in range(NUM_DRAWS):
-        generator = Key.simulation(seed).fold("noise loss").fold(draw).generator()
+        generator = _KEY.fold(draw).generator()
         noised = {
             name: array + np.float32(stddev) * generator.standard_normal(array.shape, np.float32)
             for name, array in params.items()

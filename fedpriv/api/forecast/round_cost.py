@@ -15,7 +15,6 @@ from fedpriv.mechanisms import Bound
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
-from fedpriv.running.loop import first_state
 from fedpriv.sums import BITS
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
 from fedpriv.training.work import TRAIN, Work, as_works
@@ -122,7 +121,7 @@ def round_cost(
     summed = size * (4 if exact else 8)
     if exact and cohort / workers > 2 ** (31 - BITS) - 1:
         summed += 8 * size  # an int32 sum is carried over
-    state = first_state(components, Key.simulation(0))
+    state = components.algorithm.init(params)
     counted = RoundCost(
         num_params=size,
         cohort=cohort,

@@ -44,7 +44,10 @@ class Division(Protocol):
         ...
 
     def asked_in_public(self, batch: SentenceBatch) -> np.ndarray:
-        """Return which sentences stand in threads that a public user asked, bool (S,)."""
+        """Return which sentences stand in threads that a public user asked, bool (S,).
+
+        That holds of public users' sentences: one in a user's own thread is taken to be such.
+        """
         ...
 
 
@@ -65,8 +68,8 @@ def divided(
         seed: the corpus's own.
 
     Raises:
-        ValueError: the corpus does not know its threads, has no dates, or its source holds no
-            user out.
+        ValueError: the corpus does not know its threads, no thread that a public user asked has a
+            date, or the data's source holds no user of the roster out.
     """
     public = np.zeros(len(store.users), dtype=bool)
     public[[store.position(user) for user in public_users]] = True

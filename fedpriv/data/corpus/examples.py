@@ -23,7 +23,8 @@ class TagExamples:
     Attributes:
         indptr: int64 (n + 1,), row starts in `indices`, from 0.
         indices: int32 (nnz,), word numbers, strictly increasing within a row.
-        counts: unsigned integer (nnz,), occurrences of the word in sentence and title.
+        counts: unsigned integer (nnz,), occurrences of the word in sentence and title; float32
+            values of `with_features`.
         num_tokens: int32 (n,), all tokens of sentence and title, out-of-vocabulary included.
         labels: int32 (n,), the post's tag that comes first in the tag order.
         tag_indptr: int64 (n + 1,), row starts in `tag_indices`, from 0.

@@ -10,7 +10,7 @@ lie together, those for training first):
     train_ends   int64 (U)      end of each user's training examples
     validation_ends   int64 (U) end of each user's validation examples; then come those for testing
     threads      int32          each example's thread, its number in the corpus
-    public_threads    uint8     1 where a public user asked that thread
+    public_threads    uint8     of public users: 1 where a public user asked that thread
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
 """
 

@@ -179,7 +179,8 @@ class TagView:
         Args:
             subset: "train", "validation", "test" or "all".
             of: "public-threads" leaves out threads that no public user asked, whose titles and
-                tags may be a rostered user's; "all-posts" keeps them.
+                tags may be a rostered user's; "all-posts" keeps them. Of a corpus of version 1
+                nobody knows who asked, so none is left.
 
         Raises:
             ValueError: unknown subset or `of`.
@@ -187,9 +188,9 @@ class TagView:
         if of not in PUBLIC_TEXT:
             raise ValueError(f"public text {of!r} is unknown; choose one of {PUBLIC_TEXT}")
         rows = np.concatenate([np.arange(0), *self.rows(self.public_users, subset)])
-        if of == "all-posts" or self._public_threads is None:
+        if of == "all-posts":
             return rows
-        return rows[self._public_threads[rows] > 0]
+        return rows[:0] if self._public_threads is None else rows[self._public_threads[rows] > 0]
 
     def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
         """Return where each user's examples start and end, int64 (users,) each."""

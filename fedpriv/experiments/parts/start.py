@@ -53,6 +53,9 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
         task: Any; one that learns in public is a `fedpriv.tasks.task.LearnsInPublic`.
         key: Orders the examples, and draws the initial params of a model that is drawn.
         rates: Learning rates to try; None for the learner's own.
+
+    Raises:
+        ValueError: If no rate gives a finite loss, or the learner measures none.
     """
     from fedpriv.tasks.task import LearnsInPublic
     from fedpriv.training.in_public.learning import choose, learn
@@ -102,7 +105,7 @@ class FromPublic:
             found: What `public_only` returned of them, to save a second search.
 
         Raises:
-            ValueError: If the task has no public examples to learn from.
+            ValueError: If the task has no public examples to learn from, or as `public_only`.
         """
         from fedpriv.training.in_public.learning import learn
 
@@ -113,8 +116,9 @@ class FromPublic:
         if found is None:
             raise ValueError(
                 "start 'public': the task has no public examples to learn from; give it some "
-                "(public_train of a ModuleTask, public and public_measure of a CentralTask), or "
-                "set start fresh"
+                "(public_train of a ModuleTask, public and public_measure of a CentralTask; a "
+                "corpus that does not know who asked its questions has none, unless it is imported "
+                "again or public-text is all-posts), or set start fresh"
             )
         choice, model = found.choices.by_loss, found.start
         given = replace(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.statement.coverage import as_object, private_knowledge
+from fedpriv.privacy.statement.coverage import as_object, private_knowledge, private_start
 from fedpriv.privacy.statement.wording import percent
 from fedpriv.privacy.unit_words import words_of
 
@@ -48,6 +48,12 @@ def whose_words(corpus: Mapping[str, Any]) -> list[str]:
 def started_from(options: Mapping[str, Any] | None) -> list[str]:
     """Return what training started from besides the task's own params, as paragraphs."""
     options = as_object(options)
+    if private_start(options):
+        return [
+            "Start: training goes on from a model that learnt from all posts of users outside the "
+            "roster. Titles and tags in them that rostered users wrote were not public, and ε does "
+            "not cover them."
+        ]
     if options.get("start") == "public":
         return ["Start: training goes on from a model that learnt from public examples."]
     if options.get("start") == "file":

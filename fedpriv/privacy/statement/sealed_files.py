@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def sealed_tensors(folder: Path) -> list[Check]:
     return [*_frozen(folder, as_object(document.get("corpus"))), *_start(folder, document)]
 
 
-def _frozen(folder: Path, corpus: Any) -> list[Check]:
+def _frozen(folder: Path, corpus: Mapping[str, Any]) -> list[Check]:
     try:
         stated = as_object(corpus.get("frozen"))
         found = frozen_digests(read_frozen(folder))
@@ -63,7 +64,7 @@ def _frozen(folder: Path, corpus: Any) -> list[Check]:
     ]
 
 
-def _start(folder: Path, document: Any) -> list[Check]:
+def _start(folder: Path, document: Mapping[str, Any]) -> list[Check]:
     stated = as_object(document.get("start")).get("sha256")
     if stated is None:
         return []

@@ -3,8 +3,9 @@
 What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
 hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
 do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
-after its release, frozen parameters that were changed since the start. What cannot: lines cut off
-the end of a ledger after the last checkpoint, and a folder all of whose files were forged together.
+after its release, frozen parameters or params before round 1 that were changed since. What cannot:
+lines cut off the end of a ledger after the last checkpoint, and a folder all of whose files were
+forged together.
 """
 
 from __future__ import annotations

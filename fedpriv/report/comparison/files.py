@@ -55,8 +55,10 @@ def as_csv(groups: Sequence[Group]) -> str:
     rows = as_rows(groups)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows([_csv_cell(value) for value in row.values()] for row in rows)
+    # Runs that measure different things have different names in their rows.
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer.writerow(names)
+    writer.writerows([_csv_cell(row.get(name)) for name in names] for row in rows)
     return file.getvalue()
 
 

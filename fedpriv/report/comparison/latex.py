@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.measures import Measure
 from fedpriv.report.comparison.groups import Group, gaps, mismatches
+from fedpriv.report.comparison.rows import gain_text, measure_text
 from fedpriv.report.comparison.sections import Section, sections_of
 from fedpriv.report.comparison.table import nouns_of, references_of, shown_columns
-from fedpriv.report.headline import Estimate, privacy_terms
-from fedpriv.report.wording import difference, epsilon, figure, half_width, percent
+from fedpriv.report.headline import privacy_terms
+from fedpriv.report.wording import NOTHING, epsilon, figure, percent
 from fedpriv.untrusted_text import plain
 
 _SIGNS = {
@@ -51,17 +51,17 @@ def _table(section: Section) -> str:
     names += ["ε", f"{nouns.turn}s", "seeds"]
     rows = []
     for group in section.groups:
-        cells = [_value(c.measure, group.measure(c)) for c in columns]
-        cells += [_gain(group)] if gains else []
+        cells = [measure_text(c.measure, group.measure(c)) for c in columns]
+        cells += [gain_text(group)] if gains else []
         cells += [percent(section.gap_closed(group), 0)] if closed else []
         done = min(run.rounds_done for run in group.runs)
         cells += [epsilon(group.epsilon), f"{done:,}", str(len(group.runs))]
         name = ", ".join(filter(None, (group.label, group.unfinished_mark)))
         rows.append([name, *cells])
     for name, spent, value in references_of(section):
-        cells = [figure(c.measure, value) if c == section.lead else "–" for c in columns]
-        cells += ["–"] * (gains + closed)
-        rows.append([name, *cells, spent, "–", "–"])
+        cells = [figure(c.measure, value) if c == section.lead else NOTHING for c in columns]
+        cells += [NOTHING] * (gains + closed)
+        rows.append([name, *cells, spent, NOTHING, NOTHING])
     body = "\n".join(f"{' & '.join(map(escaped, row))} \\\\" for row in rows)
     return (
         "\\begin{table}\n\\centering\n"
@@ -90,18 +90,3 @@ def _caption(section: Section) -> str:
     if found := mismatches(groups):
         said.append(f"Not like with like: the runs differ in {', '.join(found)}.")
     return " ".join(said)
-
-
-def _value(measure: Measure, value: Estimate | None) -> str:
-    if value is None:
-        return "–"
-    spread = "" if value.half_width is None else f" ± {half_width(measure, value.half_width)}"
-    return figure(measure, value.mean) + spread
-
-
-def _gain(group: Group) -> str:
-    gain, measure = group.gain, group.head.figures[0] if group.head.figures else None
-    if gain is None or measure is None:
-        return "–"
-    spread = "" if gain.half_width is None else f" ± {half_width(measure, gain.half_width)}"
-    return difference(measure, gain.mean) + spread

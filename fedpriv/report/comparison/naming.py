@@ -25,13 +25,13 @@ def labels_of_runs(runs: Sequence[RunRecord]) -> list[str]:
     labels = [run.name for run in runs]
     for name, places in by_name.items():
         if len(places) > 1:
-            told = _told_apart([runs[place] for place in places])
-            for place, text in zip(places, told, strict=True):
+            texts = _distinguished([runs[place] for place in places])
+            for place, text in zip(places, texts, strict=True):
                 labels[place] = f"{name} · {text}"
     return labels
 
 
-def _told_apart(runs: Sequence[RunRecord]) -> list[str]:
+def _distinguished(runs: Sequence[RunRecord]) -> list[str]:
     facts = [_facts(run) for run in runs]
     names = list(dict.fromkeys(name for found in facts for name in found))
     names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))

@@ -1,4 +1,4 @@
-"""The comparison as plain values: what JSON, CSV and data frames hold."""
+"""The comparison as plain values (JSON, CSV, data frames) and its figures as plain text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fedpriv.measures import ACCURACY
+from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.comparison.groups import Group, columns_of
 from fedpriv.report.comparison.sections import sections_of
+from fedpriv.report.headline import Estimate
 from fedpriv.report.promise import promised
+from fedpriv.report.wording import NOTHING, difference, figure, half_width
 
 
 def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -71,3 +73,21 @@ def _against_public(group: Group, closed: float | None) -> dict[str, Any]:
     row["gain_interval"] = list(gain.interval) if gain and gain.interval else None
     row["gap_closed"] = closed
     return row
+
+
+def measure_text(measure: Measure, value: Estimate | None) -> str:
+    """Return a figure with half its interval, as plain text."""
+    if value is None:
+        return NOTHING
+    spread = "" if value.half_width is None else f" ± {half_width(measure, value.half_width)}"
+    return figure(measure, value.mean) + spread
+
+
+def gain_text(group: Group) -> str:
+    """Return the gain over public-only with half its interval, as plain text."""
+    gain = group.gain
+    if gain is None or not group.head.figures:
+        return NOTHING
+    measure = group.head.figures[0]
+    spread = "" if gain.half_width is None else f" ± {half_width(measure, gain.half_width)}"
+    return difference(measure, gain.mean) + spread

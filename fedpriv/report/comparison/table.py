@@ -51,13 +51,13 @@ def runs_table(section: Section) -> str:
     rest = _rest(section)
     rows = []
     for index, (group, value) in enumerate(zip(section.groups, reached, strict=True)):
-        cells = [(_whose(column, section), _measure_cell(group, column)) for column in columns]
+        cells = [(_whole_name(column, section), _measure_cell(group, column)) for column in columns]
         cells += [(name, _cell(name, group, section)) for name in rest]
         strip = _strip(value, scale, series(index))
         rows.append(_row(f"{safe(group.label)}{_remark(group)}", strip, cells))
     for name, spent, value in known:
         cells = [
-            (_whose(c, section), safe(figure(c.measure, value)) if c == lead else NOTHING)
+            (_whole_name(c, section), safe(figure(c.measure, value)) if c == lead else NOTHING)
             for c in columns
         ]
         cells += [(other, spent if other == "ε" else NOTHING) for other in rest]
@@ -120,7 +120,7 @@ def _cell(name: str, group: Group, section: Section) -> str:
     return safe(number(min(run.rounds_done for run in group.runs)))
 
 
-def _whose(column: Column, section: Section) -> str:
+def _whole_name(column: Column, section: Section) -> str:
     """Return a column's name with whose figure it is, as a narrow screen has no second head."""
     nouns = nouns_of(section)
     return f"{column.measure.label}, {nouns.rostered if column.diagnosed else nouns.public}s"

@@ -77,12 +77,12 @@ p{margin:0 0 .7rem;max-width:70ch}
 .figures dd{margin:0;font-size:2.15rem;line-height:1.25;font-weight:500;letter-spacing:-.02em}
 .figures dd small{display:block;font-size:.8rem;line-height:1.45;font-weight:400;
  letter-spacing:0;color:var(--muted);margin-top:.25rem;overflow-wrap:anywhere}
-.origin{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:2.2rem 0 0;
+.provenance{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:2.2rem 0 0;
  font-size:.85rem}
-.origin>div{display:contents}
-.origin dt{color:var(--muted)}
-.origin dd{margin:0;min-width:0;overflow-wrap:anywhere}
-.origin details,.origin summary{margin:0;padding:0;font-size:inherit;font-weight:400}
+.provenance>div{display:contents}
+.provenance dt{color:var(--muted)}
+.provenance dd{margin:0;min-width:0;overflow-wrap:anywhere}
+.provenance details,.provenance summary{margin:0;padding:0;font-size:inherit;font-weight:400}
 code{font-family:ui-monospace,"Liberation Mono",Menlo,monospace;font-size:.92em}
 figure{margin:0 0 2rem;break-inside:avoid}
 figcaption h3{display:inline}
@@ -129,7 +129,7 @@ footer{margin-top:3.5rem;padding-top:1.1rem;border-top:1px solid var(--rule)}
 @media(max-width:44rem){body{padding:2rem 1.2rem}.wide{display:none}.narrow{display:block}
  .pair,.statement{grid-template-columns:1fr}.pair{gap:2rem}
  .statement{gap:.3rem}.statement div{margin-bottom:1rem}
- .origin{grid-template-columns:1fr;gap:0}.origin dd{margin-bottom:.5rem}
+ .provenance{grid-template-columns:1fr;gap:0}.provenance dd{margin-bottom:.5rem}
  .runs,.runs tbody,.runs tr,.runs tbody th,.options,.options tbody,.options tr,.options tbody th{
  display:block;width:100%}
  .runs thead,.options thead,.runs .strip,.runs .reference .none{display:none!important}

@@ -128,14 +128,21 @@ def _draw_point(axes: Any, point: Point) -> None:
     axes.plot(
         [point.epsilon],
         [point.value],
-        color=colour,
-        marker="o",
-        markersize=7,
-        markeredgewidth=1.8,
-        markerfacecolor=SENTINELS["paper"] if point.hollow else colour,
-        clip_on=False,
         zorder=5,
+        **_marker(point),
     )
+
+
+def _marker(point: Point) -> dict[str, Any]:
+    """Return how a point is drawn, in the plot and in the legend."""
+    return {
+        "color": SENTINELS[point.colour],
+        "marker": "o",
+        "markersize": 7,
+        "markeredgewidth": 1.8,
+        "markerfacecolor": SENTINELS["paper" if point.hollow else point.colour],
+        "clip_on": False,
+    }
 
 
 def _limit(axes: Any, points: Sequence[Point], references: Sequence[Reference]) -> None:
@@ -160,8 +167,8 @@ def _limit(axes: Any, points: Sequence[Point], references: Sequence[Reference]) 
 def _draw_legend(axes: Any, points: Sequence[Point], title: str, height: int, below: int) -> None:
     """Write the title and a line for each label under the axes, in a file that has no HTML."""
     figure, whole = axes.figure, height + below
-    lines = [(title, "ink", None), *((point.label, "ink", point) for point in _entries(points))]
-    for place, (text, colour, point) in enumerate(lines):
+    lines = [(title, None), *((point.label, point) for point in _entries(points))]
+    for place, (text, point) in enumerate(lines):
         y = 1 - (height + _ENTRY * (place + 0.5)) / whole
         width = figure.get_size_inches()[0] * 72
         if point is not None:
@@ -169,18 +176,13 @@ def _draw_legend(axes: Any, points: Sequence[Point], title: str, height: int, be
                 [22 / width],
                 [y],
                 transform=figure.transFigure,
-                color=SENTINELS[point.colour],
-                marker="o",
-                markersize=7,
-                markeredgewidth=1.8,
-                markerfacecolor=SENTINELS["paper" if point.hollow else point.colour],
-                clip_on=False,
+                **_marker(point),
             )
         figure.text(
             (16 if point is None else 34) / width,
             y,
             plain(text),
-            color=SENTINELS[colour],
+            color=SENTINELS["ink"],
             fontsize=12.5,
             va="center",
             parse_math=False,

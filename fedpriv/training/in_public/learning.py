@@ -160,7 +160,11 @@ def choose(
 
 
 def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
-    """Return the model that settings make of all of a learner's examples."""
+    """Return the model that settings make of all of a learner's examples.
+
+    Raises:
+        ValueError: If the learner has fewer passes in it.
+    """
     begun = learner.init()
     for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
         if number == choice.passes:
@@ -190,8 +194,8 @@ def _measured(
     loss = None if found is None else found.get(LOSS.name)
     if found is None or loss is None:
         raise ValueError(
-            "there are no public examples to choose a public start on, or its loss is not "
-            "measured; give more public examples, or start-learning-rate and start-passes"
+            "what is learnt from public examples cannot be judged: none are kept back, or no loss "
+            "is measured on them; give more public examples, and let the task measure its loss"
         )
     figure = None if headline is None else found.get(headline.name)
     return Choice(learning_rate=rate, passes=passes, factor=factor, loss=loss, figure=figure)

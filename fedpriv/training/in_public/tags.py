@@ -19,6 +19,44 @@ _FIRST_SQUARE = 0.1
 _Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
+class AdaGrad:
+    """Softmax regression that takes a step by every example, in place.
+
+    Args:
+        params: `kernel` and `bias`, float32, which change.
+        learning_rate: Of all steps.
+    """
+
+    def __init__(self, params: Params, learning_rate: float) -> None:
+        self._params, self._learning_rate = params, learning_rate
+        self._squares = {n: np.full_like(array, _FIRST_SQUARE) for n, array in params.items()}
+
+    def step(self, columns: _Columns, order: np.ndarray) -> None:
+        """Take a step by each example.
+
+        Args:
+            columns: Of examples, as `columns_of` returns them.
+            order: int64, which examples, and in which order.
+
+        Raises:
+            ValueError: If a logit is not finite.
+        """
+        from fedpriv.kernels.sparse_adagrad import adagrad_pass
+
+        params, squares = self._params, self._squares
+        unsound = adagrad_pass(
+            *columns,
+            order,
+            params["kernel"],
+            params["bias"],
+            squares["kernel"],
+            squares["bias"],
+            self._learning_rate,
+        )
+        if unsound != 0:
+            raise ValueError(f"a logit is not finite at learning rate {self._learning_rate}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagLearner:
     """A `fedpriv.training.in_public.learning.PublicLearner` of tag prediction.
@@ -60,27 +98,15 @@ class TagLearner:
         Raises:
             ValueError: If a logit is not finite.
         """
-        from fedpriv.kernels.sparse_adagrad import adagrad_pass
-
         params = self.init()
-        squares = {name: np.full_like(array, _FIRST_SQUARE) for name, array in params.items()}
-        whole = _columns(self.examples, self.inputs) if self.word_features is None else None
+        learning = AdaGrad(params, learning_rate)
+        whole = columns_of(self.examples, self.inputs) if self.word_features is None else None
         number = 0
         while True:
             order = self.key.fold(number).generator().permutation(len(self.examples))
             steps = self._blocks(order) if whole is None else [(whole, order)]
             for columns, own in steps:
-                unsound = adagrad_pass(
-                    *columns,
-                    own,
-                    params["kernel"],
-                    params["bias"],
-                    squares["kernel"],
-                    squares["bias"],
-                    learning_rate,
-                )
-                if unsound != 0:
-                    raise ValueError(f"a logit is not finite at learning rate {learning_rate}")
+                learning.step(columns, own)
             number += 1
             yield params
 
@@ -90,14 +116,15 @@ class TagLearner:
         for first in range(0, len(order), BATCH_EXAMPLES):
             block = order[first : first + BATCH_EXAMPLES]
             examples = self.examples.with_features(self.word_features, block)
-            yield _columns(examples, self.inputs), np.arange(len(block))
+            yield columns_of(examples, self.inputs), np.arange(len(block))
 
     def measure(self, params: Params) -> Metrics | None:
         """Return metrics on examples held out."""
         return self.measured(params)
 
 
-def _columns(examples: TagExamples, inputs: str) -> _Columns:
+def columns_of(examples: TagExamples, inputs: str) -> _Columns:
+    """Return starts, words, values and labels of examples, as compiled code takes them."""
     return (
         np.ascontiguousarray(examples.indptr, np.int64),
         np.ascontiguousarray(examples.indices, np.int32),

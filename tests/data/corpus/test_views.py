@@ -10,8 +10,12 @@ from fedpriv.data.corpus import manifest, views
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, KINDS, Split
+from fedpriv.experiments.parts.start import FromPublic, public_only
+from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.rng import Key
 from tests.data.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
 
+KEY = Key.simulation(0)
 NEW_IN_SENTENCES = ("askers", "threads", "days")
 NEW_IN_VIEWS = ("validation_ends.npy", "threads.npy", "public_threads.npy", manifest.VIEW_FILE)
 
@@ -81,8 +85,7 @@ class TestVersion1:
         view = opened.view(split=BY_SENTENCE)
         assert content(view) == content(corpus.view(split=BY_SENTENCE))
         assert view.provenance["split"] == BY_SENTENCE.said()
-        # Nobody is known to have asked; what learns in public takes all posts there.
-        assert len(view.public_rows("all")) == len(view.public_rows("all", of="all-posts")) > 0
+        assert not len(view.public_rows("all")) and len(view.public_rows("all", of="all-posts"))
         with pytest.raises(ValueError, match="prepared before threads were kept; import it again"):
             _ = view.threads
 
@@ -105,13 +108,24 @@ class TestVersion1:
         few = RosterSpec(name="few", rule="declared", ids=ROSTERED[:5])
         added = Corpus.open(older).add_roster(few)
         assert added.roster == ROSTERED[:5] and added.split == BY_SENTENCE
-        assert len(added.public_rows("all")) == len(added.public_rows("all", of="all-posts")) > 0
+        assert not len(added.public_rows("all"))
         again = Corpus.open(older)
         again.verify()
         assert content(again.view("few", split=BY_SENTENCE)) == content(added)
         assert content(again.view(split=BY_SENTENCE))  # the one that was there
         with pytest.raises(ValueError, match="import it again"):
             again.view("few")
+
+    def test_who_asked_is_not_known_so_no_start_of_it_passes_for_public(self, older):
+        # Titles and tags of rostered users are in public users' answers: ε covers none of that.
+        def task(**options):
+            return TagPredictionTask(split="by-sentence", **options)(None, Corpus.open(older))
+
+        assert public_only(task(), KEY) is None
+        with pytest.raises(ValueError, match=r"does not know who asked.*all-posts.*start fresh"):
+            FromPublic().make(task(), KEY)
+        every = FromPublic().make(task(public_text="all-posts"), KEY)
+        assert every.facts["kind"] == "public"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fedpriv.checkpoints.start_file import START_FILE
+from fedpriv.checkpoints.tensor_file import write_tensors
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
@@ -41,6 +42,28 @@ def test_a_start_from_all_posts_is_not_covered_and_no_secure_run_has_it(started,
     assert not (tmp_path / "run").exists()
     summary = started(public_text="all-posts").run()
     assert summary["epsilon_does_not_cover"] == [POSTS]
+    text = str(run_statement(tmp_path / "run"))
+    assert f"does NOT cover: {POSTS}" in text and "were not public, and ε does not cover" in text
+    assert "learnt from public examples" not in text
+
+
+def test_that_answers_to_a_deleted_account_change_is_said(started):
+    run = started()
+    run.folder.close()
+    text = " ".join(str(run_statement(run.folder.path)).split())
+    assert "carries the title and tags of the question it answers" in text
+    assert "others' answers to its questions would have neither title nor tags" in text
+    assert "those examples do change" in text
+
+
+def test_of_a_file_it_is_said_that_the_run_cannot_know_what_it_learnt_from(started, tmp_path):
+    tensors = started(start="fresh").state.params
+    write_tensors(tmp_path / "model.safetensors", tensors, {})
+    (tmp_path / "run").rename(tmp_path / "first")
+    run = started(start="file", start_file=str(tmp_path / "model.safetensors"))
+    run.run()
+    text = str(run_statement(run.folder.path))
+    assert "params in a file; what they were learnt from, this run cannot know" in text
 
 
 def test_from_zero_nothing_is_said_of_a_start(started):

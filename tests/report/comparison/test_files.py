@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from xml.etree import ElementTree
 
 import pytest
 
+from fedpriv.measures import Measure
 from fedpriv.report.comparison.files import as_csv, as_svg, check_outputs, write_file
 from fedpriv.report.comparison.groups import read_groups
 from fedpriv.report.comparison.latex import as_latex
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.rows import as_rows
+
+MSE = Measure(name="squared", label="squared error", form="number", higher_is_better=False)
 
 
 @pytest.fixture
@@ -37,6 +41,21 @@ def test_csv_holds_the_rows_of_json(groups) -> None:
     assert read[1]["name"] == "'=cmd & 50%_x"  # a spreadsheet would run it
     assert (read[2]["epsilon"], read[2]["private"]) == ("", "false")
     assert read[3]["finished"] == "false" and read[0]["relation"] == "add-remove"
+
+
+def test_csv_of_runs_that_measure_different_things_has_a_column_for_each(make_run) -> None:
+    other = make_run("b", name="errors")
+    document = json.loads((other / "experiment.json").read_text("utf-8"))
+    document["measures"] = [MSE.to_json()]
+    (other / "experiment.json").write_text(json.dumps(document), "utf-8")
+    groups = read_groups([make_run("a", public_only=0.18), other])
+    rows = as_rows(groups)
+    assert rows[0].keys() != rows[1].keys()
+    for read, row in zip(csv.DictReader(io.StringIO(as_csv(groups))), rows, strict=True):
+        assert None not in read and set(read) == rows[0].keys() | rows[1].keys()
+        assert float(read["epsilon"]) == row["epsilon"] and read["roster"] == row["roster"]
+        gain = "" if row["gain"] is None else str(row["gain"])
+        assert read["gain"] == gain and read["gap_closed"] == ""
 
 
 def test_latex_says_what_its_epsilon_means_and_escapes(groups) -> None:

@@ -15,7 +15,7 @@ _TEXTS = ("roster",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Provenance:
     """What is needed to have the run again, and to see that its ledger is whole.
 
     Attributes:
@@ -35,7 +35,7 @@ class Origin:
     ledger_head: str
 
 
-def origin_of(run: RunRecord) -> Origin:
+def provenance_of(run: RunRecord) -> Provenance:
     """Return where a run came from.
 
     Raises:
@@ -44,7 +44,7 @@ def origin_of(run: RunRecord) -> Origin:
     versions = run.description.get("versions")
     found = versions.get("fedpriv") if isinstance(versions, dict) else None
     command, short = _command(run)
-    return Origin(
+    return Provenance(
         date=_date(run),
         seed=str(run.options.get("seed", NOTHING)) if run.simulated else "none: a secure run",
         command=command,
