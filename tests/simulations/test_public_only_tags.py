@@ -1,10 +1,14 @@
 """Public-only by the papers' split: the rows, and who is learnt from."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from simulations import public_only_tags as script
+from simulations.adadps.figures import figure6
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +50,17 @@ def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
     script.main([*arguments, "--inputs", "tff", "--rates", "0.3", "--most-passes", "1"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(rows) == 3 and {row["inputs"] for row in rows} == {"tff"}
+
+
+def test_the_rows_of_figure_6_are_the_recorded_ones():
+    recorded = {}
+    for line in (RESULTS / "public-only.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        if row["data"].endswith("by-sentence"):
+            recorded[row["data"].partition(",")[0], row["inputs"], row["row"]] = row["accuracy"]
+    names = {"majority class": 0, "public-only": 1, "all, not private": 2}
+    (table,) = figure6.REPRODUCTIONS
+    for (roster, inputs, row), accuracy in recorded.items():
+        setting = "paper" if roster.endswith("-400") else "private-8"
+        assert table.given[names[row]].figures[f"{setting} {inputs}"] == accuracy
+    assert len(recorded) == 12
