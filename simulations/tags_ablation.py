@@ -1,6 +1,6 @@
 """What each part of the best private method is worth, with whole threads held out.
 
-    fedpriv reproduce tags-ablation --corpus Posts.xml.xz
+    fedpriv reproduce ablation-tags --corpus Posts.xml.xz
 
 One thing is changed at a time: the start, adaptivity, cohort and rounds, averaging, features. What
 counts is the difference to the whole method on the same held-out sentences, with its interval.
@@ -26,7 +26,7 @@ WHOLE = "whole"
 
 REPRODUCTIONS = (
     Script(
-        name="tags-ablation",
+        name="ablation-tags",
         title="Tags with whole threads held out: what each part of the method is worth",
         module="simulations.tags_ablation",
         calls=((),),

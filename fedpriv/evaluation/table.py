@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedpriv.evaluation.bootstrap import Interval
+from fedpriv.evaluation.fold import MAJORITY
 from fedpriv.evaluation.result import MEASURES, USER_FIGURES, Estimate, Evaluation, ModelFigures
 from fedpriv.measures import grouped
 
@@ -138,6 +139,15 @@ def _gap_said(evaluation: Evaluation, measure: str) -> Iterator[str]:
             f"**The data are too few to tell {best} from {evaluation.public_only} (a gap of "
             f"{shown(gap, signed=True)} points), so they cannot say what private training is "
             "worth.**"
+        )
+    values = {name: model.values[measure].value for name, model in evaluation.models.items()}
+    trivial, public = values.get(MAJORITY), values[evaluation.public_only]
+    if trivial is not None and public is not None and public < trivial:
+        yield ""
+        yield (
+            f"**{evaluation.public_only} is below the class that most training examples of all "
+            f"users have ({100 * public:.1f} against {100 * trivial:.1f}): with so little public "
+            "text a gain over it may be less than a trivial rule has.**"
         )
 
 

@@ -97,6 +97,16 @@ def test_data_that_cannot_tell_methods_apart():
     assert section(text, "Share closed")[3][1] == "0.0 (no interval)"
 
 
+def test_public_data_below_a_trivial_rule_are_named():
+    made = held([0, 1, 2, 3], [0, 1, 2, 3])
+    models = {"public": [[1, 0, 0, 0]], "central": [[1, 1, 1, 1]], "private-8": [[0, 1, 0, 1]]}
+    better = fold(made, **{"majority": [[0, 0, 1, 1]]}, **models)
+    worse = fold(made, **{"majority": [[0, 0, 0, 1]]}, **models)
+    said = "public is below the class that most training examples of all users have (25.0 against"
+    assert f"{said} 50.0)" in markdown(evaluated(better), LAYOUT)
+    assert said not in markdown(evaluated(worse), LAYOUT)
+
+
 def test_another_measure():
     found = evaluated(random_fold(threads=60, **MODELS))
     assert "### Held-out recall@5, %" in markdown(found, LAYOUT, "recall_at_5")

@@ -61,7 +61,7 @@ def test_all_of_the_papers_have_a_program():
         "dpnsgd-figure3-cifar10",
         "dpnsgd-figure4-sst2",
         "tags",
-        "tags-ablation",
+        "ablation-tags",
     }
     for item in found:
         assert callable(importlib.import_module(item.module).main)
