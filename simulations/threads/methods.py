@@ -89,10 +89,13 @@ _TUNED: Mapping[float, Settings] = {
     8.0: Settings(rounds=200, norm=30.0, rate=10.0, factor=0.25),
 }
 #: The same for what the ablation changes so much that other settings are best.
-_PLAIN: Mapping[float, Settings] = {2.0: _TUNED[2.0], 8.0: _TUNED[8.0]}
+_PLAIN: Mapping[float, Settings] = {
+    2.0: Settings(rounds=50, norm=20.0, rate=30.0, factor=0.5),
+    8.0: Settings(rounds=200, norm=20.0, rate=30.0, factor=0.25),
+}
 _DEFAULT_COHORT: Mapping[float, Settings] = {
     2.0: Settings(rounds=100, norm=30.0, rate=30.0, factor=0.5),
-    8.0: Settings(rounds=100, norm=60.0, rate=30.0, factor=0.25),
+    8.0: Settings(rounds=100, norm=30.0, rate=30.0, factor=0.25),
 }
 
 
