@@ -79,7 +79,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         _details("Experiment", "every option", pairs_table(run.options)),
         _details(
             "Plan",
-            f"what was promised before the first {turn}",
+            f"what was guaranteed before the first {turn}",
             pairs_table(by_unit(run.plan, run.unit)),
         ),
         _details(

@@ -24,7 +24,7 @@ from fedpriv.reproduction.runs import Run, perform
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 
-#: Seconds that a worker is given to leave when it is told to.
+#: Seconds that a worker is given to leave when asked to.
 _PATIENCE = 5.0
 
 

@@ -1,6 +1,6 @@
 """One step of an algorithm, played beforehand on made-up examples; nothing is charged or kept.
 
-An algorithm of one's own asks for works by name and hands them further tensors, which it makes of
+An algorithm of one's own asks for works by name and gives them further tensors, which it makes of
 earlier answers. So they cannot be tried one by one: the algorithm itself is played, through the
 same door, with a ledger in memory and a backend on which a made-up user stands for each cohort.
 """
@@ -37,7 +37,7 @@ def try_components(components: Runnable, params: Params, batch: Any) -> None:
     Args:
         components: Of the experiment.
         params: Before the first round; not changed.
-        batch: Examples in the form of one user's, of nobody on the roster.
+        batch: Examples in the form of one user's, of no one on the roster.
 
     Raises:
         Exception: What the algorithm, a work or a trainer raises.
@@ -59,7 +59,7 @@ def _play(components: Runnable, batch: Any) -> None:
     )
     works = as_works(components.trainer)
     state = algorithm.init(components.init_params(root.fold("init")))
-    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
             ledger=Ledger.in_memory(plan, mode=root.mode),
@@ -68,7 +68,7 @@ def _play(components: Runnable, batch: Any) -> None:
             roster=components.task.roster,
             root=root,
             vault=Vault(None, root),
-            beside=beside,
+            noise_thread=noise_thread,
         )
         door.begin(state.round_num + 1)
         try:
@@ -125,7 +125,7 @@ class _OnMadeUpUsers:
         """Return that nothing is measured."""
 
     def describe(self) -> dict[str, Any]:
-        """Return that nobody is asked."""
+        """Return that no user is asked."""
         return {"name": "made-up users"}
 
     def close(self) -> None:

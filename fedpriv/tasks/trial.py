@@ -2,7 +2,7 @@
 
 In a round a user that fails contributes zero, alone, and its error is not shown: it may hold the
 user's data. A model of the wrong width fails for everybody, and a whole run would be spent on
-nothing but noise. So the same code is run first on examples of nobody on the roster, and what it
+nothing but noise. So the same code is run first on examples of no one on the roster, and what it
 raises there is raised.
 """
 

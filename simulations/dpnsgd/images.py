@@ -91,10 +91,10 @@ def cifar() -> Dataset:
     try:
         return load_cifar10()
     except ValueError:
-        return made_up_images()
+        return synthetic_images()
 
 
-def made_up_images(num_train: int = 500, num_test: int = 100) -> Dataset:
+def synthetic_images(num_train: int = 500, num_test: int = 100) -> Dataset:
     """Return the made-up digits in colour, 32 x 32: of CIFAR-10's shape and nothing else."""
     digits = mnist.synthetic_digits(num_train, num_test)
 

@@ -16,7 +16,7 @@ from simulations.dpnsgd.heat_maps import page, plot
 def small(monkeypatch):
     """Made-up images."""
     digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
-    pictures = images.made_up_images(40, 20)
+    pictures = images.synthetic_images(40, 20)
     for cached in (mnist.task, images.cifar_task):
         cached.cache_clear()
     monkeypatch.setattr(mnist, "dataset", lambda: digits)

@@ -179,8 +179,8 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     """Return the users of this node: one partition of the roster, or else the whole of it.
 
     Flower's simulation sets `partition-id` and `num-partitions` itself; a SuperNode gets them in
-    its --node-config, or leaves them out when its own corpus holds nobody else's users. With
-    `shards` in the run-config the first so many nodes host everybody, and the others nobody.
+    its --node-config, or leaves them out when its own corpus holds no other node's users. With
+    `shards` in the run-config the first so many nodes host everybody, and the others no user.
 
     Raises:
         ValueError: If there is no such partition, or there are more shards than nodes.

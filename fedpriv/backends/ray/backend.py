@@ -2,7 +2,7 @@
 
 The params go once into the object store, which the workers of a machine share, and are read in
 place. Users are dealt longest first. What comes back from a worker is one sum over all its users,
-stored by rows where that is smaller; nobody's own update ever leaves the worker that trained it.
+stored by rows where that is smaller; no user's own update ever leaves the worker that trained it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Actor(Worker):
 
 
 def _nothing(shapes: Params, bound: Bound) -> PartialSum:
-    """Return the sum over nobody, on the bound's grid."""
+    """Return the sum over no user, on the bound's grid."""
     zeros = RunningSum(shapes, bound.granularity).result()
     return PartialSum(total=zeros, num_users=0, granularity=bound.granularity)
 

@@ -118,7 +118,7 @@ def option(
     """Return the field of a part that is an option.
 
     Args:
-        default: Its value where nobody says anything.
+        default: Its value where none is given.
         help: One line, shown wherever options are listed.
         allowed: What numbers it may be; None for any.
         before: Its value in run folders and results that were written before there was such an
@@ -137,7 +137,7 @@ class Declared:
     Attributes:
         field: Its name in the part.
         hint: Its type.
-        default: Its value where nobody says anything.
+        default: Its value where none is given.
         help: One line.
         allowed: What numbers it may be; None for any.
         has_before: Whether files were written before there was such an option.
