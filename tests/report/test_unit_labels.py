@@ -76,7 +76,7 @@ class TestCard:
         assert "| accuracy, test examples (released) |" in card
         assert "| recall at 5, training examples (not covered by ε) |" in card
 
-    def test_of_made_up_examples(self, make_run):
+    def test_of_synthetic_examples(self, make_run):
         run = read_run(make_run("made-up", synthetic=True, **CENTRAL))
         assert "of made-up examples, 7,055" in model_card(run, 20, {})
 

@@ -49,7 +49,7 @@ class TestHeatMaps:
         runs = list(heat_maps().grid())
         assert len({run.identity for run in runs}) == len(runs) == 2 * 7 * 5
 
-    def test_page_and_plot_of_made_up_accuracies(self, tmp_path):
+    def test_page_and_plot_of_synthetic_accuracies(self, tmp_path):
         maps = heat_maps(reduced=True)
         done = filled(maps)
         assert maps.best(done, "clip")[1] == 1.0
