@@ -176,7 +176,7 @@ def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
 
 
 def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
-    """Do what an item still needs and return all runs; made-up data are said before."""
+    """Do what an item still needs and return all runs; synthetic data are said before."""
     from fedpriv.reproduction import (
         complete,
         final_runs,

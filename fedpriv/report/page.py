@@ -84,7 +84,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         ),
         _details(
             "Corpus" if run.unit == "user" else "Data",
-            labels_of(run.unit).origin,
+            labels_of(run.unit).provenance,
             pairs_table(by_unit(run.corpus, run.unit)),
         ),
         _details("Versions", "what it ran on", pairs_table(_environment(run))),

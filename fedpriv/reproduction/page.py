@@ -154,7 +154,7 @@ def _shown_jumps(rows: Sequence[Mapping[str, Any]], figure: Figure) -> str:
 
 
 def heading(item: Item, found: Found) -> str:
-    """Return the title; made-up data are said in it."""
+    """Return the title; synthetic data are said in it."""
     rows = [row for cell in found.values() for row in cell]
     return item.title + (" (SYNTHETIC data)" if any(row["synthetic"] for row in rows) else "")
 

@@ -1,8 +1,8 @@
-"""One step of an algorithm, played beforehand on made-up examples; nothing is charged or kept.
+"""One step of an algorithm, played beforehand on synthetic examples; nothing is charged or kept.
 
 An algorithm of one's own asks for works by name and gives them further tensors, which it makes of
 earlier answers. So they cannot be tried one by one: the algorithm itself is played, through the
-same door, with a ledger in memory and a backend on which a made-up user stands for each cohort.
+same door, with a ledger in memory and a backend on which a synthetic user stands for each cohort.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYNTHETIC = "made up"
 
 
 def try_components(components: Runnable, params: Params, batch: Any) -> None:
-    """Try what users do on a made-up batch.
+    """Try what users do on a synthetic batch.
 
     Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
     else the first step is played.
@@ -92,7 +92,7 @@ class _MadeUpUsers:
 
 
 class _OnMadeUpUsers:
-    """A `fedpriv.backends.backend.Backend` where one made-up user stands for each cohort."""
+    """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
 
     def __init__(self, works: Mapping[str, Work], batch: Any) -> None:
         self._works, self._data = works, _MadeUpUsers(batch)
@@ -109,7 +109,7 @@ class _OnMadeUpUsers:
         work: str = TRAIN,
         template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of one made-up user; an empty cohort has one too."""
+        """Return the sum of one synthetic user; an empty cohort has one too."""
         with raised_failures():
             found = find_work(self._works, work).partial_sum(
                 params=params, bound=bound, data=self._data, user_ids=(_SYNTHETIC,), key=key
@@ -126,7 +126,7 @@ class _OnMadeUpUsers:
 
     def describe(self) -> dict[str, Any]:
         """Return that no user is asked."""
-        return {"name": "made-up users"}
+        return {"name": "synthetic users"}
 
     def close(self) -> None:
         """Nothing is held."""

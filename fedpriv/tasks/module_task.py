@@ -264,7 +264,7 @@ class ModuleTask:
         )
 
     def _check_loss(self) -> None:
-        """Look at the loss and the measures once, on public or made-up examples."""
+        """Look at the loss and the measures once, on public or synthetic examples."""
         if self._checked:
             return
         given = self._synthetic_batch or self._sets[True]
@@ -289,7 +289,7 @@ class ModuleTask:
         return self._measures
 
     def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
-        """Return the measures that the model's outputs ask for, on public or made-up examples."""
+        """Return the measures that the model's outputs ask for, on public or synthetic examples."""
         few = self._few(self._sets[True] or self.synthetic_batch())
         return () if few is None else fitting_measures(self._make(), few.x, few.y)
 

@@ -2,7 +2,7 @@
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), files that go with the model
-(`BringsFiles`), made-up examples to try the task on (`MakesExamples`), and a look at whether its
+(`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at whether its
 public examples are private (`ComparesPublic`). A centralised task is a
 `fedpriv.tasks.example_task.CentralTask`.
 """

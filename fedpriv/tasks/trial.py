@@ -37,7 +37,7 @@ def not_tried(task: Any) -> str:
     return (
         f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
         "mistake in its train would spend the whole ε on noise; give the task a method "
-        "synthetic_batch() that returns made-up examples like one user's"
+        "synthetic_batch() that returns synthetic examples like one user's"
     )
 
 

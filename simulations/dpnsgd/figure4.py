@@ -316,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if given.reduced:
                 setup = reduced_setup(Path(folder), **options)
             elif given.weights is None:
-                raise ValueError("give --weights DIR, or --reduced for made-up sentences")
+                raise ValueError("give --weights DIR, or --reduced for synthetic sentences")
             else:
                 setup = Setup(weights=given.weights, data=load_sst2(given.data), **options)
             _perform(setup, given)

@@ -69,7 +69,7 @@ class Setup:
 
 
 def reduced_setup(folder: Path, **options: Any) -> Setup:
-    """Return made-up sentences and a tiny random model, written into a folder that exists."""
+    """Return synthetic sentences and a tiny random model, written into a folder that exists."""
     write_tiny_weights(folder)
     data = synthetic_sentences()
     return Setup(weights=folder, data=data, length=LENGTH, reduced=True, **options)

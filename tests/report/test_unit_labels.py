@@ -78,7 +78,7 @@ class TestCard:
 
     def test_of_synthetic_examples(self, make_run):
         run = read_run(make_run("made-up", synthetic=True, **CENTRAL))
-        assert "of made-up examples, 7,055" in model_card(run, 20, {})
+        assert "of synthetic examples, 7,055" in model_card(run, 20, {})
 
     def test_of_users(self, federated):
         card = model_card(federated, 20, {"kernel": (5, 3)})

@@ -131,7 +131,7 @@ def open_corpus(*configs: Config) -> Corpus | None:
 def missing_corpus_named() -> Iterator[None]:
     """Say in Flower's terms how a corpus is named, where one is missing.
 
-    Nothing is ever trained on a made-up corpus by default here.
+    Nothing is ever trained on a synthetic corpus by default here.
     """
     try:
         yield

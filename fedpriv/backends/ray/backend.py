@@ -1,7 +1,7 @@
 """The Ray backend: long-lived workers, one broadcast and one partial sum each a round.
 
 The params go once into the object store, which the workers of a machine share, and are read in
-place. Users are dealt longest first. What comes back from a worker is one sum over all its users,
+place. Users are sharded longest first. What comes back from a worker is one sum over all its users,
 stored by rows where that is smaller; no user's own update ever leaves the worker that trained it.
 """
 
@@ -44,7 +44,7 @@ class RayBackend:
     Args:
         share: How many workers, and what each may use.
         make_context: Opens the data and makes the trainer, in each worker.
-        data: Asked for the number of users' examples, to deal them evenly; never for examples.
+        data: Asked for the number of users' examples, to shard them evenly; never for examples.
         max_examples: The cap on a user's work.
     """
 

@@ -87,7 +87,7 @@ class Pool:
         """Return the results of the calls, in their order; `LOST` for those given up.
 
         Args:
-            calls: Dealt in order to actors as they become free.
+            calls: Assigned in order to actors as they become free.
             tries: How many actors a call may kill.
             all_open: Also wait for actors that are still starting.
 

@@ -84,7 +84,7 @@ def _data(run: RunRecord) -> str:
     name = markdown_safe(run.corpus.get("name") or "its own data")
     users = run.corpus.get("num_users")
     nouns = labels_of(run.unit)
-    synthetic = "" if not run.synthetic else " of made-up "
+    synthetic = "" if not run.synthetic else " of synthetic "
     if synthetic:
         synthetic += "text" if run.unit == "user" else "examples"
     return f"{name}{synthetic}" + (f", {int(users):,} {nouns.rostered}s" if users else "")

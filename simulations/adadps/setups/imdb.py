@@ -44,7 +44,7 @@ LENGTH = 290  # ids of a padded review
 
 @cache
 def reviews() -> Reviews:
-    """Return the reviews, or made-up ones where the real ones are not to be had."""
+    """Return the reviews, or synthetic ones where the real ones are not to be had."""
     try:
         return load_imdb()
     except ValueError:

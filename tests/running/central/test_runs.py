@@ -36,7 +36,7 @@ def task(experiment, corpus):
 def synthetic_experiment():
     return Experiment(
         unit="example",
-        name="made-up",
+        name="synthetic-experiment",
         description="A test.",
         task=task,
         batch_size=6,
@@ -297,10 +297,12 @@ class TestCommand:
         package = ModuleType("simulations")
         package.EXPERIMENTS = (synthetic_experiment,)
         monkeypatch.setitem(sys.modules, "simulations", package)
-        assert "made-up" in self.run("list").output
-        said = self.run("run", "made-up", "--out", tmp_path / "r", "-s", "steps=3", "--json")
+        assert "synthetic-experiment" in self.run("list").output
+        said = self.run(
+            "run", "synthetic-experiment", "--out", tmp_path / "r", "-s", "steps=3", "--json"
+        )
         assert said.exit_code == 0, said.output
-        assert json.loads(said.output)["experiment"] == "made-up"
+        assert json.loads(said.output)["experiment"] == "synthetic-experiment"
 
     def test_resumed(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):

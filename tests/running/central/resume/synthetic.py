@@ -75,7 +75,7 @@ def task(experiment, corpus):
 def synthetic_experiment():
     return Experiment(
         unit="example",
-        name="made-up",
+        name="synthetic-experiment",
         description="A test.",
         task=task,
         statistics=Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g))),
