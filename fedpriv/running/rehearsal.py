@@ -63,7 +63,7 @@ def _play(components: Runnable, batch: Any) -> None:
         door = RunDoor(
             plan=plan,
             ledger=Ledger.in_memory(plan, mode=root.mode),
-            backend=_OnMadeUpUsers(works, batch),
+            backend=_OnSyntheticUsers(works, batch),
             works=works,
             roster=components.task.roster,
             root=root,
@@ -78,7 +78,7 @@ def _play(components: Runnable, batch: Any) -> None:
                 raise
 
 
-class _MadeUpUsers:
+class _SyntheticUsers:
     """A `fedpriv.training.work.UserData` of one batch."""
 
     def __init__(self, batch: Any) -> None:
@@ -91,11 +91,11 @@ class _MadeUpUsers:
         return 1
 
 
-class _OnMadeUpUsers:
+class _OnSyntheticUsers:
     """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
 
     def __init__(self, works: Mapping[str, Work], batch: Any) -> None:
-        self._works, self._data = works, _MadeUpUsers(batch)
+        self._works, self._data = works, _SyntheticUsers(batch)
 
     def partial_sum(
         self,

@@ -224,13 +224,13 @@ def _own_options(config: Config) -> dict[str, Option]:
     text = config.get("own-options", "")
     if text == "":
         return {}
-    way_out = "give a JSON object in quotes, such as own-options='{\"hidden\": 32}'"
+    remedy = "give a JSON object in quotes, such as own-options='{\"hidden\": 32}'"
     try:
         found = json.loads(str(text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"own-options {text!r} is not JSON ({error}); {way_out}") from error
+        raise ValueError(f"own-options {text!r} is not JSON ({error}); {remedy}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"own-options {text!r} is not an object; {way_out}")
+        raise ValueError(f"own-options {text!r} is not an object; {remedy}")
     return found
 
 

@@ -186,9 +186,9 @@ class AdaptivePlan:
         """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
         if event.is_sampled or not event.is_private:
             return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
-        unpriced = relation_refusal(event, self.relation)
-        if unpriced:
-            return unpriced
+        unaccounted = relation_refusal(event, self.relation)
+        if unaccounted:
+            return unaccounted
         price = rho_of(event, self.relation)
         total = self._sum(spent) + price
         if total <= self._limit:
