@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: options run test test-full check install clean help bench bench-full
 
 help:
-	@echo "make run        train the main job and write a report"
+	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make check      lint and types only"

@@ -20,7 +20,7 @@ from fedpriv.running.prepared import start_run
 
 
 def main() -> None:
-    arguments = parser("Time the rounds of the main job.", rounds=30).parse_args()
+    arguments = parser("Time the rounds of the main experiment.", rounds=30).parse_args()
     experiment, corpus = open_job(arguments, rounds=arguments.rounds, eval_every=arguments.rounds)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"

@@ -72,8 +72,8 @@ def finite_float(name: str, value: Any, allowed: Range | None = None) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        way_out = "give an ordinary number" if allowed is None else f"it {allowed.value}"
-        raise ValueError(f"{name} {number} is not finite; {way_out}")
+        remedy = "give an ordinary number" if allowed is None else f"it {allowed.value}"
+        raise ValueError(f"{name} {number} is not finite; {remedy}")
     if allowed is not None:
         allowed.check(name, number)
     return number

@@ -125,7 +125,7 @@ class RunningSum:
             update: Finite float tensors of the template's names and shapes.
             factor: What the bound multiplies it by. With a granularity, no coordinate of the
                 product may exceed `2**BITS` of it.
-            key: Not looked at: nothing is added beside the update.
+            key: Not looked at: only the update is added.
 
         Raises:
             ValueError: If the integers cannot hold one user more; nothing is added then.

@@ -2,7 +2,7 @@
 
     python -m simulations.public_only_tags
 
-For the rows that stand in Figure 6 beside private training. Split by sentence as the papers did:
+For the rows that stand in Figure 6 next to private training. Split by sentence as the papers did:
 test sentences share threads, titles and labels with training sentences, so every figure here, this
 one too, is of memory. Rate and passes of public-only are chosen on a fifth of the public users'
 sentences, then all of them are trained on. Training without privacy is shown as it goes, pass by

@@ -133,7 +133,7 @@ def train(
     every: int = 250,
 ) -> list[tuple[int, float]]:
     """Return (step, loss on the training data) along a run; the losses are diagnostics."""
-    promised, root = plan(method, steps), Key.simulation(seed)
+    the_plan, root = plan(method, steps), Key.simulation(seed)
     preconditioner: Preconditioner = NoPreconditioner()
     if method.adaptive:
         preconditioner = Fixed(multiplier={"weight": side_information()})
@@ -142,7 +142,7 @@ def train(
         aggregate=identity(),
         preconditioner=preconditioner,
     )
-    mechanism = promised.live_mechanism
+    mechanism = the_plan.live_mechanism
     sums = CentralSum(
         gradients=LinearRegressionGradients(data.x.astype(np.float32), data.y),
         num_examples=NUM_EXAMPLES,
@@ -150,8 +150,8 @@ def train(
     start = root.fold("init").generator().normal(0.0, 0.1, NUM_FEATURES)
     state = server.init({"weight": start.astype(np.float32)})
     roster, losses = example_ids(NUM_EXAMPLES), [(0, data.loss(start))]
-    draw = _sampler(sampling, promised, roster)
-    for step in range(1, promised.num_rounds + 1):
+    draw = _sampler(sampling, the_plan, roster)
+    for step in range(1, the_plan.num_rounds + 1):
         context, state = server.begin(state, root.fold("guide").fold(step))
         total = sums.partial_sum(
             params=state.params,
@@ -161,16 +161,16 @@ def train(
         )
         noise = mechanism.draw(state.params, root.fold("noise").fold(step))
         state = server.next(state, mechanism.release(total, noise), context)
-        if step % every == 0 or step == promised.num_rounds:
+        if step % every == 0 or step == the_plan.num_rounds:
             losses.append((step, data.loss(state.params["weight"])))
     return losses
 
 
 def _sampler(
-    sampling: Sampling, promised: Plan, roster: tuple[str, ...]
+    sampling: Sampling, the_plan: Plan, roster: tuple[str, ...]
 ) -> Callable[[Key], tuple[str, ...]]:
     if sampling == "poisson":
-        sampler = promised.live_mechanism.sampler
+        sampler = the_plan.live_mechanism.sampler
         return lambda key: sampler.next({}, key, roster)[0]
 
     def window(key: Key) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The main job on one corpus, as the scripts that time it in one process take it."""
+"""The main experiment on one corpus, as the scripts that time it in one process take it."""
 
 from __future__ import annotations
 

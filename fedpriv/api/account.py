@@ -113,7 +113,7 @@ def account(
     Raises:
         ValueError: If a number is out of range, or `fedpriv.plan` refuses them together.
     """
-    priced = plan(
+    accounted = plan(
         users=users,
         cohort=cohort,
         rounds=rounds,
@@ -124,7 +124,7 @@ def account(
         relation=relation,
         cap=cap,
     )
-    return _account(priced)
+    return _account(accounted)
 
 
 def calibrate(
@@ -157,7 +157,7 @@ def calibrate(
         ValueError: If a number is out of range, or no noise reaches the target.
     """
     with said_as_options({"target_epsilon": "epsilon"}):
-        priced = plan(
+        accounted = plan(
             users=users,
             cohort=cohort,
             rounds=rounds,
@@ -168,7 +168,7 @@ def calibrate(
             relation=relation,
             cap=cap,
         )
-    return _account(priced)
+    return _account(accounted)
 
 
 def noise_grid(
@@ -207,7 +207,7 @@ def noise_grid(
     if cap_over_cohort is not None and cap_over_cohort < 2.0:
         raise ValueError(
             f"cap_over_cohort {cap_over_cohort:g} is below 2: a cap that often acts is not "
-            "promised; raise it, or leave it out"
+            "guaranteed; raise it, or leave it out"
         )
     names = {"target_epsilon": "epsilon", "num_users": "users", "num_rounds": "rounds"}
     with said_as_options(names):

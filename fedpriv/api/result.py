@@ -43,7 +43,7 @@ class Run:
     Attributes:
         record: What its folder holds.
         epsilon: ε spent so far, lost attempts included, with δ, relation, unit and accountant;
-            `.value` is the bare number, infinite where nothing is promised.
+            `.value` is the bare number, infinite where there is no guarantee.
         statement: What it promises and what it does not; `print` it to read all of it.
 
     Guarantees:

@@ -25,8 +25,8 @@ def work_of(data: UserData, user_id: str, max_examples: int) -> int:
 def shards_of(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
     """Return each worker's users, longest first.
 
-    The longest worker has at most 4/3 of the work of the best possible deal (Graham 1969). Ties go
-    to the earlier user and the earlier worker, so the same sizes always give the same shards.
+    The longest worker has at most 4/3 of the work of the best assignment (Graham 1969). Ties
+    go to the earlier user and the earlier worker, so the same sizes always give the same shards.
 
     Args:
         sizes: How much work each user is, in any unit; a user without any still costs one.

@@ -1,6 +1,6 @@
 """Parameters of a model that are not trained: one file of a run, and in every export of it.
 
-Checkpoints hold what a round released. What stays as it was is written once, beside them.
+Checkpoints hold what a round released. What stays as it was is written once, next to them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_frozen(
 
     Args:
         sealed: Digests that the run folder states; None where it has none, as of folders in which
-            nobody kept them: nothing is compared then.
+            they were not kept: nothing is compared then.
         frozen: Of the task that goes on with it.
         folder: The run folder, for the message.
 

@@ -79,7 +79,7 @@ def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
 
     try:
         lines = load_experiment(ctx.params.get("experiment") or "").lines()
-    except ValueError:  # nobody is told anything in the middle of a word
+    except ValueError:  # no error message in the middle of a word
         return []
     name, separator, value = incomplete.partition("=")
     if separator:

@@ -235,7 +235,7 @@ def verify(
                 if found.mode == "simulation" and found.epsilon.accountant != "none"
                 else ""
             )
-            line = found.coverage.beside(f"{simulated}{found.epsilon}")
+            line = found.coverage.qualified(f"{simulated}{found.epsilon}")
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not found.ok:
         raise typer.Exit(1)

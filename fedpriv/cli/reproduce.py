@@ -1,4 +1,4 @@
-"""`fedpriv reproduce`: a table or figure of a paper beside ours."""
+"""`fedpriv reproduce`: a table or figure of a paper next to ours."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
         errors.print(f"plot: {picture}", markup=False, highlight=False, soft_wrap=True)
     if item.kind == "table":
         return table_markdown(item, done, seeds=seeds, reduced=reduced)
-    beside = wanted.out.parent if wanted.out else "."
-    address = picture and Path(os.path.relpath(picture, beside)).as_posix()
+    folder = wanted.out.parent if wanted.out else "."
+    address = picture and Path(os.path.relpath(picture, folder)).as_posix()
     return figure_markdown(item, done, seeds=seeds, reduced=reduced, picture=address)
 
 
@@ -176,7 +176,7 @@ def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
 
 
 def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
-    """Do what an item still needs and return all runs; made-up data are said before."""
+    """Do what an item still needs and return all runs; synthetic data are said before."""
     from fedpriv.reproduction import (
         complete,
         final_runs,
@@ -186,7 +186,7 @@ def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
         tuning_runs,
     )
 
-    with _told(item.name) as shows:
+    with _progress(item.name) as shows:
 
         def stage(title: str, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
             done = read(wanted.results)
@@ -218,7 +218,7 @@ def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
+def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
     """Give what begins a stage of so many runs, and returns what tells how many are done.
 
     In a terminal it is a bar, elsewhere lines.

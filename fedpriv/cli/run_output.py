@@ -16,7 +16,7 @@ from fedpriv.running.announcement import early_end, failures
 def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> None:
     """Print the figures of a finished run, one a line."""
     epsilon = summary["epsilon"]
-    said = covers.beside(
+    said = covers.qualified(
         f"no privacy (ε = ∞): {covers.reason}"
         if epsilon is None
         else privacy_line(

@@ -1,4 +1,4 @@
-"""Finds a corpus: by argument, environment, cache, a data folder beside the checkout, or makes one.
+"""Finds a corpus: by argument, environment, cache or data folder by the checkout, or makes one.
 
 Raw files (a Stack Exchange dump, TFF's StackOverflow) are imported once into the cache, under a key
 made of the corpus' name, the file's SHA-256, the options and the format's version, and opened from
@@ -78,15 +78,15 @@ def resolve_corpus(
     """Return the corpus that is meant, importing it first if only its raw file is there.
 
     What counts, in this order: `argument`; the environment variable `FEDPRIV_DATA`; the cache
-    (`FEDPRIV_CACHE`, or the platform's own place); a folder `../shared/data` beside the checkout or
-    the working directory; and, if allowed, the synthetic StackOverflow.
+    (`FEDPRIV_CACHE`, or the platform's own place); a folder `../shared/data` next to the checkout
+    or the working directory; and, if allowed, the synthetic StackOverflow.
 
     Args:
         argument: A prepared corpus, a folder with one or with raw files, a `Posts.xml` or TFF
             `.sqlite` file (packed or not), or a name of `NAMES`; None to look around.
         allow_synthetic: Whether to make a synthetic corpus when nothing real is found. Asking for
             it by name is always allowed.
-        progress: Told (done, total) while something is unpacked, imported or made.
+        progress: Called with (done, total) while something is unpacked, imported or made.
 
     Raises:
         ValueError: If there is nothing, or what there is is truncated, damaged or no corpus; then

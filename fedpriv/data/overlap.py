@@ -1,7 +1,7 @@
 """How much two sides of a split share: threads, titles and labels of what is measured.
 
 Where a sentence that is measured has its title and its label in training text, a model is asked
-what it was told. Near-duplicates are what is left of that where whole threads are held out: a
+what it was trained on. Near-duplicates are what is left of that where whole threads are held out: a
 question that somebody asked again in nearly the same words.
 """
 

@@ -39,7 +39,7 @@ def user_figures(
     examples and over seeds, which are not drawn anew; it is worse off where that is below
     public-only's, and as well off where the two are equal. The 10th percentile is the smallest
     accuracy that at least a tenth of the users do not exceed. It is 0 where a tenth of them have
-    none right, as is usual of users with few threads; the median is beside it.
+    none right, as is usual of users with few threads; the median is given with it.
 
     Args:
         users: int (n,), each example's user.

@@ -128,7 +128,7 @@ def _module(name: str, module_name: str) -> ModuleType:
 
 
 def _module_at(name: str, path: Path) -> ModuleType:
-    """Return the module of a file, which may import what lies beside it."""
+    """Return the module of a file, which may import what lies next to it."""
     # A name of its own: two files called own.py are two modules.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     module_name = f"{path.stem}_{digest}"

@@ -104,7 +104,7 @@ def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: 
     )
     if promises:
         return plan
-    # The preconditioner sees clean gradients: nothing is promised, whatever noise is added.
+    # The preconditioner sees clean gradients: there is no guarantee, whatever noise is added.
     mechanism = plan.live_mechanism
     unprotected = Unprotected(stddev=mechanism.stddev)
     return replace(plan, mechanism=replace(mechanism, privatizer=unprotected))

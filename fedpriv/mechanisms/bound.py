@@ -150,7 +150,7 @@ def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
 
     Args:
         bound: Its multiplier and mixture are in the norm already.
-        norm: l2 norm over all tensors, that nobody has looked at yet.
+        norm: l2 norm over all tensors, not checked yet.
         num_elements: Coordinates of the params.
 
     Raises:
@@ -312,7 +312,7 @@ class Preconditioned(_Whole):
 
     Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022),
     Algorithm 1, lines 5 and 6, where ψ mixes with public moments and divides; and the server-side
-    variant discussed beside Algorithm 3.
+    variant discussed with Algorithm 3.
     """
 
     multiplier: Mapping[str, np.ndarray] = field(repr=False)

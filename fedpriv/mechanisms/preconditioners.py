@@ -50,7 +50,7 @@ class Fixed:
         Raises:
             ValueError: If a multiplier is of no parameter, not of its shape (an axis may have
                 length 1) or not positive and finite. In a round it would fail in every user
-                alone, and nobody would contribute.
+                alone, and no user would contribute.
         """
         for name, array in (*self.multiplier.items(), *self.inverse.items()):
             if name not in params or not np.all(np.isfinite(array) & (np.asarray(array) > 0)):

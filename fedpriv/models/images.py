@@ -70,7 +70,7 @@ class ResNet20(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions beside a shortcut; `width_out` is `width_in` or twice it."""
+    """Two convolutions and a shortcut; `width_out` is `width_in` or twice it."""
 
     def __init__(self, width_in: int, width_out: int, num_groups: int) -> None:
         super().__init__()

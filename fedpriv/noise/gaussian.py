@@ -161,7 +161,7 @@ class Unprotected:
 
     @property
     def cost(self) -> Cost:
-        """Nothing is promised."""
+        """There is no guarantee."""
         return Cost(kind="nonprivate")
 
     @property

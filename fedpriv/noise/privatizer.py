@@ -1,4 +1,4 @@
-"""What makes an answer private: noise that is drawn beside the sum, and what may leave of the two.
+"""What makes an answer private: noise, drawn apart from the sum, and what may leave of the two.
 
 A privatizer is more than noise: a noisy minimum is private only if nothing but its index leaves.
 So it owns the last step, from the raw sum to the answer, and says what one answer costs when
@@ -42,7 +42,7 @@ class Cost:
 
     Attributes:
         kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP) or
-            "nonprivate" (nothing is promised).
+            "nonprivate" (no guarantee).
         value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
         whole_run: Whether it is the cost of all rows of a run together, charged with the first.
     """

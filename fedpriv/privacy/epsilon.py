@@ -61,12 +61,12 @@ class Epsilon:
     """An ε with everything that makes it a statement.
 
     Attributes:
-        value: The headline ε; infinite when nothing is promised.
+        value: The headline ε; infinite when there is no guarantee.
         delta: Its δ.
         relation: The neighbouring relation.
         accountant: Who computed `value`: "PLD", "RDP", "composition" for a sum of pure ε, or "none"
             when it is infinite by nature.
-        rdp: The RDP figure beside it, or None where RDP prices no such event.
+        rdp: The RDP figure that goes with it, or None where RDP prices no such event.
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
     """
@@ -84,17 +84,17 @@ class Epsilon:
 
     def __str__(self) -> str:
         if math.isinf(self.value):
-            shown, beside = "∞", f"; {self.reason}" if self.reason else ""
+            shown, added = "∞", f"; {self.reason}" if self.reason else ""
         else:
             shown = f"{rounded_up(self.value, 4):,.4f}"
-            beside = (
+            added = (
                 f"; RDP {rounded_up(self.rdp, 4):,.4f}"
                 if self.rdp is not None and self.accountant != "RDP"
                 else ""
             )
         return (
             f"ε = {shown} at δ = {shown_delta(self.delta)} ({self.relation.value}, "
-            f"per {self.unit}, by {self.accountant}{beside})"
+            f"per {self.unit}, by {self.accountant}{added})"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class Mechanism:
           `sensitivity`, and nothing else leaves.
 
     Raises:
-        ValueError: If two parts do not fit: noise without a bound, a sampler under which nobody
-            can account for the privatizer, a standard deviation beyond floats.
+        ValueError: If two parts do not fit: noise without a bound, a sampler under which no
+            accountant answers for the privatizer, a standard deviation beyond floats.
     """
 
     sampler: Sampler
@@ -93,7 +93,7 @@ class Mechanism:
 
     @property
     def l2_bound(self) -> float:
-        """The l2 norm that no contribution exceeds; infinite only where nothing is promised."""
+        """The l2 norm that no contribution exceeds; infinite only without a guarantee."""
         return self.bound.l2_bound
 
     @property

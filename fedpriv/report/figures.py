@@ -10,7 +10,7 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.lines import Line, both_widths, legend, line_plot
-from fedpriv.report.promise import promised, rho_spent
+from fedpriv.report.promise import guaranteed, rho_spent
 from fedpriv.report.series import RunRecord, points
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import direction, epsilon, figure, number
@@ -89,7 +89,7 @@ def _epsilon_figure(run: RunRecord) -> str:
             why = f"{safe(covers.reason[:1].upper() + covers.reason[1:])}:"
         note = f"{why} ε is infinite from the first {turn}: this run protects no one."
         return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
-    planned = promised(run).value
+    planned = guaranteed(run).value
     unit, limit, write = "ε", planned, epsilon
     if "rho" in run.plan:  # adaptive: its ε is that of the whole budget from the first charge on
         unit, limit, write = "ρ", float(run.plan["rho"]), number
@@ -108,7 +108,7 @@ def _epsilon_figure(run: RunRecord) -> str:
     plot = line_plot(
         [line],
         name="epsilon",
-        alternative=_alternative(covers.beside(f"Privacy loss {unit}"), [line], run),
+        alternative=_alternative(covers.qualified(f"Privacy loss {unit}"), [line], run),
         width=444,
         height=280,
         last_round=run.last_round,

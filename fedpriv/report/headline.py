@@ -10,7 +10,7 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import Statement
-from fedpriv.report.promise import promised, spent
+from fedpriv.report.promise import guaranteed, spent
 from fedpriv.report.series import RunRecord, last_value
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, difference, direction, epsilon, figure, number
@@ -93,9 +93,9 @@ def privacy_terms(run: RunRecord) -> list[str]:
     if not run.private:
         reason = run.coverage.reason
         return [
-            "no noise was added: nothing is promised to anyone" if reason == NO_NOISE else reason
+            "no noise was added: there is no guarantee for anyone" if reason == NO_NOISE else reason
         ]
-    promise = promised(run)
+    promise = guaranteed(run)
     return [
         f"δ = {shown_delta(promise.delta)}",
         f"{promise.relation.value} relation",

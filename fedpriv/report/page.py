@@ -79,12 +79,12 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         _details("Experiment", "every option", pairs_table(run.options)),
         _details(
             "Plan",
-            f"what was promised before the first {turn}",
+            f"what was guaranteed before the first {turn}",
             pairs_table(by_unit(run.plan, run.unit)),
         ),
         _details(
             "Corpus" if run.unit == "user" else "Data",
-            labels_of(run.unit).origin,
+            labels_of(run.unit).provenance,
             pairs_table(by_unit(run.corpus, run.unit)),
         ),
         _details("Versions", "what it ran on", pairs_table(_environment(run))),

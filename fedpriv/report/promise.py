@@ -1,4 +1,4 @@
-"""What a run promised and has spent, from its ledger.
+"""What a run guaranteed and has spent, from its ledger.
 
 The ledger is the authority: it also counts attempts that were lost and released nothing, which
 `rounds.jsonl` cannot know.
@@ -41,7 +41,7 @@ def ledger_head(run: RunRecord) -> str:
     return _ledger(run)[1]
 
 
-def promised(run: RunRecord) -> Epsilon:
+def guaranteed(run: RunRecord) -> Epsilon:
     """Return the ε after all planned rounds with δ, relation, unit and accountant.
 
     Raises:

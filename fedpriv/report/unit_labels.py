@@ -28,7 +28,7 @@ class UnitLabels:
         total: One of them, where it is said how many there are.
         rostered: One of them, of whom figures are diagnostics.
         public: One of those whom no plan protects, of whom figures are released.
-        origin: Where the run's data came from, in a few words.
+        provenance: Where the run's data came from, in a few words.
         turn: One of the charges of a plan, for which some of them are drawn.
         drawn: Those drawn for it.
     """
@@ -37,7 +37,7 @@ class UnitLabels:
     total: str
     rostered: str
     public: str
-    origin: str
+    provenance: str
     turn: str
     drawn: str
 
@@ -57,7 +57,7 @@ USERS = UnitLabels(
     total="user",
     rostered="rostered user",
     public="public user",
-    origin="where the users and the counts came from",
+    provenance="where the users and the counts came from",
     turn=words_of("user").turn,
     drawn=words_of("user").drawn,
 )
@@ -66,7 +66,7 @@ EXAMPLES = UnitLabels(
     total="training example",
     rostered="training example",
     public="test example",
-    origin="where the examples came from",
+    provenance="where the examples came from",
     turn=words_of("example").turn,
     drawn=words_of("example").drawn,
 )
@@ -98,7 +98,7 @@ def labels_of_all(units: Iterable[str]) -> UnitLabels:
         total=either("total"),
         rostered=either("rostered"),
         public=either("public"),
-        origin="where the data came from",
+        provenance="where the data came from",
         turn=USERS.turn,
         drawn=USERS.drawn,
     )

@@ -1,4 +1,4 @@
-"""Reproductions: a table or figure of a paper beside what its methods do here, tuned and accounted.
+"""Reproductions: a table or figure of a paper next to what its methods do here, tuned, accounted.
 
 A `Reproduction` says which rows a table has, what the paper printed, and how each cell is run: a
 grid of settings that is searched on a validation split, never on test, and then several seeds on

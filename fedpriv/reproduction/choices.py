@@ -18,8 +18,8 @@ def choice_lines(table: Reproduction, done: Done, *, reduced: bool) -> list[str]
     lines = ["", "## Chosen settings", "", "| column | method | settings |", "|---|---|---|"]
     for column, row, cell in _cells(table):
         settings = best(table, cell, done, reduced=reduced)
-        told = ", ".join(f"{name} {value}" for name, value in settings.items())
-        lines.append(f"| {table.columns[column]} | {row.label} | {told} |")
+        chosen = ", ".join(f"{name} {value}" for name, value in settings.items())
+        lines.append(f"| {table.columns[column]} | {row.label} | {chosen} |")
     grids = [
         (column, row, list(tried(cell, reduced=reduced)))
         for column, row, cell in _cells(table)

@@ -1,4 +1,4 @@
-"""Pages: a table beside the paper's, or a figure's last values, with every ε as it truly is."""
+"""Pages: a table next to the paper's, or a figure's last values, with every ε as it truly is."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _shown_jumps(rows: Sequence[Mapping[str, Any]], figure: Figure) -> str:
 
 
 def heading(item: Item, found: Found) -> str:
-    """Return the title; made-up data are said in it."""
+    """Return the title; synthetic data are said in it."""
     rows = [row for cell in found.values() for row in cell]
     return item.title + (" (SYNTHETIC data)" if any(row["synthetic"] for row in rows) else "")
 
@@ -185,38 +185,38 @@ def spread(figures: Sequence[float], item: Item) -> float:
 
 def epsilons(found: Found, column: str) -> dict[str, list[str]]:
     """Return the labels of a column's methods by what their ε is, in words."""
-    told: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for (label, own), rows in found.items():
         if own == column:
-            told.setdefault(_epsilon(rows[0]), []).append(label)
-    return told
+            labels_of.setdefault(_epsilon(rows[0]), []).append(label)
+    return labels_of
 
 
 def _epsilon(row: Mapping[str, Any]) -> str:
     if row["epsilon"] is None:
         return "∞, not private"
     rdp = row["epsilon_rdp"]
-    beside = f", RDP {rounded_up(rdp, 2):.2f}" if rdp is not None else ""
+    added = f", RDP {rounded_up(rdp, 2):.2f}" if rdp is not None else ""
     if row.get("options", {}).get("target-epsilon") is not None and "noise_multiplier" in row:
-        beside += f", noise multiplier {row['noise_multiplier']:.4f}"
+        added += f", noise multiplier {row['noise_multiplier']:.4f}"
     text = (
         f"{rounded_up(row['epsilon'], 2):.2f} at δ = {shown_delta(row['delta'])} ("
-        f"{row['relation']}, per {row['unit']}, {row['accountant']}{beside}, simulated)"
+        f"{row['relation']}, per {row['unit']}, {row['accountant']}{added}, simulated)"
     )
-    return Coverage(not_covered=tuple(row["not_covered"])).beside(text)
+    return Coverage(not_covered=tuple(row["not_covered"])).qualified(text)
 
 
 def _epsilon_list(found: Found, columns: Mapping[str, str]) -> list[str]:
     lines = ["", "ε that the runs truly have:", ""]
     for column, name in columns.items():
-        told = epsilons(found, column)
-        if len(told) == 1:
-            lines.append(f"- {name}: {next(iter(told))}")
+        labels_of = epsilons(found, column)
+        if len(labels_of) == 1:
+            lines.append(f"- {name}: {next(iter(labels_of))}")
         else:
-            most = sorted(told, key=lambda text: len(told[text]))[-1:]
-            if most and len(told[most[0]]) > _MOST_NAMED:
-                told[most[0]] = ["all others"]
-            parts = (f"{text}: {', '.join(labels)}" for text, labels in told.items())
+            most = sorted(labels_of, key=lambda text: len(labels_of[text]))[-1:]
+            if most and len(labels_of[most[0]]) > _MOST_NAMED:
+                labels_of[most[0]] = ["all others"]
+            parts = (f"{text}: {', '.join(labels)}" for text, labels in labels_of.items())
             lines.append(f"- {name}: {'; '.join(parts)}")
     return lines
 

@@ -1,4 +1,4 @@
-"""Plots of tables (dots beside the paper's) and of figures (curves with a band)."""
+"""Plots of tables (dots next to the paper's) and of figures (curves with a band)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpriv.reproduction.page import Found, epsilons, heading, measured, spread
 from fedpriv.reproduction.runs import Done, all_figures, curve_of
 from fedpriv.reproduction.table import Block, Figure, Item, Reproduction
 
-#: Told apart by most people who do not tell red from green: Okabe and Ito, "Color Universal
+#: Distinct to most people who do not tell red from green: Okabe and Ito, "Color Universal
 #: Design" (2008), without their yellow, which is too light on white. Marks and dashes differ too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKS = ("o", "s", "^", "v", "D", "P", "X")
@@ -109,7 +109,7 @@ def _dots(table: Reproduction, found: Found) -> tuple[Any, list[Any]]:
         for entry in _panel(axes, table, found, block):
             entries.setdefault(entry.get_label(), entry)
         axes.set_xlabel(_axis_words(table, 36 if block.title else 90))
-    if any(_unpromised(found, label) for label in labels):
+    if any(_without_guarantee(found, label) for label in labels):
         shade = row[0].fill_between([], [], color=_SHADE, label="not private")
         entries[shade.get_label()] = shade
     row[0].set_yticks(range(len(labels)), [textwrap.fill(label, 34) for label in labels])
@@ -120,7 +120,7 @@ def _dots(table: Reproduction, found: Found) -> tuple[Any, list[Any]]:
 def _panel(axes: Any, table: Reproduction, found: Found, block: Block) -> list[Any]:
     """Draw columns that stand together and return what a legend says of them."""
     for place, row in enumerate(table.rows):
-        if _unpromised(found, row.label):
+        if _without_guarantee(found, row.label):
             axes.axhspan(place - 0.5, place + 0.5, color=_SHADE, linewidth=0, zorder=0)
     paper = _paper_dots(axes, table)
     entries = [] if paper is None else [paper]
@@ -201,7 +201,7 @@ def _curves(figure: Figure, found: Found) -> tuple[Any, list[Any]]:
         for index, row in enumerate(figure.series):
             if (row.label, column) in found:
                 line = _curve(panel, figure, found[row.label, column], index)
-                line.set_label(row.label + (" †" if _unpromised(found, row.label) else ""))
+                line.set_label(row.label + (" †" if _without_guarantee(found, row.label) else ""))
                 entries.setdefault(row.label, line)
         panel.set_title(name, fontsize=10)
         panel.set_xlabel("step")
@@ -251,7 +251,7 @@ def _better(item: Item) -> str:
     return "right is better" if item.measure.higher_is_better else "left is better"
 
 
-def _unpromised(found: Found, label: str) -> bool:
+def _without_guarantee(found: Found, label: str) -> bool:
     """Return whether a method has no ε in some column."""
     return any(own == label and rows[0]["epsilon"] is None for (own, _), rows in found.items())
 
@@ -269,11 +269,11 @@ def _spread_words(item: Item, num_seeds: int) -> str:
 def _promises(item: Item, found: Found) -> list[str]:
     """Return what is written below: every column's ε with what makes it mean something."""
     lines: list[str] = []
-    if item.kind == "figure" and any(_unpromised(found, row.label) for row in item.rows):
+    if item.kind == "figure" and any(_without_guarantee(found, row.label) for row in item.rows):
         lines.append("† not private")
     for column, name in item.columns.items():
-        told = epsilons(found, column)
-        private = [text for text in told if not text.startswith("∞")]
+        labels_of = epsilons(found, column)
+        private = [text for text in labels_of if not text.startswith("∞")]
         if not private:
             text = "no ε, not private"
         elif len(private) > _MOST_PROMISES:

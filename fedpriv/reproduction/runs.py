@@ -123,7 +123,7 @@ def perform(run: Run) -> dict[str, Any]:
             curve.append([step, *measured(measures, seen).values()])
         last = record
     assert last is not None and last.diagnostics is not None
-    beside = {
+    baselines = {
         **{m.released_name: last.released.measured[m.name] for m in measures[:1]},
         "failed_in_last_round": last.diagnostics.num_failed,
     }
@@ -147,7 +147,7 @@ def perform(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "options": experiment.options(),
         **measured(measures, seen),
-        **(beside if of_users else {}),
+        **(baselines if of_users else {}),
         **(curves if run.curve else {}),
         **spent.to_json(),
         "noise_multiplier": components.plan.live_mechanism.noise_multiplier,

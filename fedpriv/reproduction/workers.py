@@ -1,8 +1,8 @@
 """Runs done here one by one, or in worker processes of one thread each.
 
 Workers are forked: tasks are closures over data, which are inherited and never sent. A worker is
-dealt positions in the list of runs, one at a time, over a pipe of its own, and answers in JSON. A
-queue that workers share would have a lock, and a worker killed while it holds it would stop all.
+assigned positions in the list of runs, one at a time, over a pipe of its own, and answers in JSON.
+A queue that workers share would have a lock, and a worker killed while it holds it would stop all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpriv.reproduction.runs import Run, perform
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 
-#: Seconds that a worker is given to leave when it is told to.
+#: Seconds that a worker is given to leave when asked to.
 _PATIENCE = 5.0
 
 
@@ -54,7 +54,7 @@ def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], 
     try:
         for _ in range(min(processes, len(todo))):
             workers.append(_start(todo))
-            workers[-1].deal(next(positions, None))
+            workers[-1].assign(next(positions, None))
         yield from _collected(todo, workers, positions)
     finally:
         _end(workers)
@@ -69,7 +69,7 @@ class _Worker:
     rows: Connection
     at: int | None = field(default=None)
 
-    def deal(self, position: int | None) -> None:
+    def assign(self, position: int | None) -> None:
         """Give it its next run, or nothing more, at which it leaves."""
         self.at = position
         # A worker that is dead already is found by its answer that does not come.
@@ -99,7 +99,7 @@ def _start(todo: Sequence[Run]) -> _Worker:
 def _collected(
     todo: Sequence[Run], workers: Sequence[_Worker], positions: Iterator[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows and deal what is left, until nothing is."""
+    """Yield rows and assign what is left, until nothing is."""
     failures: list[Exception] = []
     while busy := {worker.rows: worker for worker in workers if worker.at is not None}:
         # After a failure only what has ended already is waited for.
@@ -117,7 +117,7 @@ def _collected(
                 continue
             if "error" in answer:
                 failures.append(_error(answer))
-            worker.deal(None if failures else next(positions, None))
+            worker.assign(None if failures else next(positions, None))
             if "row" in answer:
                 yield answer["row"]
     if failures:

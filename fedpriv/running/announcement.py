@@ -44,34 +44,34 @@ def announcement(
     Args:
         name: The experiment's.
         description: Likewise.
-        plan: What is promised.
+        plan: What is guaranteed.
         mode: "simulation" or "secure".
         covers: What the ε does not cover.
         untried: What could not be tried beforehand, and what to do about that; "" for nothing.
         noticed: What was noticed of the task besides, in a line each.
     """
     affordable, turn = plan.affordable_rounds, words_of(plan.unit).turn
-    promised = covers.explained(plan.promised())
+    whole = covers.explained(plan.guaranteed())
     paid = (
         f"for {plan.budget}, however much of it is spent"
         if affordable is None
         else f"after {affordable:,} {turn}{'' if affordable == 1 else 's'}"
     )
-    if math.isinf(promised.value) and not plan.is_private:
-        said = f"no privacy (ε = ∞): {promised.reason}"
+    if math.isinf(whole.value) and not plan.is_private:
+        said = f"no privacy (ε = ∞): {whole.reason}"
     else:
         line = privacy_line(
-            value=promised.value,
-            delta=promised.delta,
-            unit=promised.unit,
-            relation=promised.relation.value,
-            accountant=promised.accountant,
+            value=whole.value,
+            delta=whole.delta,
+            unit=whole.unit,
+            relation=whole.relation.value,
+            accountant=whole.accountant,
             mode=mode,
         )
         said = f"{line} {paid}"
     cautions = []
     if plan.is_private:
-        if not promised.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
+        if not whole.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
             cautions.append(
                 f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}; read "
                 "the run as a comparison of methods, not as a safeguard"

@@ -122,7 +122,7 @@ def rounds(
     if state is None:
         state = first_state(components, root)
     turnout = Turnout() if root.mode == "simulation" else None
-    with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+    with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
             ledger=ledger,
@@ -131,7 +131,7 @@ def rounds(
             roster=components.task.roster,
             root=root,
             vault=Vault(None if folder is None else folder.path / "secret", root),
-            beside=beside,
+            noise_thread=noise_thread,
             turnout=turnout,
         )
         yield from _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)

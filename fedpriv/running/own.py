@@ -24,7 +24,7 @@ from fedpriv.training.work import Trainers
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 
-_BESIDE = Coverage(not_covered=("whatever else your own code took from these users",))
+_COVERAGE = Coverage(not_covered=("whatever else your own code took from these users",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -46,7 +46,7 @@ class Trained:
     path: Path | None
 
     def __repr__(self) -> str:
-        said = _BESIDE.beside(("simulated " if self.simulated else "") + str(self.epsilon))
+        said = _COVERAGE.qualified(("simulated " if self.simulated else "") + str(self.epsilon))
         return f"{self.rounds} rounds, {said}"
 
 

@@ -52,7 +52,7 @@ def follow(
         prepared: The run.
         console: Where to show it.
         shown: Whether.
-        head: Whether to say beforehand what is promised.
+        head: Whether to say beforehand what is guaranteed.
         clock: Seconds, by which lines keep their distance.
 
     Returns:
@@ -79,9 +79,9 @@ def moves(console: Console) -> bool:
 class PlainLines:
     """Says how far long work is where no bar can move: one plain line every few seconds.
 
-    What is told first is said at once, what is told last at the end; between two lines lie five
-    seconds, in long work a hundredth of its time, but at most a minute. While nothing new is told
-    the last line is said again, with the time. Used as a context manager.
+    What is said first is printed at once, what is said last at the end; between two lines lie five
+    seconds, in long work a hundredth of its time, but at most a minute. While nothing new is said
+    the last line is printed again, with the time. Used as a context manager.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ def _way(console: Console, shown: Shown) -> Literal["bar", "lines", "nothing"]:
 
 
 def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
-    """Yield what is said before the first round, as markup: what is promised, and its cautions."""
+    """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
     experiment = prepared.experiment
     head = announcement(
         experiment.name,
@@ -232,7 +232,7 @@ def _lines(
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
         if not seen:
             return said
-        # An ε beside a later round would be too small: it says of which round it is.
+        # An ε next to a later round would be too small: it says of which round it is.
         between = ", " if seen_at == round_num else f"; round {seen_at:,}: "
         return said + between + ", ".join(seen)
 

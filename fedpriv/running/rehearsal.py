@@ -1,8 +1,8 @@
-"""One step of an algorithm, played beforehand on made-up examples; nothing is charged or kept.
+"""One step of an algorithm, played beforehand on synthetic examples; nothing is charged or kept.
 
-An algorithm of one's own asks for works by name and hands them further tensors, which it makes of
+An algorithm of one's own asks for works by name and gives them further tensors, which it makes of
 earlier answers. So they cannot be tried one by one: the algorithm itself is played, through the
-same door, with a ledger in memory and a backend on which a made-up user stands for each cohort.
+same door, with a ledger in memory and a backend on which a synthetic user stands for each cohort.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYNTHETIC = "made up"
 
 
 def try_components(components: Runnable, params: Params, batch: Any) -> None:
-    """Try what users do on a made-up batch.
+    """Try what users do on a synthetic batch.
 
     Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
     else the first step is played.
@@ -37,7 +37,7 @@ def try_components(components: Runnable, params: Params, batch: Any) -> None:
     Args:
         components: Of the experiment.
         params: Before the first round; not changed.
-        batch: Examples in the form of one user's, of nobody on the roster.
+        batch: Examples in the form of one user's, of no one on the roster.
 
     Raises:
         Exception: What the algorithm, a work or a trainer raises.
@@ -59,16 +59,16 @@ def _play(components: Runnable, batch: Any) -> None:
     )
     works = as_works(components.trainer)
     state = algorithm.init(components.init_params(root.fold("init")))
-    with ThreadPoolExecutor(1, thread_name_prefix="noise") as beside:
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
             ledger=Ledger.in_memory(plan, mode=root.mode),
-            backend=_OnMadeUpUsers(works, batch),
+            backend=_OnSyntheticUsers(works, batch),
             works=works,
             roster=components.task.roster,
             root=root,
             vault=Vault(None, root),
-            beside=beside,
+            noise_thread=noise_thread,
         )
         door.begin(state.round_num + 1)
         try:
@@ -78,7 +78,7 @@ def _play(components: Runnable, batch: Any) -> None:
                 raise
 
 
-class _MadeUpUsers:
+class _SyntheticUsers:
     """A `fedpriv.training.work.UserData` of one batch."""
 
     def __init__(self, batch: Any) -> None:
@@ -91,11 +91,11 @@ class _MadeUpUsers:
         return 1
 
 
-class _OnMadeUpUsers:
-    """A `fedpriv.backends.backend.Backend` where one made-up user stands for each cohort."""
+class _OnSyntheticUsers:
+    """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
 
     def __init__(self, works: Mapping[str, Work], batch: Any) -> None:
-        self._works, self._data = works, _MadeUpUsers(batch)
+        self._works, self._data = works, _SyntheticUsers(batch)
 
     def partial_sum(
         self,
@@ -109,7 +109,7 @@ class _OnMadeUpUsers:
         work: str = TRAIN,
         template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of one made-up user; an empty cohort has one too."""
+        """Return the sum of one synthetic user; an empty cohort has one too."""
         with raised_failures():
             found = find_work(self._works, work).partial_sum(
                 params=params, bound=bound, data=self._data, user_ids=(_SYNTHETIC,), key=key
@@ -125,8 +125,8 @@ class _OnMadeUpUsers:
         """Return that nothing is measured."""
 
     def describe(self) -> dict[str, Any]:
-        """Return that nobody is asked."""
-        return {"name": "made-up users"}
+        """Return that no user is asked."""
+        return {"name": "synthetic users"}
 
     def close(self) -> None:
         """Nothing is held."""

@@ -138,7 +138,7 @@ def _measured(
 
 
 def _unmeasured(record: RoundRecord) -> bool:
-    """Return whether nobody measured the last round: an adaptive plan ends without notice."""
+    """Return whether the last round was not measured: an adaptive plan ends without notice."""
     sides = [record.released, *([] if record.diagnostics is None else [record.diagnostics])]
     return all(value is None for side in sides for value in side.measured.values())
 

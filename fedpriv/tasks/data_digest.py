@@ -22,7 +22,7 @@ def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | Non
     """Return digests of a task's data by part, keyed where there is a secret.
 
     Returns:
-        None where the task says nothing of its data, so that nobody can check them.
+        None where the task says nothing of its data, so that they cannot be checked.
     """
     if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
         return None

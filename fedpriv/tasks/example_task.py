@@ -42,7 +42,7 @@ class CentralTask:
         provenance: Where everything came from, for the run folder.
         data_sha256: From nothing to digests in hex of what must not change in a run: "private"
             of the training set, "public" of the public examples (`fingerprint`, or
-            `Dataset.sha256`). Asked by run folders only. With None nobody checks that a run is
+            `Dataset.sha256`). Asked by run folders only. With None it is not checked that a run is
             resumed on the data it was started with.
         synthetic: Whether the data were made up.
         files: From nothing to files that go with the model into the run folder and every export,
@@ -78,7 +78,7 @@ class CentralTask:
 
     @property
     def data(self) -> None:
-        """There are none beside `train`, which holds its examples itself."""
+        """There are none but `train`, which holds its examples itself."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class CentralTask:
         )
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
-        """Return metrics on the test set, which nobody's privacy depends on (`public`)."""
+        """Return metrics on the test set, which no one's privacy depends on (`public`)."""
         return self.measure(params) if public and part == WHOLE else None
 
     def describe(self) -> TaskDescription:

@@ -48,7 +48,7 @@ from fedpriv.tree import Params
 
 #: Examples that a task is tried on.
 _TRIED = 2
-# Enough that a mean over those whose targets count is no mean over nobody.
+# Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
 
@@ -71,8 +71,8 @@ class ModuleTask:
             where it is not among them.
         test: Held-out examples of rostered users (diagnostics), if any.
         public: Examples of users outside the roster (released figures), if any.
-        public_train: More of these, to learn from before and beside private training (start
-            "public", and what public examples alone reach); never measured on. Let nobody have
+        public_train: More of these, to learn from before and during private training (start
+            "public", and what public examples alone reach); never measured on. Let no one have
             examples in both.
         synthetic: Whether the data were made up.
         files: That go with the model into the run folder and every export, such as a vocabulary:
@@ -159,7 +159,7 @@ class ModuleTask:
         Args:
             schedule: How much work.
             multiplier: 1/A by parameter name, empty for none.
-            device: Where to train, such as "cuda:0". On the CPU the process is also told to keep
+            device: Where to train, such as "cuda:0". On the CPU the process is also set to keep
                 the memory that steps free (`fedpriv.training.allocator`).
 
         Raises:
@@ -264,7 +264,7 @@ class ModuleTask:
         )
 
     def _check_loss(self) -> None:
-        """Look at the loss and the measures once, on public or made-up examples."""
+        """Look at the loss and the measures once, on public or synthetic examples."""
         if self._checked:
             return
         given = self._synthetic_batch or self._sets[True]
@@ -289,7 +289,7 @@ class ModuleTask:
         return self._measures
 
     def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
-        """Return the measures that the model's outputs ask for, on public or made-up examples."""
+        """Return the measures that the model's outputs ask for, on public or synthetic examples."""
         few = self._few(self._sets[True] or self.synthetic_batch())
         return () if few is None else fitting_measures(self._make(), few.x, few.y)
 

@@ -1,4 +1,4 @@
-"""Tag prediction: softmax regression on the words of posts, the task of the main job."""
+"""Tag prediction: softmax regression on the words of posts, the task of the main experiment."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TagPrediction:
             roots of counts times a power of the words' public idf, scaled to unit norm.
         tf_idf_power: Of the idf, with inputs "tf-idf".
         pairs: Rows of the kernel that pairs of words are hashed into; 0 for none.
-        pair_weight: How much a pair counts beside its words.
+        pair_weight: How much a pair counts next to its words.
         choosing: Makes the view whose validation threads public models are chosen on; None where
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
@@ -117,7 +117,7 @@ class TagPrediction:
         return self._data
 
     def init_params(self, key: Key) -> Params:
-        """Return zeros: the loss is convex, and zero is nobody's data.
+        """Return zeros: the loss is convex, and zero is made of no user's data.
 
         They are the params of a `fedpriv.models.linear.SoftmaxRegression` of this size.
         """

@@ -2,7 +2,7 @@
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), files that go with the model
-(`BringsFiles`), made-up examples to try the task on (`MakesExamples`), and a look at whether its
+(`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at whether its
 public examples are private (`ComparesPublic`). A centralised task is a
 `fedpriv.tasks.example_task.CentralTask`.
 """
@@ -123,7 +123,7 @@ class ComparesPublic(Protocol):
 
 @runtime_checkable
 class LearnsInPublic(Protocol):
-    """A task whose model can learn from public examples, before and beside private training."""
+    """A task whose model can learn from public examples, before and during private training."""
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public training examples; None where there are none.
@@ -150,7 +150,7 @@ class MakesExamples(Protocol):
     """A task that makes up examples, so that it can be tried before anything is charged."""
 
     def synthetic_batch(self) -> Any | None:
-        """Return examples in the form of one user's, of nobody on the roster; None for none.
+        """Return examples in the form of one user's, of no one on the roster; None for none.
 
         Made up, or public. A task without any is not tried, and the run says so: a mistake in what
         its users do makes every one of them contribute zero, and leaves nothing but noise.

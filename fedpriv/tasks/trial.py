@@ -2,7 +2,7 @@
 
 In a round a user that fails contributes zero, alone, and its error is not shown: it may hold the
 user's data. A model of the wrong width fails for everybody, and a whole run would be spent on
-nothing but noise. So the same code is run first on examples of nobody on the roster, and what it
+nothing but noise. So the same code is run first on examples of no one on the roster, and what it
 raises there is raised.
 """
 
@@ -37,7 +37,7 @@ def not_tried(task: Any) -> str:
     return (
         f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
         "mistake in its train would spend the whole ε on noise; give the task a method "
-        "synthetic_batch() that returns made-up examples like one user's"
+        "synthetic_batch() that returns synthetic examples like one user's"
     )
 
 

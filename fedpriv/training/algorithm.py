@@ -138,7 +138,7 @@ class Saved:
 
 
 class State(Protocol):
-    """What one step hands to the next. All of it is released, or made of what is."""
+    """What one step passes to the next. All of it is released, or made of what is."""
 
     @property
     def round_num(self) -> int:

@@ -1,7 +1,7 @@
 """Memory that a step of training frees is kept for the next step.
 
 Every step of a model of a megabyte or more frees tensors that the next step asks for again. glibc
-hands such memory back to the system at once, and then every page of it is faulted in anew: 3,000
+returns such memory to the system at once, and then every page of it is faulted in anew: 3,000
 to 5,000 faults a user on a CNN of 1.6 M parameters, a tenth of its training time.
 """
 

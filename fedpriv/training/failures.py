@@ -28,7 +28,7 @@ _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=N
 
 @contextmanager
 def counted_failures() -> Iterator[Failures]:
-    """Count what contributes zero within the `with`, in this thread and nobody else's.
+    """Count what contributes zero within the `with`, in this thread and no other.
 
     For sums that look at many examples at once and have nowhere to return a number. One inside
     another counts for itself, and tells the other the kind of its first.
@@ -49,7 +49,7 @@ _RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
 
 @contextmanager
 def raised_failures() -> Iterator[None]:
-    """Raise within the `with` what would else contribute zero, in this thread and nobody else's.
+    """Raise within the `with` what would else contribute zero, in this thread and no other.
 
     For users who are made up: nothing of anybody's is in the text, and it says what is wrong.
     """

@@ -26,7 +26,7 @@ _EMA = "ema/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What one round hands to the next; all of it is released.
+    """What one round passes to the next; all of it is released.
 
     Attributes:
         round_num: Rounds released so far.

@@ -114,7 +114,7 @@ class UserByUser:
     Attributes:
         trainer: What a user does.
         shapes: Of its contributions; None for those of the params.
-        adder: Makes the running sum; what is added beside bounded updates is its affair.
+        adder: Makes the running sum; what is added to bounded updates is its affair.
     """
 
     trainer: LocalTrainer

@@ -1,4 +1,4 @@
-"""DP-NSGD on language: RoBERTa-base on SST-2, its embeddings frozen; clipping beside normalising.
+"""DP-NSGD on language: RoBERTa-base on SST-2, its embeddings frozen; clipping next to normalising.
 
     pip install 'fedpriv[transformers]'
     fedpriv data fetch sst2
@@ -160,16 +160,16 @@ class _Progress:
 
     def __init__(self, steps: int) -> None:
         self._steps, self._done = steps, 0
-        self._first = self._told = 0.0
+        self._first = self._reported = 0.0
 
     def __call__(self) -> None:
         now = time.perf_counter()
         self._done += 1
         if self._done == 1:  # it has to find out how gradients are made
             self._first = now
-        if self._done == 1 or (self._done > 2 and now - self._told < 30.0):
+        if self._done == 1 or (self._done > 2 and now - self._reported < 30.0):
             return
-        self._told = now
+        self._reported = now
         each = (now - self._first) / (self._done - 1)
         left = _duration(each * (self._steps - self._done))
         line = f"  step {self._done}/{self._steps}, {each:.1f} s a step, {left} left"
@@ -316,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if given.reduced:
                 setup = reduced_setup(Path(folder), **options)
             elif given.weights is None:
-                raise ValueError("give --weights DIR, or --reduced for made-up sentences")
+                raise ValueError("give --weights DIR, or --reduced for synthetic sentences")
             else:
                 setup = Setup(weights=given.weights, data=load_sst2(given.data), **options)
             _perform(setup, given)

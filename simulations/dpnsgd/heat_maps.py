@@ -1,4 +1,4 @@
-"""Heat maps: accuracy over learning rate and r of DP-NSGD, beside learning rate and c of DP-SGD.
+"""Heat maps: accuracy over learning rate and r of DP-NSGD, next to learning rate and c of DP-SGD.
 
 r and c run over the same decades. Settings are judged on a tenth of the training set, held out, and
 only the best of either rule is measured on test.

@@ -87,15 +87,15 @@ def bounded(rule: Rule, size: float) -> dict[str, Any]:
 
 @cache
 def cifar() -> Dataset:
-    """Return CIFAR-10, or the reduced set under its own name, or made-up images."""
+    """Return CIFAR-10, or the reduced set under its own name, or synthetic images."""
     try:
         return load_cifar10()
     except ValueError:
-        return made_up_images()
+        return synthetic_images()
 
 
-def made_up_images(num_train: int = 500, num_test: int = 100) -> Dataset:
-    """Return the made-up digits in colour, 32 x 32: of CIFAR-10's shape and nothing else."""
+def synthetic_images(num_train: int = 500, num_test: int = 100) -> Dataset:
+    """Return the synthetic digits in colour, 32 x 32: of CIFAR-10's shape and nothing else."""
     digits = mnist.synthetic_digits(num_train, num_test)
 
     def coloured(x: Any) -> np.ndarray:

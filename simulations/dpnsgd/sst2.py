@@ -24,7 +24,7 @@ from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 from simulations.dpnsgd.by_length import by_length
-from simulations.dpnsgd.sst2_stand_in import LENGTH, made_up_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2_stand_in import LENGTH, synthetic_sentences, write_tiny_weights
 
 BATCH, EPOCHS, VALIDATION = 1000, 10, 0.1
 #: Noise multipliers by ε, as RDP counts 680 Poisson batches of 1000 from 67,349.
@@ -69,9 +69,9 @@ class Setup:
 
 
 def reduced_setup(folder: Path, **options: Any) -> Setup:
-    """Return made-up sentences and a tiny random model, written into a folder that exists."""
+    """Return synthetic sentences and a tiny random model, written into a folder that exists."""
     write_tiny_weights(folder)
-    data = made_up_sentences()
+    data = synthetic_sentences()
     return Setup(weights=folder, data=data, length=LENGTH, reduced=True, **options)
 
 

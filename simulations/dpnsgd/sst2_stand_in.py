@@ -20,7 +20,7 @@ _PLAIN = tuple(f"plain{a}{b}" for a in "abcdefgh" for b in "abcde")
 _TELLING = tuple(tuple(f"{side}{a}" for a in "abcdef") for side in ("bad", "good"))
 
 
-def made_up_sentences(
+def synthetic_sentences(
     num_train: int = 2_000, num_test: int = 1_000, *, seed: int = 0
 ) -> TextSplits:
     """Return sentences of 3 to 9 plain words with two words at random places that tell the label.
@@ -51,7 +51,7 @@ def made_up_sentences(
 def write_tiny_weights(folder: Path, *, seed: int = 0, dropout: float = 0.0) -> None:
     """Write a folder as `load_roberta` reads it: configuration, random weights, a tokeniser.
 
-    Two layers of width 32. The tokeniser knows the words of `made_up_sentences` as one token each
+    Two layers of width 32. The tokeniser knows the words of `synthetic_sentences` as one token each
     and everything else by its bytes.
     """
     symbols = _write_tokeniser(folder, [*_PLAIN, *_TELLING[0], *_TELLING[1]])

@@ -85,7 +85,7 @@ def test_threads_in_common_are_counted_by_user_and_by_anyone(corpus):
     assert found.thread == Shared(same_user=3 / 8, anyone=4 / 8)
 
 
-def test_titles_that_are_not_kept_are_not_made_up(tmp_path):
+def test_titles_that_are_not_kept_are_not_invented(tmp_path):
     own = write(tmp_path / "c", ROWS, [ROSTER], own_text_only=True)
     assert own.titles() is None and not (tmp_path / "c" / "titles.txt").exists()
     found = overlap(own.view(split=BY_TIME), own.titles())

@@ -1,8 +1,6 @@
-"""What people read is in plain words, and names options as they are typed."""
+"""What people read names options as they are typed; its words are tests/repository's."""
 
-import ast
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,40 +14,6 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
-
-ROOT = Path(__file__).parents[2]
-ROOMS = ("fedpriv", "server", "client", "simulations")
-FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
-UNPLAIN = re.compile(r"\bcoins?\b|\btold\b|\bway out\b|\bnobody\b|\bbeside\b|\bcarriers?\b", re.I)
-
-
-def messages(file: Path) -> list[str]:
-    """Return a module's strings that people may read: not its docstrings, but those of commands."""
-    tree = ast.parse(file.read_text("utf-8"))
-    documentation = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    found = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and id(node) not in documentation
-        and " " in node.value.strip()
-    ]
-    if file.parent.name == "cli":
-        functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
-        found += [text for f in functions if (text := ast.get_docstring(f)) and f.name[0] != "_"]
-    return found
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_plain_words(file):
-    """Red before in some thirty messages, helps and statements."""
-    assert [text for text in messages(file) if UNPLAIN.search(text)] == []
-
 
 # What is refused by a plan, a bound, a schedule or an optimiser, far from where it was typed.
 REFUSED = {

@@ -22,7 +22,7 @@ from fedpriv.training.local.module import check_module, module_params
 from fedpriv.training.per_example.backends import choose
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
-from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
@@ -356,8 +356,8 @@ class TestExtra:
         subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
 
 
-def test_made_up_sentences_are_the_same_again():
-    one, same, other = (made_up_sentences(50, 10, seed=seed) for seed in (0, 0, 1))
+def test_synthetic_sentences_are_the_same_again():
+    one, same, other = (synthetic_sentences(50, 10, seed=seed) for seed in (0, 0, 1))
     assert one.synthetic and "synthetic" in one.name
     assert one.train.texts == same.train.texts and one.train.texts != other.train.texts
     for text, label in zip(one.train.texts, one.train.labels, strict=True):

@@ -13,7 +13,7 @@ from fedpriv.noise.gaussian import Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.report.promise import promised, spent
+from fedpriv.report.promise import guaranteed, spent
 from fedpriv.report.series import last_value, points, read_run
 
 
@@ -56,7 +56,7 @@ def test_a_mechanism_of_ones_own_without_noise_is_not_private(make_run) -> None:
 def test_epsilon_of_a_run(make_run) -> None:
     assert spent(read_run(make_run("a", noise_multiplier=None))).value == math.inf
     run = read_run(make_run("b", rounds=5, planned=20))
-    assert 0 < spent(run).value < promised(run).value
+    assert 0 < spent(run).value < guaranteed(run).value
     assert (run.rounds_done, run.rounds_planned) == (5, 20)
 
 

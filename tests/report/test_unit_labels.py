@@ -76,9 +76,9 @@ class TestCard:
         assert "| accuracy, test examples (released) |" in card
         assert "| recall at 5, training examples (not covered by ε) |" in card
 
-    def test_of_made_up_examples(self, make_run):
+    def test_of_synthetic_examples(self, make_run):
         run = read_run(make_run("made-up", synthetic=True, **CENTRAL))
-        assert "of made-up examples, 7,055" in model_card(run, 20, {})
+        assert "of synthetic examples, 7,055" in model_card(run, 20, {})
 
     def test_of_users(self, federated):
         card = model_card(federated, 20, {"kernel": (5, 3)})

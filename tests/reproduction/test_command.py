@@ -22,8 +22,8 @@ class TestCommand:
         """What the commands find: one table of ours."""
         self.errors = io.StringIO()
         monkeypatch.setattr(command, "errors", Console(file=self.errors, width=200))
-        package, tables = ModuleType("simulations"), ModuleType("made_up_tables")
-        package.REPRODUCTIONS = ("made_up_tables",)
+        package, tables = ModuleType("simulations"), ModuleType("synthetic_tables")
+        package.REPRODUCTIONS = ("synthetic_tables",)
         tables.REPRODUCTIONS = (
             table(row("DP-SGD", 0.63, RATES)),
             table(row("a"), name="other-table1-toy", title="Other, Table 1"),
@@ -36,7 +36,7 @@ class TestCommand:
             figure(row("a"), name="curves"),
         )
         monkeypatch.setitem(__import__("sys").modules, "simulations", package)
-        monkeypatch.setitem(__import__("sys").modules, "made_up_tables", tables)
+        monkeypatch.setitem(__import__("sys").modules, "synthetic_tables", tables)
 
     def run(self, *arguments):
         self.errors.seek(0), self.errors.truncate()
@@ -93,7 +93,7 @@ class TestCommand:
         gone = table(
             Row(label="a", cells={"ours": Cell(make=fail)}), name="other-table1-gone", title="Gone"
         )
-        tables = sys.modules["made_up_tables"]
+        tables = sys.modules["synthetic_tables"]
         monkeypatch.setattr(tables, "REPRODUCTIONS", (gone, *tables.REPRODUCTIONS))
         said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r")
         assert "# Other, real" in said.output and "# Other, Table 1 (SYNTHETIC" in said.output
@@ -101,12 +101,12 @@ class TestCommand:
         assert said.exit_code != 0 and "not reproduced: other-table1-gone" in str(said.exception)
 
     def test_a_script_is_run(self, tmp_path, monkeypatch):
-        calls, tables = [], sys.modules["made_up_tables"]
+        calls, tables = [], sys.modules["synthetic_tables"]
         monkeypatch.setattr(tables, "main", calls.append, raising=False)
         one = Script(
             name="drawn",
             title="By a program",
-            module="made_up_tables",
+            module="synthetic_tables",
             calls=(("all",),),
             minutes=(1, 1),
         )
@@ -130,7 +130,7 @@ class TestCommand:
     def test_the_nearest_known_name(self, asked, near):
         assert f"did you mean {near!r}?" in str(self.run(asked).exception)
 
-    def test_made_up_data_are_said_before_anything_runs(self, tmp_path, monkeypatch):
+    def test_synthetic_data_are_said_before_anything_runs(self, tmp_path, monkeypatch):
         def never(run):
             raise RuntimeError("too early")
 
@@ -140,7 +140,7 @@ class TestCommand:
             assert said.exit_code != 0 and "SYNTHETIC" not in said.stdout
             assert self.errors.getvalue().count("data: SYNTHETIC sixty rows") == count
 
-    def test_made_up_data_are_said_once(self, tmp_path):
+    def test_synthetic_data_are_said_once(self, tmp_path):
         self.run("tiny", "--seeds", 1, "--results", tmp_path / "r")
         assert self.errors.getvalue().count("data: SYNTHETIC") == 1
 

@@ -100,7 +100,7 @@ def test_workers_do_what_one_process_does(by_user, tmp_path):
     assert alone == together and len(alone) == 2
 
 
-def test_made_up_data_are_named(by_user):
+def test_synthetic_data_are_named(by_user):
     assert synthetic_data([run(by_user())]) == ["tiny-synthetic"]
 
 

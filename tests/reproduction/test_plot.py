@@ -86,7 +86,7 @@ class TestFile:
 class TestWords:
     @pytest.mark.parametrize("make", [table, figure], ids=["table", "figure"])
     @pytest.mark.parametrize("synthetic", [True, False])
-    def test_made_up_data_are_in_the_title_and_only_they(self, make, synthetic, drawn, tmp_path):
+    def test_synthetic_data_are_in_the_title_and_only_they(self, make, synthetic, drawn, tmp_path):
         one = make(row("a", synthetic=synthetic))
         drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
         assert ("SYNTHETIC" in title(drawing)) == synthetic

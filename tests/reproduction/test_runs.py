@@ -354,7 +354,7 @@ class TestName:
         assert "seed 0" not in text and "momentum" not in text and "eval-every" not in text
 
 
-class TestMadeUp:
+class TestSynthetic:
     def run(self, name, synthetic):
         asked = []
         plain = made(name=name, synthetic=synthetic)

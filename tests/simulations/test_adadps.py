@@ -44,7 +44,7 @@ TABLES = [item for item in ITEMS if not isinstance(item, Figure)]
 
 
 @pytest.fixture(scope="module")
-def made_up(tiny_corpus):
+def synthetic(tiny_corpus):
     """Digits, reviews and a view, made once: no run changes its data."""
     return (
         hold_out_public(mnist.synthetic_digits(200, 50), share=0.3),
@@ -54,11 +54,11 @@ def made_up(tiny_corpus):
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch, made_up):
+def small(monkeypatch, synthetic):
     """Made-up data and models of a size for tests; what was cached of others is forgotten."""
     for cached in CACHES:
         cached.cache_clear()
-    digits, reviews, seen = made_up
+    digits, reviews, seen = synthetic
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
     monkeypatch.setattr(imdb, "reviews", lambda: reviews)
     monkeypatch.setattr(imdb, "amazon", lambda: reviews.test)
@@ -208,6 +208,6 @@ class TestFirstUsers:
         assert (data.num_public, data.num_train) == (first, whole - first)
 
 
-def test_made_up_digits_are_a_thing_to_learn():
+def test_synthetic_digits_are_a_thing_to_learn():
     digits = mnist.synthetic_digits(200, 50)
     assert digits.synthetic and set(np.unique(digits.y_train)) == set(range(10))

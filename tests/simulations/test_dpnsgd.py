@@ -16,7 +16,7 @@ from simulations.dpnsgd.heat_maps import page, plot
 def small(monkeypatch):
     """Made-up images."""
     digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
-    pictures = images.made_up_images(40, 20)
+    pictures = images.synthetic_images(40, 20)
     for cached in (mnist.task, images.cifar_task):
         cached.cache_clear()
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
@@ -49,7 +49,7 @@ class TestHeatMaps:
         runs = list(heat_maps().grid())
         assert len({run.identity for run in runs}) == len(runs) == 2 * 7 * 5
 
-    def test_page_and_plot_of_made_up_accuracies(self, tmp_path):
+    def test_page_and_plot_of_synthetic_accuracies(self, tmp_path):
         maps = heat_maps(reduced=True)
         done = filled(maps)
         assert maps.best(done, "clip")[1] == 1.0

@@ -23,7 +23,7 @@ def clear():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def made_up():
+def synthetic():
     """Stand-in reviews, so that the tests need no download; nothing of them stays cached."""
     texts = synthetic_reviews(2_000, 200)
     with pytest.MonkeyPatch.context() as patch:
@@ -64,9 +64,9 @@ class TestSplits:
         assert (less.x_public != whole.x_public[:4]).nnz == 0
 
     @pytest.mark.parametrize("column", COLUMNS)
-    def test_public_reviews_from_elsewhere_take_none_of_these(self, column, made_up):
+    def test_public_reviews_from_elsewhere_take_none_of_these(self, column, synthetic):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(imdb, "amazon", lambda: made_up.test)
+            patch.setattr(imdb, "amazon", lambda: synthetic.test)
             data = imdb.dataset(column, "amazon")
         assert data.num_train == 2_000 and data.num_public == 200
 
@@ -129,7 +129,7 @@ class TestNoise:
             assert components.plan.live_mechanism.privatizer.stddev == pytest.approx(0.4)
 
 
-def test_made_up_reviews_stand_in_where_the_real_ones_are_missing():
+def test_synthetic_reviews_stand_in_where_the_real_ones_are_missing():
     """And say that they are made up, in the name too."""
 
     def missing():

@@ -24,7 +24,7 @@ from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd import figure4, sst2
 from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
-from simulations.dpnsgd.sst2_stand_in import made_up_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
@@ -235,7 +235,7 @@ class TestGrid:
 
 class TestCommand:
     def test_reduced_runs_say_so_and_are_found_again(self, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr(sst2, "made_up_sentences", lambda: made_up_sentences(400, 50))
+        monkeypatch.setattr(sst2, "synthetic_sentences", lambda: synthetic_sentences(400, 50))
         monkeypatch.setattr(figure4, "SEEDS", (0, 1))
         arguments = ["--reduced", "--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path)]
         arguments += ["--method", "dp-nsgd", "--rate", "3.2", "--size", "0.001"]
@@ -291,7 +291,7 @@ class TestCommand:
 
 def glue(folder):
     """Made-up sentences in files of GLUE's form; return their folder."""
-    data, out = made_up_sentences(1_100, 50), folder / "glue"
+    data, out = synthetic_sentences(1_100, 50), folder / "glue"
     out.mkdir()
     for name, part in (("train", data.train), ("dev", data.test)):
         lines = [f"{text}\t{label}" for text, label in zip(part.texts, part.labels, strict=True)]

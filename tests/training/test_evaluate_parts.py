@@ -43,7 +43,7 @@ def test_parts_without_examples_count_for_nothing():
     assert combined([None, Metrics()]) is None and combined([]) is None
 
 
-def test_a_figure_that_a_part_lacks_or_lost_is_not_made_up():
+def test_a_figure_that_a_part_lacks_or_lost_is_not_invented():
     one, other = Metrics.of(2, accuracy=0.5, loss=1.0), Metrics(num_examples=2)
     assert combined([one, other]) == Metrics(num_examples=4)
     lost = Metrics.of(1, accuracy=float("nan"), loss=float("nan"))

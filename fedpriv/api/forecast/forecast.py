@@ -66,7 +66,7 @@ class Forecast:
     unit: str
 
     def __str__(self) -> str:
-        privacy = self.coverage.beside(f"{self.epsilon}, not yet spent")
+        privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
         words = words_of(self.unit)
         lines = [
             f"experiment  {self.name}, on {'SYNTHETIC ' if self.synthetic else ''}{self.data}",
@@ -200,7 +200,7 @@ def forecast_chosen(
         name=chosen.name,
         data=str(described.name),
         synthetic=bool(described.synthetic),
-        epsilon=covered.explained(plan.promised()),
+        epsilon=covered.explained(plan.guaranteed()),
         coverage=covered,
         planned=_planned(private) if private else None,
         l2_clip_norm=private.live_mechanism.l2_bound if private else None,

@@ -3,7 +3,7 @@
 Flower's own `send_and_receive` returns when everybody has answered, holding every answer until
 then. Here at most `max_in_flight` requests are outstanding, and an answer is dropped as soon as the
 caller has added it, so memory does not grow with the cohort. Messages are pulled one at a time: a
-payload that breaks Flower's own decoding takes nobody else's answer with it.
+payload that breaks Flower's own decoding takes no one else's answer with it.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class SharedRecords:
         """Encode a round; the arguments are those of a `Request` but for its users.
 
         Raises:
-            ValueError: If the bound cannot be told in a name and numbers.
+            ValueError: If the bound cannot be sent as a name and numbers.
         """
         before_bound: Mapping[str, np.ndarray] = {}
         exact = isinstance(bound, Rounded)

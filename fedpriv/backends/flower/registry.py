@@ -84,11 +84,11 @@ def register(
         roster: The frozen user ids.
         seconds: How long to wait for nodes.
         poll_seconds: Pause between looks for new nodes.
-        allow_missing: Start without rostered users that nobody hosts; they are still
+        allow_missing: Start without rostered users that no node hosts; they are still
             drawn like everybody, and contribute zero.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
-    fewer shards than nodes, most host nobody.
+    fewer shards than nodes, most host no user.
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new

@@ -131,7 +131,7 @@ def open_corpus(*configs: Config) -> Corpus | None:
 def missing_corpus_named() -> Iterator[None]:
     """Say in Flower's terms how a corpus is named, where one is missing.
 
-    Nothing is ever trained on a made-up corpus by default here.
+    Nothing is ever trained on a synthetic corpus by default here.
     """
     try:
         yield
@@ -179,8 +179,8 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     """Return the users of this node: one partition of the roster, or else the whole of it.
 
     Flower's simulation sets `partition-id` and `num-partitions` itself; a SuperNode gets them in
-    its --node-config, or leaves them out when its own corpus holds nobody else's users. With
-    `shards` in the run-config the first so many nodes host everybody, and the others nobody.
+    its --node-config, or leaves them out when its own corpus holds no other node's users. With
+    `shards` in the run-config the first so many nodes host everybody, and the others no user.
 
     Raises:
         ValueError: If there is no such partition, or there are more shards than nodes.
@@ -224,13 +224,13 @@ def _own_options(config: Config) -> dict[str, Option]:
     text = config.get("own-options", "")
     if text == "":
         return {}
-    way_out = "give a JSON object in quotes, such as own-options='{\"hidden\": 32}'"
+    remedy = "give a JSON object in quotes, such as own-options='{\"hidden\": 32}'"
     try:
         found = json.loads(str(text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"own-options {text!r} is not JSON ({error}); {way_out}") from error
+        raise ValueError(f"own-options {text!r} is not JSON ({error}); {remedy}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"own-options {text!r} is not an object; {way_out}")
+        raise ValueError(f"own-options {text!r} is not an object; {remedy}")
     return found
 
 

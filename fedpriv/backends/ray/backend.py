@@ -1,8 +1,8 @@
 """The Ray backend: long-lived workers, one broadcast and one partial sum each a round.
 
 The params go once into the object store, which the workers of a machine share, and are read in
-place. Users are dealt longest first. What comes back from a worker is one sum over all its users,
-stored by rows where that is smaller; nobody's own update ever leaves the worker that trained it.
+place. Users are sharded longest first. What comes back from a worker is one sum over all its users,
+stored by rows where that is smaller; no user's own update ever leaves the worker that trained it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RayBackend:
     Args:
         share: How many workers, and what each may use.
         make_context: Opens the data and makes the trainer, in each worker.
-        data: Asked for the number of users' examples, to deal them evenly; never for examples.
+        data: Asked for the number of users' examples, to shard them evenly; never for examples.
         max_examples: The cap on a user's work.
     """
 
@@ -136,7 +136,7 @@ class _Actor(Worker):
 
 
 def _nothing(shapes: Params, bound: Bound) -> PartialSum:
-    """Return the sum over nobody, on the bound's grid."""
+    """Return the sum over no user, on the bound's grid."""
     zeros = RunningSum(shapes, bound.granularity).result()
     return PartialSum(total=zeros, num_users=0, granularity=bound.granularity)
 

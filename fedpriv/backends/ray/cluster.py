@@ -38,7 +38,7 @@ class Cluster:
 
     Args:
         request: What the run asks for.
-        tell: Is told in a line what is going on.
+        tell: Called with a line that says what is going on.
 
     Raises:
         ValueError: If the request cannot be met.
@@ -150,7 +150,7 @@ def store_bytes(num_bytes: int, num_workers: int) -> int:
 
 
 def _knock(address: str) -> None:
-    """Raise an error if nobody listens at host:port; Ray itself would try for minutes."""
+    """Raise an error if nothing listens at host:port; Ray itself would try for minutes."""
     if address == "auto":
         return
     host, separator, port = address.rpartition(":")

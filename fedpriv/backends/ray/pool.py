@@ -87,7 +87,7 @@ class Pool:
         """Return the results of the calls, in their order; `LOST` for those given up.
 
         Args:
-            calls: Dealt in order to actors as they become free.
+            calls: Assigned in order to actors as they become free.
             tries: How many actors a call may kill.
             all_open: Also wait for actors that are still starting.
 
@@ -100,7 +100,7 @@ class Pool:
         queue = deque(range(len(calls)))
         for slot in self._slots:
             slot.failed_starts = 0
-            if slot.call is not None:  # left behind by an error: nobody wants its result now
+            if slot.call is not None:  # left behind by an error: its result is not needed now
                 slot.call = slot.waits_for = None
             if slot.actor is None:
                 self._start(slot)

@@ -7,8 +7,8 @@ question with all its answers: whoever wrote a sentence of a held-out thread, no
 it, and neither has what is counted for words, tags and side information.
 
 What counts as *public* is narrower, too: an answer carries its asker's title and tags, so only
-sentences of public users in threads that a public user asked are nobody else's. Words, tags, their
-order, side information and the default public start are made of those alone.
+sentences of public users in threads that a public user asked are no other user's. Words, tags,
+their order, side information and the default public start are made of those alone.
 """
 
 from __future__ import annotations

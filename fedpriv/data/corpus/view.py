@@ -180,7 +180,7 @@ class TagView:
             subset: "train", "validation", "test" or "all".
             of: "public-threads" leaves out threads that no public user asked, whose titles and
                 tags may be a rostered user's; "all-posts" keeps them. Of a corpus of version 1
-                nobody knows who asked, so none is left.
+                it is not known who asked, so none is left.
 
         Raises:
             ValueError: unknown subset or `of`.

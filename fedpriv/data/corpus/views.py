@@ -72,7 +72,7 @@ def first(
     """Make the view that a new roster is published with, and return its facts.
 
     It is the default one, by thread. Where public users give it no words or labels, as in files of
-    a few users, it is the one by sentence, and whoever asks for threads is told why.
+    a few users, it is the one by sentence, and asking for threads is an error that says why.
 
     Raises:
         ValueError: neither can be made.
@@ -159,7 +159,7 @@ def _write(
         division=division,
         progress=progress,
     )
-    if not store.knows_threads:  # as views of that version: not known is not "nobody asked"
+    if not store.knows_threads:  # as views of that version: not known is not "no one asked"
         for name in ("threads", "public_threads"):
             (directory / f"{name}.npy").unlink()
     return _facts(len(public), vocabulary, facts, split)
@@ -193,7 +193,7 @@ def _facts(
 def provenance(
     manifest: Mapping[str, Any], roster: Mapping[str, Any], facts: Mapping[str, Any], split: Split
 ) -> dict[str, object]:
-    """Return the flat summary that a view hands to run folders and reports."""
+    """Return the flat summary that a view gives to run folders and reports."""
     vocabulary = facts["vocabulary"]
     source = "public users" if vocabulary["source"] == PUBLIC else vocabulary["source"]
     return {

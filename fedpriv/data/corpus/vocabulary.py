@@ -73,7 +73,7 @@ def build(
 
     Args:
         store: the corpus' sentences.
-        public_users: the users outside the roster; nobody else's sentences are read.
+        public_users: the users outside the roster; no other sentences are read.
         sizes: numbers of distinct words and tags in the corpus.
         max_words: size of the vocabulary, less where public users use fewer words.
         max_tags: size of the tag list, likewise.

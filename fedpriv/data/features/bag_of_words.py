@@ -20,7 +20,7 @@ from fedpriv.data.features.dataset import shape_of
 from fedpriv.data.features.word_rows import WordRows
 from fedpriv.data.files.arrays import offsets, ranges
 
-Origin = Literal["private", "public"]
+Provenance = Literal["private", "public"]
 
 PAD, START, OTHER = 0, 1, 2
 RESERVED = 3
@@ -36,10 +36,10 @@ class RankedWords:
     """
 
     words: tuple[str, ...]
-    source: Origin
+    source: Provenance
 
 
-def most_frequent(rows: WordRows, size: int, *, source: Origin) -> RankedWords:
+def most_frequent(rows: WordRows, size: int, *, source: Provenance) -> RankedWords:
     """Return the `size` words that occur most often in rows (fewer if there are not as many).
 
     Equally frequent words go by the alphabet, so the result depends on the rows alone.

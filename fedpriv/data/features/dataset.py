@@ -123,7 +123,7 @@ def split_public(n: int, share: float = 0.01, seed: int = 0) -> tuple[np.ndarray
             f"a public share of {share} of {n:,} examples leaves no private one; give a smaller one"
         )
     key = Key.simulation(0).fold("public").fold("examples").fold(seed)
-    # Raw words, because only those are promised to be the same in every version of NumPy.
+    # Raw words, because only those are guaranteed to be the same in every version of NumPy.
     order = np.argsort(key.generator().bit_generator.random_raw(n), kind="stable")
     return np.sort(order[size:]), np.sort(order[:size])
 

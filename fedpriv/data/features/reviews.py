@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.data.features import bag_of_words as bags
-from fedpriv.data.features.bag_of_words import Origin, RankedWords
+from fedpriv.data.features.bag_of_words import Provenance, RankedWords
 from fedpriv.data.features.dataset import Dataset, Inputs, held_out, split_public
 from fedpriv.data.features.word_rows import WordRows
 
@@ -50,11 +50,11 @@ class _Parts:
     public: WordRows | None
     about: dict[str, Any] | None
 
-    def of(self, origin: Origin, what: str) -> WordRows:
+    def of(self, provenance: Provenance, what: str) -> WordRows:
         """Return the rows that may decide something."""
-        if origin not in ("private", "public"):
-            raise ValueError(f"{what} from {origin!r}: choose private or public")
-        if origin == "private":
+        if provenance not in ("private", "public"):
+            raise ValueError(f"{what} from {provenance!r}: choose private or public")
+        if provenance == "private":
             return self.private
         if self.public is None:
             raise ValueError(
@@ -69,8 +69,8 @@ def bag_of_words(
     *,
     weights: Weights = "binary-tf-idf",
     unit_rows: bool = True,
-    vocabulary: Origin = "public",
-    idf: Origin = "public",
+    vocabulary: Provenance = "public",
+    idf: Provenance = "public",
     size: int = 10_000,
     length: int = 290,
     public_share: float = 0.01,
@@ -136,7 +136,7 @@ def bag_of_words(
 def sequences(
     reviews: Reviews,
     *,
-    vocabulary: Origin = "public",
+    vocabulary: Provenance = "public",
     size: int = 10_000,
     length: int = 290,
     public_share: float = 0.01,
@@ -179,7 +179,7 @@ def _dataset(
     words: RankedWords,
     features: Any,
     about: dict[str, Any],
-    idf: Origin | None,
+    idf: Provenance | None,
 ) -> Dataset:
     decided = (("vocabulary", words.source), ("document frequencies", idf))
     x_public: Inputs | None = None if parts.public is None else features(parts.public)

@@ -102,7 +102,7 @@ def word_rows(parts: Sequence[Texts], *, progress: Progress | None = None) -> tu
 
     Args:
         parts: For example the training and the test texts.
-        progress: Told the texts done and their total.
+        progress: Called with the texts done and their total.
     """
     table: defaultdict[str, int] = defaultdict()
     table.default_factory = table.__len__

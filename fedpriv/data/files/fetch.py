@@ -58,7 +58,7 @@ def fetch(
         name: A key of `sources.DATASETS`.
         folder: Where to put them; the cache's `downloads/NAME` by default.
         mirror: Address of a folder to take the same files from instead.
-        progress: Told the bytes done and in all, file after file.
+        progress: Called with the bytes done and in all, file after file.
 
     Raises:
         ValueError: If the name is not known, the server cannot be reached or does not have the

@@ -1,4 +1,4 @@
-"""Where data lie on this machine: the folder that is named, and one beside the checkout."""
+"""Where data lie on this machine: the folder that is named, and one next to the checkout."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def data_folders() -> tuple[Path, ...]:
-    """Return the data folders there are: `FEDPRIV_DATA`, `../shared/data` beside the checkout."""
+    """Return the data folders there are: `FEDPRIV_DATA`, `../shared/data` next to the checkout."""
     checkout = Path(__file__).resolve().parents[3]
-    beside = [checkout.parent] if (checkout / "pyproject.toml").is_file() else []
+    parents = [checkout.parent] if (checkout / "pyproject.toml").is_file() else []
     given = os.environ.get("FEDPRIV_DATA")
     folders = [Path(given).expanduser()] if given else []
-    folders += [p / "shared" / "data" for p in (*beside, Path.cwd().resolve().parent)]
+    folders += [p / "shared" / "data" for p in (*parents, Path.cwd().resolve().parent)]
     return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))

@@ -30,7 +30,7 @@ def find_files(
     """Return the files of a data set.
 
     Places, in this order: `argument` alone if it is given; the folder `FEDPRIV_DATA`; the
-    downloads in the cache; a folder `../shared/data` beside the checkout or the working directory.
+    downloads in the cache; a folder `../shared/data` next to the checkout or the working directory.
     In each place, the folder itself and one called `name` in it are looked at.
 
     Args:
@@ -73,12 +73,12 @@ def checksums(paths: Sequence[Path], progress: Progress | None = None) -> dict[s
 
 
 def read_file(path: Path, *, at_most: int, progress: Progress | None = None) -> bytes:
-    """Return the plain bytes of a file that may be packed as .gz or .xz, told by its content.
+    """Return the plain bytes of a file that may be packed as .gz or .xz, recognised by its content.
 
     Args:
         path: The file.
         at_most: More plain bytes than this are refused, and never held.
-        progress: Told the bytes read of the file and their total.
+        progress: Called with the bytes read of the file and their total.
 
     Raises:
         ValueError: If it is truncated, damaged, or larger than it may be.

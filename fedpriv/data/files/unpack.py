@@ -28,11 +28,11 @@ def unpack(
     Memory does not depend on the size of either file.
 
     Args:
-        source: An .xz or .lzma file, told by its content, not by its name.
+        source: An .xz or .lzma file, recognised by its content, not by its name.
         target: Where the plain bytes go; it must not exist.
         starts_with: Bytes the plain file must begin with, so that a wrong file is refused before
             gigabytes of it are written.
-        progress: Told the compressed bytes read and their total, about once a megabyte.
+        progress: Called with the compressed bytes read and their total, about once a megabyte.
 
     Raises:
         ValueError: If the file is truncated, damaged, followed by something else, does not unpack

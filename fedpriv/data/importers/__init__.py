@@ -1,1 +1,1 @@
-"""Where data come from: dumps, published files, made-up users."""
+"""Where data come from: dumps, published files, synthetic users."""

@@ -41,7 +41,7 @@ def load_amazon(
         argument: A .json or .json.gz file, or a folder with one; None to look for `amazon/*.json*`
             in the data folders and `downloads/amazon` in the cache.
         per_label: How many of each label; None for all there are.
-        progress: Told the bytes read, then the texts tokenised.
+        progress: Called with the bytes read, then the texts tokenised.
 
     Raises:
         ValueError: If there is no such file, it is truncated or damaged, or a line is no review; or

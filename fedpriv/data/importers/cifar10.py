@@ -43,7 +43,7 @@ def load_cifar10(
         argument: A folder with the files, or one of them; None to look around.
         name: "cifar10" or "cifar10-jpeg-10k" to accept only that one; None for the first that is
             found. The returned data set's `name` says which one it is.
-        progress: Told the bytes read, file after file.
+        progress: Called with the bytes read, file after file.
 
     Raises:
         ValueError: If a file is missing, truncated, damaged, or has a label above 9.

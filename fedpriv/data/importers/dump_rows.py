@@ -87,7 +87,7 @@ class Dump:
 def open_dump(path: Path, scratch: Path) -> Iterator[Dump]:
     """Open a dump: `Posts.xml`, plain, `.gz`, `.bz2` or `.xz`, or a `.7z` that holds one.
 
-    The kind is told by the first bytes, not by the name. A `.7z` is unpacked into `scratch`,
+    The kind is recognised by the first bytes, not by the name. A `.7z` is unpacked into `scratch`,
     because that format cannot be read as a stream.
 
     Raises:

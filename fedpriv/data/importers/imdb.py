@@ -42,7 +42,7 @@ def read_imdb(
 
     Args:
         argument: A folder with the files, or one of them; None to look around (`find_files`).
-        progress: Told the bytes read.
+        progress: Called with the bytes read.
 
     Raises:
         ValueError: If the files are not there, truncated, damaged or not reviews.
@@ -55,7 +55,7 @@ def load_imdb(
 ) -> Reviews:
     """Return the reviews as rows of words, tokenised once and then memory-mapped from the cache.
 
-    Args and Raises: as `read_imdb`; `progress` is also told the texts tokenised.
+    Args and Raises: as `read_imdb`; `progress` is also called with the texts tokenised.
     """
     paths = find_files("imdb", CHOICES, argument, get=_GET)
     sha256 = checksums(paths, progress)

@@ -29,7 +29,7 @@ def load_mnist(
 
     Args:
         argument: A folder with the four files, or one of them; None to look around.
-        progress: Told the bytes read, file after file.
+        progress: Called with the bytes read, file after file.
 
     Raises:
         ValueError: If a file is missing, truncated, damaged, or not what its name says.
@@ -72,7 +72,7 @@ def read_idx(path: Path, *, dimensions: int, progress: Progress | None = None) -
     Args:
         path: The file, plain or packed.
         dimensions: How many it must have: 3 for images, 1 for labels.
-        progress: Told the bytes read.
+        progress: Called with the bytes read.
 
     Raises:
         ValueError: If the header is not that of such a file, or there are fewer or more bytes than

@@ -1,4 +1,4 @@
-"""SST-2 as GLUE hands it out: sentences from film reviews, good or bad."""
+"""SST-2 as GLUE publishes it: sentences from film reviews, good or bad."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load_sst2(
     Args:
         argument: `SST-2.zip`, a folder with it or with `train.tsv` and `dev.tsv`; None to look
             around.
-        progress: Told the bytes read.
+        progress: Called with the bytes read.
 
     Raises:
         ValueError: If the files are not there, truncated, damaged, or not of the form

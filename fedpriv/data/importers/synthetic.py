@@ -3,8 +3,8 @@
 400 users with log-normal sentence counts that sum to 246,092, words by Zipf's law with exponent
 1.1, every user a mixture of topics, tags that belong to topics, and rare words that give the tag
 away: frequent words carry little, so that preconditioning by word frequency has something to do.
-100 further users of the same kind stay outside the roster and are the public ones. Nobody is in it,
-and its name and manifest say "synthetic" wherever it goes; no accuracy on it is one on
+100 further users of the same kind stay outside the roster and are the public ones. No real person
+is in it, and its name and manifest say "synthetic" wherever it goes; no accuracy on it is one on
 StackOverflow.
 
 Each user's sentences come from a key of their own: they depend on the seed, the language, the user
@@ -44,7 +44,7 @@ class Shape:
     Attributes:
         num_users: Users on the roster.
         num_sentences: Their sentences, in all.
-        public_users: Users beside them, with as many sentences each on average.
+        public_users: Further users, with as many sentences each on average.
         num_words: Distinct words, `w00000` the most frequent.
         num_tags: Distinct tags, `t000` the most frequent.
         num_topics: Topics; a tag belongs to one of them.
@@ -114,7 +114,7 @@ def synthesize(
         name: Its name, which must contain "synthetic".
         max_words: Vocabulary size of the prepared corpus.
         max_tags: Number of tags of the prepared corpus.
-        progress: Told how many sentences are written.
+        progress: Called with the number of sentences written.
 
     Raises:
         ValueError: If the name does not say that it is synthetic, or `directory` exists.

@@ -23,7 +23,7 @@ def synthetic_reviews(
     truth: float = 0.8,
     seed: int = 0,
 ) -> Reviews:
-    """Return made-up labelled reviews; the same arguments give the same ones.
+    """Return synthetic labelled reviews; the same arguments give the same ones.
 
     Labels are drawn evenly. Lengths are geometric-like around `mean_length`; words are Zipf, except
     that a share of them is drawn from the telling words, of the review's own label with probability

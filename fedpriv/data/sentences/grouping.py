@@ -95,7 +95,7 @@ class _Sorter:
         self.user_offsets = np.zeros(len(user_map) + 1, dtype=np.int64)
 
     def sort(self) -> None:
-        """Write `order`, `word_starts` and `tag_starts` beside the raw files (int64)."""
+        """Write `order`, `word_starts` and `tag_starts` next to the raw files (int64)."""
         counts = np.zeros(len(self._user_map), dtype=np.int64)
         for start in range(0, self.num_sentences, _PIECE):
             counts += np.bincount(self._users(start), minlength=len(counts))

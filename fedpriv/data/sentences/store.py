@@ -54,7 +54,7 @@ class SentenceBatch:
         word_rows: int64 (nnz,), the sentence (row of this batch) that each entry belongs to.
         words: int32 (nnz,); counts: (nnz,); own_counts: (nnz,).
         num_tokens: int32 (S,); title_users: int32 (S,).
-        askers: int32 (S,); threads: int32 (S,); days: int32 (S,). Of a corpus of version 1 nobody
+        askers: int32 (S,); threads: int32 (S,); days: int32 (S,). Of a corpus of version 1 no one
             is known to have asked, and all three are ELSEWHERE, -1.
         tag_rows: int64; tags: int32.
     """

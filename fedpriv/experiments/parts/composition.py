@@ -39,7 +39,7 @@ class Slot:
     """A place for one part.
 
     Attributes:
-        name: As it is typed; with a single choice, which nobody chooses, only a heading.
+        name: As it is typed; with a single choice, which is never typed, only a heading.
         help: One line.
         choices: Parts by the value that chooses them, the default first.
         prefix: Of the options' names here.
@@ -66,7 +66,7 @@ class Slot:
 
     @property
     def default(self) -> str:
-        """What is chosen where nobody says anything."""
+        """What is chosen where none is given."""
         return next(iter(self.choices))
 
     def options(self, choice: str) -> tuple[tuple[str, Declared], ...]:
@@ -111,7 +111,7 @@ class OptionLine:
     Attributes:
         name: As it is typed.
         value: In this experiment.
-        default: Where nobody says anything.
+        default: Where none is given.
         help: One line.
         takes: What it takes, in words.
         part: Heading of those it belongs with, such as "bound clip".

@@ -96,16 +96,16 @@ def checked(name: str, value: Any, hint: Any) -> Option:
         if not isinstance(value, str):
             raise ValueError(f"{label} {value!r} is not a word")
         return value
-    way_out = "give one, or none to leave it out" if type(None) in allowed else "give one"
+    remedy = "give one, or none to leave it out" if type(None) in allowed else "give one"
     try:
         number = finite_float(label, value)
     except ValueError:
-        raise ValueError(f"{label} {value!r} is not a finite number; {way_out}") from None
+        raise ValueError(f"{label} {value!r} is not a finite number; {remedy}") from None
     if kind is not int:
         return number
     exact: Any = value  # a float would round what is beyond 2^53
     if int(exact) != exact:
-        raise ValueError(f"{label} {value!r} is not a whole number; {way_out}")
+        raise ValueError(f"{label} {value!r} is not a whole number; {remedy}")
     return int(exact)
 
 
@@ -118,7 +118,7 @@ def option(
     """Return the field of a part that is an option.
 
     Args:
-        default: Its value where nobody says anything.
+        default: Its value where none is given.
         help: One line, shown wherever options are listed.
         allowed: What numbers it may be; None for any.
         before: Its value in run folders and results that were written before there was such an
@@ -137,7 +137,7 @@ class Declared:
     Attributes:
         field: Its name in the part.
         hint: Its type.
-        default: Its value where nobody says anything.
+        default: Its value where none is given.
         help: One line.
         allowed: What numbers it may be; None for any.
         has_before: Whether files were written before there was such an option.

@@ -2,7 +2,7 @@
 
 A part is a frozen dataclass; its fields are its options, with default, range and one line of help.
 An option exists only where its part is chosen. A part makes its own object, so that a new one is
-said here, beside the object, and nowhere else. `users` and `examples` say which parts there are to
+said here, next to the object, and nowhere else. `users` and `examples` say which parts there are to
 choose from.
 """
 
@@ -91,7 +91,7 @@ class GaussianNoise:
             return Gaussian(noise_multiplier=sigma)
         if not calibrates:
             raise ValueError(
-                "nothing is promised, so there is no ε to calibrate to; give noise-multiplier"
+                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
             )
         if self.target_epsilon is None:
             raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")

@@ -366,7 +366,7 @@ class Ledger:
     def _append(self, kind: str, entry: Entry) -> None:
         try:
             self.state.admit(entry)
-            if self._file is None:  # nobody will read its lines, nor ask for their hashes
+            if self._file is None:  # its lines and their hashes are never read
                 self.state.add(entry)
                 return
             fields = {} if entry is None else entry.to_json()

@@ -139,7 +139,7 @@ class AdaptivePlan:
         spent = epsilon_of([(whole, 1)], delta=self.delta, relation=self.relation)
         return replace(spent, unit=self.unit)
 
-    def promised(self) -> Epsilon:
+    def guaranteed(self) -> Epsilon:
         """As `total`."""
         return self.total()
 
@@ -186,9 +186,9 @@ class AdaptivePlan:
         """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
         if event.is_sampled or not event.is_private:
             return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
-        unpriced = relation_refusal(event, self.relation)
-        if unpriced:
-            return unpriced
+        unaccounted = relation_refusal(event, self.relation)
+        if unaccounted:
+            return unaccounted
         price = rho_of(event, self.relation)
         total = self._sum(spent) + price
         if total <= self._limit:
@@ -254,7 +254,7 @@ class AdaptivePlan:
 
 
 AnyPlan = Plan | AdaptivePlan
-"""A promise of either kind. Both answer to the same names: `total`, `promised`, `epsilon`,
+"""A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
 `epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
 `planned_rounds`, which is None where only a refused charge says that a run is over."""
 

@@ -10,7 +10,7 @@ from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
 
 
 def check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
-    """Refuse micro-batches where nobody knows how far a neighbour moves their sum.
+    """Refuse micro-batches where it is not known how far a neighbour moves their sum.
 
     Raises:
         ValueError: If they are of users, or a neighbour is another record in one's place.

@@ -47,7 +47,7 @@ from fedpriv.ranges import positive_float, positive_int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is promised before the first cohort is drawn; every field is public.
+    """What is guaranteed before the first cohort is drawn; every field is public.
 
     Attributes:
         mechanism: What every charge does; of a plan read from a file, what was recorded of it.
@@ -66,7 +66,7 @@ class Plan:
           user under `relation`, if every one of them is an answer of `mechanism` and nothing
           else leaves (McMahan et al. 2018, arXiv:1710.06963, with the fixed denominator; PLD
           accounting, Koskela et al. 2020).
-        * Without noise nothing is promised: ε is infinite.
+        * Without noise there is no guarantee: ε is infinite.
 
     Raises:
         ValueError: If a value is out of range or two parts do not fit.
@@ -167,7 +167,7 @@ class Plan:
         """What is allowed but should be read aloud with the ε."""
         assert self.delta is not None
         if not self.is_private:
-            return ("no noise is added: nothing is promised",)
+            return ("no noise is added: there is no guarantee",)
         if self.delta * self.num_users >= 1.0 - 1e-9:
             return (
                 f"δ = {shown_delta(self.delta)} is not below 1/n = "
@@ -184,7 +184,7 @@ class Plan:
         """Return ε after all planned rounds."""
         return self.epsilon(self.num_rounds)
 
-    def promised(self) -> Epsilon:
+    def guaranteed(self) -> Epsilon:
         """Return ε after everything that is paid for; a target may end a run before its rounds."""
         return self.epsilon(self.affordable_rounds)
 
@@ -204,7 +204,7 @@ class Plan:
                 "the plan; make a new plan"
             )
         if not self.is_private:
-            return self._nothing_promised()
+            return self._no_guarantee()
         if self.charged_once:
             charges = min(charges, 1)
         assert self.delta is not None
@@ -221,10 +221,10 @@ class Plan:
         """Return ε of events with their counts, as a ledger has them.
 
         Raises:
-            ValueError: If nobody can account for them together.
+            ValueError: If no accountant composes them.
         """
         if not self.is_private:
-            return self._nothing_promised()
+            return self._no_guarantee()
         if not events:
             return self.epsilon(0)
         assert self.delta is not None
@@ -236,7 +236,7 @@ class Plan:
         )
         return replace(spent, unit=self.unit)
 
-    def _nothing_promised(self) -> Epsilon:
+    def _no_guarantee(self) -> Epsilon:
         assert self.delta is not None
         return Epsilon(
             value=math.inf,

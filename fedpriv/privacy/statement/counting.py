@@ -25,7 +25,7 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
         return []
     words = words_of(plan.unit)
     lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
-    beside = (
+    rdp = (
         f" Rényi accounting (RDP) gives {short(spent.rdp)}."
         if spent.rdp is not None and spent.accountant != "RDP"
         else ""
@@ -35,7 +35,7 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
         "RDP": "Rényi accounting (RDP)",
         "composition": "adding up the ε of every answer, with no δ",
     }[spent.accountant]
-    relation = f"ε is computed by {how}, with the {plan.relation.value} relation.{beside}"
+    relation = f"ε is computed by {how}, with the {plan.relation.value} relation.{rdp}"
     before = (
         f"was charged on disk before its {plan.unit}s and its noise were drawn, and "
         "everything computed from released values is free."
@@ -99,7 +99,7 @@ def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
 
 def _noised(plan: AnyPlan, mechanism: Mechanism) -> str:
     verb = "clipped to" if mechanism.bound.name == "clip" else "normalised to"
-    whose = (
+    updates = (
         f"Each {plan.unit}'s update is"
         if mechanism.micro_batch == 1
         else f"Means over about {mechanism.micro_batch} examples, each drawn into its own by "
@@ -109,7 +109,7 @@ def _noised(plan: AnyPlan, mechanism: Mechanism) -> str:
     if plan.unit == "example" and mechanism.micro_batch == 1:
         divisor = "number of examples, however many were drawn"
     noised = (
-        f"{whose} {verb} an l2 norm of {mechanism.l2_bound:g}, the updates are "
+        f"{updates} {verb} an l2 norm of {mechanism.l2_bound:g}, the updates are "
         f"summed unweighted, and Gaussian noise of standard deviation {mechanism.stddev:.4g} "
         f"(noise multiplier {mechanism.noise_multiplier:.4g}) is added to the sum once. The sum "
         f"is divided by the planned {divisor}."

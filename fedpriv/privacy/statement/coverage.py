@@ -1,8 +1,8 @@
-"""What the ε of a run does not cover, and why nothing is promised where nothing is.
+"""What the ε of a run does not cover, and why a run has no guarantee where it has none.
 
 An ε covers what is computed from the noised sums. A vocabulary, document frequencies or side
-information that were taken from the very people it speaks of reach the model beside those sums, and
-no accountant sees them. Who prints an ε prints this beside it. Everything is read from what
+information that were taken from the very people it speaks of reach the model apart from those sums,
+and no accountant sees them. Who prints an ε prints this next to it. Everything is read from what
 `experiment.json` records, so that it holds for every run folder.
 """
 
@@ -45,11 +45,11 @@ class Coverage:
         """
         return "does NOT cover: " + "; ".join(self.not_covered) if self.not_covered else ""
 
-    def beside(self, text: str) -> str:
+    def qualified(self, text: str) -> str:
         """Return an ε in words with the mark behind it.
 
-        >>> Coverage(not_covered=("vocabulary",)).beside("ε = 2.00"), Coverage().beside("ε = 2.00")
-        ('ε = 2.00, does NOT cover: vocabulary', 'ε = 2.00')
+        >>> Coverage(not_covered=("vocabulary",)).qualified("ε = 2.00")
+        'ε = 2.00, does NOT cover: vocabulary'
         """
         return f"{text}, {self.mark}" if self.mark else text
 
@@ -156,7 +156,7 @@ def _no_promise(
     options, side = as_object(options), as_object(side)
     if options.get("noise") in (None, "none"):
         return NO_NOISE
-    # The plan of such a run has no noise, so that nobody can take it for a promise.
+    # The plan of such a run has no noise, so that it is not taken for a guarantee.
     sigma = options.get("noise-multiplier")
     mechanism = plan.mechanism
     sensitivity = mechanism.sensitivity if isinstance(mechanism, Mechanism) else 0.0
@@ -167,7 +167,7 @@ def _no_promise(
     )
     seen = side.get("description") if side.get("source") == "private" else None
     return (
-        f"noise{size} is added, but nothing is promised, because the run looks at "
+        f"noise{size} is added, but there is no guarantee, because the run looks at "
         f"{seen or 'private data without noise'}"
     )
 

@@ -18,8 +18,8 @@ _TITLES = (
 )
 
 
-def whose_words(corpus: Mapping[str, Any]) -> list[str]:
-    """Return whose words are in an example, as paragraphs."""
+def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
+    """Return how much of examples other accounts wrote, as paragraphs."""
     provenance = as_object(corpus.get("provenance"))
     share = provenance.get("foreign_text_share")
     others = provenance.get("foreign_text_share_by_rostered_users")

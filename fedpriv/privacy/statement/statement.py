@@ -21,12 +21,16 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
-from fedpriv.privacy.statement.provenance import known_of_protected, taken_as_public, whose_words
+from fedpriv.privacy.statement.provenance import (
+    known_of_protected,
+    taken_as_public,
+    words_of_others,
+)
 from fedpriv.privacy.statement.wording import factor, one_of, short, sure
 from fedpriv.privacy.unit_words import words_of
 
 NO_EPSILON_COVERS = "What no ε covers"
-"""Title of what stands beside every ε; what is missing of one run's alone is in `not_covered`."""
+"""Title of what goes with every ε; what is missing of one run's alone is in `not_covered`."""
 NO_MEANINGFUL_PROTECTION_ABOVE = 10.0
 """ε above which a run is labelled. At ε = 10 the odds that somebody took part may be multiplied by
 22 000: from even odds to 99.995 %, which no reader would call protection."""
@@ -117,13 +121,15 @@ def privacy_statement(
         if not weak
         else ("no privacy" if math.isinf(spent.value) else "no meaningful protection")
     )
-    headline = covers.beside(("simulated " if simulated and plan.is_private else "") + str(spent))
+    headline = covers.qualified(
+        ("simulated " if simulated and plan.is_private else "") + str(spent)
+    )
     parts = (
         ("The promise", _promise(plan, spent, label, covers)),
         ("Who is protected", _who(plan, corpus)),
         ("How ε was counted", how_counted(plan, spent, num_charges, num_lost)),
         ("Randomness", _randomness(plan, simulated)),
-        ("Whose words are in an example", whose_words(corpus)),
+        ("Whose words are in an example", words_of_others(corpus)),
         (
             "What was taken to be public",
             taken_as_public(plan, corpus, side_information, options),

@@ -233,7 +233,7 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
         Check(
             name="rounds",
             ok=not problems,
-            text=_told(
+            text=_summed_up(
                 problems, f"{len(rows):,} stated rounds were charged and released, their ε is right"
             ),
         )
@@ -270,7 +270,7 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
         Check(
             name="summary",
             ok=not problems,
-            text=_told(problems, "summary.json states what the ledger gives"),
+            text=_summed_up(problems, "summary.json states what the ledger gives"),
         )
     ]
 
@@ -310,7 +310,7 @@ def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) ->
         Check(
             name="checkpoints",
             ok=not problems,
-            text=_told(problems, f"{carried:,} checkpoints carry a line of this ledger"),
+            text=_summed_up(problems, f"{carried:,} checkpoints carry a line of this ledger"),
         )
     ]
 
@@ -332,7 +332,9 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
         Check(
             name="digests",
             ok=not problems,
-            text=_told(problems, f"{compared:,} checkpoints are what was released, byte for byte"),
+            text=_summed_up(
+                problems, f"{compared:,} checkpoints are what was released, byte for byte"
+            ),
         )
     ]
 
@@ -346,7 +348,7 @@ def _same(stated: Any, value: float | None) -> bool:
     return stated == value or math.isclose(stated, value, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def _told(problems: list[str], good: str) -> str:
+def _summed_up(problems: list[str], good: str) -> str:
     if not problems:
         return good
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""

@@ -11,7 +11,7 @@ from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.comparison.naming import labels_of_runs
 from fedpriv.report.headline import Estimate, estimate
 from fedpriv.report.page import same_experiment_key
-from fedpriv.report.promise import promised, spent, state_of
+from fedpriv.report.promise import guaranteed, spent, state_of
 from fedpriv.report.series import Row, RunRecord, last_value, read_run
 from fedpriv.report.tables import exact
 from fedpriv.report.unit_labels import labels_of
@@ -224,7 +224,7 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 def mismatches(groups: Sequence[Group]) -> list[str]:
     """Return why figures of the groups must not be read against each other."""
-    promises = [promised(group.head) for group in groups if group.head.private]
+    promises = [guaranteed(group.head) for group in groups if group.head.private]
     facts = {
         "corpus": [(g.head.corpus.get("name"), g.head.synthetic) for g in groups],
         "roster": [g.head.corpus.get("roster_sha256") for g in groups],

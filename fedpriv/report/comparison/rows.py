@@ -12,7 +12,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.comparison.groups import Group, columns_of
 from fedpriv.report.comparison.sections import sections_of
 from fedpriv.report.headline import Estimate
-from fedpriv.report.promise import promised
+from fedpriv.report.promise import guaranteed
 from fedpriv.report.wording import NOTHING, difference, figure, half_width
 
 
@@ -26,7 +26,7 @@ def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     }
     for group in groups:
         run = group.head
-        promise = promised(run) if run.private else None
+        promise = guaranteed(run) if run.private else None
         row: dict[str, Any] = {
             "name": group.name,
             "label": group.label,

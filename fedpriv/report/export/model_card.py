@@ -84,7 +84,7 @@ def _data(run: RunRecord) -> str:
     name = markdown_safe(run.corpus.get("name") or "its own data")
     users = run.corpus.get("num_users")
     nouns = labels_of(run.unit)
-    synthetic = "" if not run.synthetic else " of made-up "
+    synthetic = "" if not run.synthetic else " of synthetic "
     if synthetic:
         synthetic += "text" if run.unit == "user" else "examples"
     return f"{name}{synthetic}" + (f", {int(users):,} {nouns.rostered}s" if users else "")
@@ -97,8 +97,8 @@ def _figures(run: RunRecord, round_num: int) -> str:
     nouns = labels_of(run.unit)
     public, rostered = f"{nouns.public}s (released)", f"{nouns.rostered}s (not covered by ε)"
     terms = "; ".join(markdown_safe(term) for term in privacy_terms(run))
-    told = run.coverage.beside(epsilon(spent(run, round_num).value))
-    rows = [("ε", f"{markdown_safe(told)} ({terms})")]
+    shown = run.coverage.qualified(epsilon(spent(run, round_num).value))
+    rows = [("ε", f"{markdown_safe(shown)} ({terms})")]
     sides = ((public, released, True), (rostered, diagnosed, False))
     for whom, record, is_public in sides:
         for measure in run.figures:

@@ -1,4 +1,4 @@
-"""A model folder that stands on its own: params, vocabulary, and what was promised.
+"""A model folder that stands on its own: params, vocabulary, and what was guaranteed.
 
 An export holds `model.safetensors`, `README.md` and the files that the task brought, such as a tag
 model's `vocabulary.json`.

@@ -76,8 +76,8 @@ class RunDoor:
         roster: The frozen ids.
         root: The run's root key.
         vault: The run's secret state.
-        beside: Draws noise while users train.
-        turnout: Is told who came; in secure mode there is none.
+        noise_thread: Draws noise while users train.
+        turnout: Records who came; in secure mode there is none.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class RunDoor:
         roster: Sequence[str],
         root: Key,
         vault: Vault,
-        beside: Executor,
+        noise_thread: Executor,
         turnout: Turnout | None = None,
     ) -> None:
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
-        self._vault, self._beside, self._turnout = vault, beside, turnout
+        self._vault, self._noise_thread, self._turnout = vault, noise_thread, turnout
         self._round_num = 0
         self._asked: set[str] = set()
         self._inside = False  # whether a program runs, which sees raw sums
@@ -303,9 +303,9 @@ class RunDoor:
         """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
         template = find_work(self._works, query.work).template(query.params)
         if draw.row is not None:
-            return self._beside.submit(self._row, mechanism, template, draw.row)
+            return self._noise_thread.submit(self._row, mechanism, template, draw.row)
         key = draw.key("noise", query.name)
-        return self._beside.submit(mechanism.draw, template, key)
+        return self._noise_thread.submit(mechanism.draw, template, key)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
         privatizer, sensitivity = mechanism.privatizer, mechanism.sensitivity

@@ -12,7 +12,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Turnout:
-    """Sizes of a round's last answer; they are private, and in secure mode nobody keeps them.
+    """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:
         cohort_size: Users drawn.

@@ -1,6 +1,6 @@
 """Whether users trained side by side are really apart: tried on synthetic users, bit by bit.
 
-The sum's sensitivity is the bound only if leaving a user out changes nobody else's update. In a
+The sum's sensitivity is the bound only if leaving a user out changes no other user's update. In a
 chunk of fixed shape that holds as long as no kernel treats a slot by its place or its neighbours,
 which a vectorised tail of a loop, a blocked matrix product or an atomic sum may do. Steep local
 training makes of such a last bit as much as it likes: 1.56 times the bound was seen.

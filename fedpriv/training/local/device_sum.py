@@ -60,7 +60,7 @@ class DeviceSum:
     Guarantees:
         * With a granularity: the sum of `rint(factor * update / granularity)`, exactly, whatever
           the order and however the users are put together.
-        * Beside the sum itself it takes no more than 64 MiB, or two updates where one is larger.
+        * Apart from the sum it takes no more than 64 MiB, or two updates where one is larger.
 
     Args:
         template: Names, shapes and device.

@@ -153,7 +153,7 @@ def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[M
 
     Args:
         module: Of any params.
-        x: A few inputs, at least one, of nobody on a roster.
+        x: A few inputs, at least one, of no one on a roster.
         y: Their targets.
 
     Raises:
@@ -186,7 +186,7 @@ def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[M
 def with_loss(measures: Sequence[ModuleMeasure], loss: Loss) -> tuple[ModuleMeasure, ...]:
     """Return measures with the mean loss of the batch among them, the last where it was not yet.
 
-    It is a diagnostic beside others, and released where there is no other.
+    It is a diagnostic among others, and released where there is no other.
 
     Raises:
         ValueError: If they cannot stand side by side.

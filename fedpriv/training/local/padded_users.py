@@ -133,8 +133,8 @@ class PaddedUsers:
         """Yield what every step works on; all have the same shapes."""
         slots = torch.arange(len(self.x), device=self.x.device).unsqueeze(1)
         for index, weight, taken in zip(self.index, self.weight, self.taken, strict=True):
-            whose = None if taken.all() else torch.from_numpy(taken).to(self.x.device)
-            yield Step(x=self.x[slots, index], y=self.y[slots, index], weight=weight, taken=whose)
+            rows = None if taken.all() else torch.from_numpy(taken).to(self.x.device)
+            yield Step(x=self.x[slots, index], y=self.y[slots, index], weight=weight, taken=rows)
 
 
 def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:

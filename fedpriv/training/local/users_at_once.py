@@ -1,7 +1,7 @@
 """How many users are trained at once: the rule, and what it was derived from.
 
 * On a GPU: as many as fit into 2 GiB, at most 32. A single user leaves a GPU idle; a larger chunk
-  would mostly be empty slots, since a cohort is dealt to workers and split by batch width.
+  would mostly be empty slots, since a cohort is shared out to workers and split by batch width.
 * On the CPU: one. Where convolutions do the work batching is no faster (0.9 times on a CNN of 1.6 M
   parameters). Small models of linear layers are another matter: against a loop with `optim.SGD`,
   50 users at once train 3 times faster up to 25,000 parameters, twice at 100,000, 16 at once 1.3

@@ -174,7 +174,7 @@ class VectorisedTrainer:
         except Exception as error:
             end_if_interrupted(error)
             if len(works) > 1:
-                # Somebody raises. Nobody else is to pay for it: each in a chunk of its own.
+                # One user's training raises. No other is to pay for it: each in a chunk of its own.
                 if _LOG.isEnabledFor(logging.DEBUG):
                     _LOG.debug("%d users are trained apart: %s", len(works), raised_at(error))
                 return set().union(*(self._many(start, [work], rows) for work in works))

@@ -48,7 +48,7 @@ def refuse_change(before: Attributes, after: Attributes) -> None:
     """Raise if two states are not the same.
 
     Raises:
-        KeepsStateError: Names the attribute, and the way out.
+        KeepsStateError: Names the attribute, and what to do.
     """
     for layer, name in before.keys() | after.keys():
         held = [state.get((layer, name)) for state in (before, after)]

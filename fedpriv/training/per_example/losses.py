@@ -48,7 +48,7 @@ def check_loss(
     Args:
         module: At any params; it is as it was afterwards.
         loss: From (outputs, targets) to the mean loss of a batch.
-        x: A few inputs `(n, ...)`, of nobody on a roster.
+        x: A few inputs `(n, ...)`, of no one on a roster.
         y: Their targets.
         finite: Whether a loss that is not finite is refused too.
         drawn: Whether the inputs were drawn: the model may take none such, and where its outputs

@@ -4,7 +4,7 @@
     python -m simulations.adadps.figures.figure2 --reduced            # seconds
 
 Along a private run on IMDB, second moments of gradients are gathered in three ways: of clean
-private batches (which nobody may see: a diagnostic that no ε covers), of what DP-SGD releases, and
+private batches (never released: a diagnostic that no ε covers), of what DP-SGD releases, and
 of public batches. What counts is whether they tell coordinates apart as the clean ones do: their
 rank correlation with these. That the paper's figure shows this is remembered, not read.
 """
@@ -90,10 +90,10 @@ def plot(found: dict[str, np.ndarray], path: Path, *, synthetic: bool) -> None:
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    order, told = np.argsort(found[KINDS[0]]), agreement(found)
+    order, correlation = np.argsort(found[KINDS[0]]), agreement(found)
     for kind, colour in zip(KINDS, ("#0072b2", "#d55e00", "#009e73"), strict=True):
         groups = found[kind][order].reshape(-1, 100).mean(1)
-        rank = "" if kind == KINDS[0] else f", rank correlation {told[kind]:.2f}"
+        rank = "" if kind == KINDS[0] else f", rank correlation {correlation[kind]:.2f}"
         axes.plot(50 + 100 * np.arange(len(groups)), groups, color=colour, label=kind + rank)
     axes.set(xlabel="word, in the order of the clean moment", ylabel="√v")
     axes.set_yscale("symlog", linthresh=1e-6)

@@ -44,7 +44,7 @@ LENGTH = 290  # ids of a padded review
 
 @cache
 def reviews() -> Reviews:
-    """Return the reviews, or made-up ones where the real ones are not to be had."""
+    """Return the reviews, or synthetic ones where the real ones are not to be had."""
     try:
         return load_imdb()
     except ValueError:
@@ -161,7 +161,7 @@ SETUP = Setup(
         "AdaDPS, public Adam": (2.0, 1.0),
     },
     table5_regularisers=(1e-10, 1e-5, 1e-3),
-    # Nobody knows the ε_s of what the paper does not tabulate; 1e-10 ruins whatever divides by it.
+    # The ε_s of what the paper does not tabulate is not known; 1e-10 ruins whatever divides by it.
     regulariser=1e-3,
     rates={
         "right": {
@@ -190,7 +190,7 @@ SETUP = Setup(
         "As the paper ran it: counts of padded ids, a vocabulary and side information taken from "
         "private reviews (no ε covers that), micro-batches of 4. Here micro-batches are groups "
         "that examples join independently of each other, so that the sensitivity is 2 C and can be "
-        "accounted. Clip norms and rates are those of Table 5 where it has them; AdaDPS's ε_s is "
+        "priced. Clip norms and rates are those of Table 5 where it has them; AdaDPS's ε_s is "
         "searched all the same, because that of the authors' code, 1e-10 within the root, gives "
         "0.51 here.",
         "Done right: binary TF-IDF in rows of unit norm, vocabulary and document frequencies of "

@@ -34,7 +34,7 @@ EPOCHS: dict[Kind, tuple[float, float]] = {"autoencoder": (80, 0.2), "classifier
 
 @cache
 def dataset() -> Dataset:
-    """Return MNIST, or made-up digits where it is not to be had; 1 % of the training set public."""
+    """Return MNIST, or synthetic digits where it is missing; 1 % of the training set public."""
     try:
         found = load_mnist()
     except ValueError:

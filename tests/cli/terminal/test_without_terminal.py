@@ -112,7 +112,7 @@ class TestProgress:
         assert self.said.getvalue() == ""
 
     def test_of_reproductions(self):
-        with reproducing._told("adadps-table1") as shows:
+        with reproducing._progress("adadps-table1") as shows:
             shows("tuning", 1)(1)
             tell = shows("seeds", 1234)
             for done in range(1, 1235):

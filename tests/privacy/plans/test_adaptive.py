@@ -241,7 +241,7 @@ class TestOneInterface:
         plan, event = AdaptivePlan(num_users=400, rho=1.0, delta=1e-5), Event(kind="zcdp", rho=0.3)
         assert plan.planned_rounds is plan.affordable_rounds is plan.noise_multiplier is None
         assert plan.event is plan.mechanism is None and not plan.charged_once
-        assert plan.promised() == plan.total()
+        assert plan.guaranteed() == plan.total()
         used = plan.used(Counter({event: 3}), 0)
         assert (used.amount, used.total) == (pytest.approx(0.9), 1.0)
         assert used.text == "ρ = 0.9 of 1 spent in 3 charges"
@@ -262,9 +262,9 @@ class TestOneInterface:
         assert (made.planned_rounds, made.noise_multiplier) == (10, 1.0)
         used = made.used(Counter({made.event: 3}), 0)
         assert (used.amount, used.total, used.text) == (3, 10, "3 of 10 charges spent")
-        assert made.promised() == made.total()
+        assert made.guaranteed() == made.total()
         poor = replace(made, target_epsilon=made.epsilon(4).value)
-        assert poor.promised() == poor.epsilon(4) != poor.total()
+        assert poor.guaranteed() == poor.epsilon(4) != poor.total()
         assert poor.pays_for_more(Counter({made.event: 3}), 0)
         assert not poor.pays_for_more(Counter({made.event: 4}), 0)
 

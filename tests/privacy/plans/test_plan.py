@@ -173,7 +173,7 @@ def test_a_plan_without_noise_promises_nothing_and_says_why(bound):
     assert math.isinf(told.value) and told.reason and told.accountant == "none"
     assert (made.event, made.mechanism.stddev, made.is_private) == (NONPRIVATE, 0.0, False)
     assert made.affords(99) and not made.affords(100)
-    assert "nothing is promised" in made.warnings[0]
+    assert "there is no guarantee" in made.warnings[0]
     assert Plan.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False))) == made
 
 

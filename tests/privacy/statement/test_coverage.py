@@ -32,7 +32,7 @@ def test_nothing_known_is_nothing_uncovered():
         assert coverage(PLAN, corpus=corpus) == Coverage()
     assert told(side={"source": "public", "description": "private parts"}) == ()
     assert told(word_counts_source="public users") == ()
-    assert Coverage().mark == "" and Coverage().beside("ε = 1") == "ε = 1"
+    assert Coverage().mark == "" and Coverage().qualified("ε = 1") == "ε = 1"
 
 
 def test_every_source_is_named_once_and_in_the_words_of_the_unit():
@@ -56,7 +56,7 @@ def test_every_source_is_named_once_and_in_the_words_of_the_unit():
 
 def test_the_mark_goes_beside_an_epsilon():
     found = coverage(EXAMPLES, side_information=PRIVATE)
-    assert found.beside("ε = 2.0") == (
+    assert found.qualified("ε = 2.0") == (
         "ε = 2.0, does NOT cover: side information taken from private examples"
     )
 

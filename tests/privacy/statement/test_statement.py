@@ -238,7 +238,7 @@ class TestExamples:
         assert "protected for each of them alone, not for all together" in said
         assert "user" not in said and "account" not in said
 
-    def test_made_up_examples(self):
+    def test_synthetic_examples(self):
         said = self.section(self.say(data={**TRAINING_SET, "synthetic": True}), "Who is protected")
         assert "made up" in said and "user" not in said
         assert "made up" not in self.section(self.say(), "Who is protected")

@@ -48,7 +48,7 @@ def test_the_card_states_the_epsilon_of_the_exported_round(make_run, tmp_path) -
     value = spent(read_run(folder), 9).value
     assert value < spent(read_run(folder)).value
     assert f"| ε | {math.ceil(value * 100 - 1e-7) / 100:.2f} (δ = " in card
-    assert "model after round 9" in card and "made-up text" in card
+    assert "model after round 9" in card and "synthetic text" in card
     assert "Synthetic data" in card and "## Privacy" in card
     assert "not covered by ε" in card and "CC BY-SA 3.0" in card
 

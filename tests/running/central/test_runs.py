@@ -25,7 +25,7 @@ from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.tasks.sixty import features_and_labels, sixty
 
-NAME = "made_up_central:made_up"
+NAME = "synthetic_central:synthetic_experiment"
 
 
 def task(experiment, corpus):
@@ -33,10 +33,10 @@ def task(experiment, corpus):
     return sixty(public=LogisticGradients(x[:10], y[:10]), num_public=10)
 
 
-def made_up():
+def synthetic_experiment():
     return Experiment(
         unit="example",
-        name="made-up",
+        name="synthetic-experiment",
         description="A test.",
         task=task,
         batch_size=6,
@@ -52,9 +52,9 @@ def made_up():
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
-    module = ModuleType("made_up_central")
-    module.made_up = made_up
-    monkeypatch.setitem(sys.modules, "made_up_central", module)
+    module = ModuleType("synthetic_central")
+    module.synthetic_experiment = synthetic_experiment
+    monkeypatch.setitem(sys.modules, "synthetic_central", module)
 
 
 class Dying(SerialBackend):
@@ -85,8 +85,8 @@ def model(folder, round_num):
 
 
 def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
-    summary = start_run(made_up(), NAME, None, tmp_path / "r").run()
-    components = build(made_up())
+    summary = start_run(synthetic_experiment(), NAME, None, tmp_path / "r").run()
+    components = build(synthetic_experiment())
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
     *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
     found = model(tmp_path / "r", 20)
@@ -97,7 +97,7 @@ def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
 
 
 def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
-    start_run(made_up(), NAME, None, tmp_path / "r", keep_last=None).run()
+    start_run(synthetic_experiment(), NAME, None, tmp_path / "r", keep_last=None).run()
     assert kept(tmp_path / "r") == [6, 12, 18, 20]
     assert [
         line["round_num"] for line in json_lines.read(tmp_path / "r" / "diagnostics.jsonl")
@@ -110,7 +110,7 @@ def test_every_step_is_charged_and_every_sixth_and_the_last_are_kept(tmp_path):
     found = verify_run(tmp_path / "r")
     assert found.ok, found.checks
     assert (found.num_charges, found.num_releases, found.num_lost) == (20, 4, 0)
-    assert found.epsilon == made_up_plan().epsilon(20)
+    assert found.epsilon == synthetic_plan().epsilon(20)
 
 
 @pytest.mark.parametrize("ends", ["with its steps", "by its budget"])
@@ -119,8 +119,8 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
     options, last = {}, 20
     if ends == "by its budget":
         options, last = {"noise-multiplier": 1.0}, 15
-        options["target-epsilon"] = made_up_plan().epsilon(15).value * (1 + 1e-6)
-    experiment, folder = made_up().with_options(options), tmp_path / "r"
+        options["target-epsilon"] = synthetic_plan().epsilon(15).value * (1 + 1e-6)
+    experiment, folder = synthetic_experiment().with_options(options), tmp_path / "r"
     start_run(experiment, NAME, None, folder).run()
     components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
@@ -138,8 +138,8 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
     prepared.folder.close()
 
 
-def made_up_plan():
-    return build(made_up()).plan
+def synthetic_plan():
+    return build(synthetic_experiment()).plan
 
 
 @pytest.mark.parametrize(
@@ -150,25 +150,25 @@ def test_a_killed_run_goes_on_from_the_last_step_kept(tmp_path, at, goes_on_from
     """Steps since are lost attempts: spent, so that the run ends that much earlier."""
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
-        start_run(made_up(), NAME, None, folder, make_backend=dies(at)).run()
+        start_run(synthetic_experiment(), NAME, None, folder, make_backend=dies(at)).run()
     assert verify_run(folder).ok
     prepared = resume_run(folder)
     assert prepared.state.round_num == goes_on_from
     assert prepared.ledger.charges == at[0]
     summary = prepared.run()
     assert (summary["rounds"], summary["charges"]) == (reaches, 20)
-    assert summary["epsilon"] == made_up_plan().epsilon(20).value
+    assert summary["epsilon"] == synthetic_plan().epsilon(20).value
     found = verify_run(folder)
     assert found.ok, found.checks
     assert (found.num_charges, found.num_lost) == (20, lost)
-    assert found.epsilon == made_up_plan().epsilon(20)
+    assert found.epsilon == synthetic_plan().epsilon(20)
     assert kept(folder)[-1] == reaches and len(set(kept(folder))) == len(kept(folder))
 
 
 def test_killed_twice_at_the_same_step(tmp_path):
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
-        start_run(made_up(), NAME, None, folder, make_backend=dies((9, 1))).run()
+        start_run(synthetic_experiment(), NAME, None, folder, make_backend=dies((9, 1))).run()
     with pytest.raises(KeyboardInterrupt):
         resume_run(folder, make_backend=dies((9, 2))).run()
     summary = resume_run(folder).run()
@@ -181,9 +181,11 @@ def test_killed_twice_at_the_same_step(tmp_path):
 def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
     """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
     with pytest.raises(KeyboardInterrupt):
-        start_run(made_up(), NAME, None, tmp_path / "a", make_backend=dies((9, 1))).run()
+        start_run(
+            synthetic_experiment(), NAME, None, tmp_path / "a", make_backend=dies((9, 1))
+        ).run()
     resume_run(tmp_path / "a", keep_last=None).run()
-    start_run(made_up(), NAME, None, tmp_path / "b", keep_last=None).run()
+    start_run(synthetic_experiment(), NAME, None, tmp_path / "b", keep_last=None).run()
     assert np.array_equal(model(tmp_path / "a", 6)["weight"], model(tmp_path / "b", 6)["weight"])
     assert not np.array_equal(
         model(tmp_path / "a", 12)["weight"], model(tmp_path / "b", 12)["weight"]
@@ -198,7 +200,7 @@ def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
         raise KeyboardInterrupt
 
     folder = tmp_path / "r"
-    prepared = start_run(made_up(), NAME, None, folder)
+    prepared = start_run(synthetic_experiment(), NAME, None, folder)
     with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
         if place == "release":
             broken.setattr(Ledger, "release", dead)
@@ -222,7 +224,7 @@ def dead_when_due(record):
 
 
 def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
-    start_run(made_up(), NAME, None, tmp_path / "r").run()
+    start_run(synthetic_experiment(), NAME, None, tmp_path / "r").run()
     summary = resume_run(tmp_path / "r").run()
     assert (summary["rounds"], summary["charges"]) == (20, 20)
     assert summary["accuracy_public"] is not None
@@ -230,13 +232,13 @@ def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
 
 
 def test_without_noise(tmp_path):
-    plain = made_up().with_options({"noise": "none", "bound": "none"})
+    plain = synthetic_experiment().with_options({"noise": "none", "bound": "none"})
     summary = start_run(plain, NAME, None, tmp_path / "r").run()
     assert summary["epsilon"] is None and verify_run(tmp_path / "r").ok
 
 
 def test_a_tampered_line_is_found(tmp_path):
-    start_run(made_up(), NAME, None, tmp_path / "r").run()
+    start_run(synthetic_experiment(), NAME, None, tmp_path / "r").run()
     file = tmp_path / "r" / "rounds.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows[1]["round_num"] = 13  # charged, on the way to step 18, and released to nobody
@@ -249,12 +251,14 @@ class TestRefusals:
     def test_other_engines_before_a_folder_is_made(self, tmp_path):
         for make_backend in (on_threads(2), on_ray(Unused(), NAME, None)):
             with pytest.raises(ValueError, match=r"one process; leave .* out"):
-                start_run(made_up(), NAME, None, tmp_path / "r", make_backend=make_backend)
+                start_run(
+                    synthetic_experiment(), NAME, None, tmp_path / "r", make_backend=make_backend
+                )
         assert not (tmp_path / "r").exists()
 
     def test_a_corpus(self, tmp_path, tiny_corpus):
         with pytest.raises(ValueError, match="brings its own data"):
-            start_run(made_up(), NAME, tiny_corpus, tmp_path / "r")
+            start_run(synthetic_experiment(), NAME, tiny_corpus, tmp_path / "r")
         assert not (tmp_path / "r").exists()
 
     def test_flower(self):
@@ -262,9 +266,9 @@ class TestRefusals:
             read_experiment({"experiment": NAME})
 
     def test_something_else(self):
-        sys.modules["made_up_central"].other = lambda: 3
+        sys.modules["synthetic_central"].other = lambda: 3
         with pytest.raises(ValueError, match="returned a int; let it return an Experiment"):
-            load_experiment("made_up_central:other")
+            load_experiment("synthetic_central:other")
 
 
 class Unused:
@@ -291,16 +295,20 @@ class TestCommand:
 
     def test_by_name(self, tmp_path, monkeypatch):
         package = ModuleType("simulations")
-        package.EXPERIMENTS = (made_up,)
+        package.EXPERIMENTS = (synthetic_experiment,)
         monkeypatch.setitem(sys.modules, "simulations", package)
-        assert "made-up" in self.run("list").output
-        said = self.run("run", "made-up", "--out", tmp_path / "r", "-s", "steps=3", "--json")
+        assert "synthetic-experiment" in self.run("list").output
+        said = self.run(
+            "run", "synthetic-experiment", "--out", tmp_path / "r", "-s", "steps=3", "--json"
+        )
         assert said.exit_code == 0, said.output
-        assert json.loads(said.output)["experiment"] == "made-up"
+        assert json.loads(said.output)["experiment"] == "synthetic-experiment"
 
     def test_resumed(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):
-            start_run(made_up(), NAME, None, tmp_path / "r", make_backend=dies((9, 1))).run()
+            start_run(
+                synthetic_experiment(), NAME, None, tmp_path / "r", make_backend=dies((9, 1))
+            ).run()
         said = self.run("run", "--resume", tmp_path / "r", "--json")
         assert said.exit_code == 0, said.output
         assert json.loads(said.output)["rounds"] == 17
@@ -319,7 +327,7 @@ class TestCommand:
 
 
 def test_the_serial_factory_knows_both_kinds():
-    backend = serial(made_up(), build(made_up()))
+    backend = serial(synthetic_experiment(), build(synthetic_experiment()))
     assert isinstance(backend, SerialBackend)
     assert (
         backend.evaluate(

@@ -162,7 +162,7 @@ def import_stackoverflow(
         name: The corpus' name.
         max_words: Vocabulary size.
         max_tags: Number of tags.
-        progress: Told how far it is.
+        progress: Called with how far it is.
 
     Raises:
         ValueError: If the file or the counts are not TFF's, damaged, or have too few users; then

@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from tests.running.central.resume.made_up import Seen, World, data, made_up
+from tests.running.central.resume.synthetic import Seen, World, data, synthetic_experiment
 
 
 @pytest.fixture(autouse=True)
 def world(monkeypatch):
     module = ModuleType("resumed_central")
-    module.made_up = made_up
+    module.synthetic_experiment = synthetic_experiment
     monkeypatch.setitem(sys.modules, "resumed_central", module)
     monkeypatch.setattr(World, "data", data())
     monkeypatch.setattr(World, "silent", False)

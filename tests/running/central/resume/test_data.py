@@ -8,13 +8,13 @@ import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.prepared import resume_run, start_run
-from tests.running.central.resume.made_up import (
+from tests.running.central.resume.synthetic import (
     NAME,
     STEPS,
     World,
     data,
     killed_after,
-    made_up,
+    synthetic_experiment,
 )
 
 
@@ -24,7 +24,7 @@ class TestOtherData:
     @pytest.fixture(params=[False, True], ids=["simulation", "secure"])
     def folder(self, request, tmp_path):
         folder = tmp_path / "r"
-        prepared = start_run(made_up(), NAME, None, folder, secure=request.param)
+        prepared = start_run(synthetic_experiment(), NAME, None, folder, secure=request.param)
         with pytest.raises(KeyboardInterrupt):
             prepared.run(killed_after(9))
         return folder
@@ -72,7 +72,7 @@ class TestOtherData:
 def test_a_task_without_digests_is_not_checked(tmp_path, world):
     world.setattr(World, "silent", True)
     with pytest.raises(KeyboardInterrupt):
-        start_run(made_up(), NAME, None, tmp_path / "r").run(killed_after(9))
+        start_run(synthetic_experiment(), NAME, None, tmp_path / "r").run(killed_after(9))
     document = json.loads((tmp_path / "r" / "experiment.json").read_text())
     assert document["corpus"]["data_sha256"] is None
     world.setattr(World, "data", data(seed=7))
@@ -82,7 +82,7 @@ def test_a_task_without_digests_is_not_checked(tmp_path, world):
 def test_a_secure_run_publishes_no_digest_of_private_examples(tmp_path):
     """Whoever has all examples but one could try the last; without the key nothing fits."""
     for folder, secure in ((tmp_path / "plain", False), (tmp_path / "secure", True)):
-        start_run(made_up(), NAME, None, folder, secure=secure).run()
+        start_run(synthetic_experiment(), NAME, None, folder, secure=secure).run()
         known = World.data.sha256()
         written = {
             file.name: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()
@@ -104,7 +104,7 @@ def test_a_secure_run_publishes_no_digest_of_private_examples(tmp_path):
 def test_without_its_key_a_secure_run_cannot_be_checked(tmp_path):
     folder = tmp_path / "r"
     with pytest.raises(KeyboardInterrupt):
-        start_run(made_up(), NAME, None, folder, secure=True).run(killed_after(9))
+        start_run(synthetic_experiment(), NAME, None, folder, secure=True).run(killed_after(9))
     (folder / "data.key").unlink()
     with pytest.raises(ValueError, match=r"data\.key is gone.*restore it, or start a new run"):
         resume_run(folder)

@@ -9,7 +9,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.experiment import SLOTS
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.prepared import resume_run, start_run
-from tests.running.central.resume.made_up import (
+from tests.running.central.resume.synthetic import (
     KEPT_EVERY,
     KILLS,
     KINDS,

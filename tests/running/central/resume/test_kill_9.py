@@ -15,7 +15,7 @@ from fedpriv import json_lines
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.prepared import start_run
-from tests.running.central.resume.made_up import NAME, charges, made_up
+from tests.running.central.resume.synthetic import NAME, charges, synthetic_experiment
 
 HELD = '''
 import os, time
@@ -55,7 +55,7 @@ def task(experiment, corpus):
     )
 
 
-def made_up():
+def synthetic_experiment():
     return Experiment(
         unit="example",
         name="held", description="", task=task, batch_size=6, steps=40, noise_multiplier=1.0,
@@ -73,7 +73,7 @@ def test_kill_9_in_the_middle_of_a_step(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))}
     command = [sys.executable, "-m", "fedpriv"]
     process = subprocess.Popen(
-        [*command, "run", "held_central:made_up", "--out", str(folder), "--json"],
+        [*command, "run", "held_central:synthetic_experiment", "--out", str(folder), "--json"],
         env={**environment, "HELD_AT": str(at)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -113,6 +113,6 @@ def test_kill_9_in_the_middle_of_a_step(tmp_path):
 
 
 def test_the_ledger_says_charge_as_this_test_reads_it(tmp_path):
-    start_run(made_up().with_options({"steps": 4}), NAME, None, tmp_path / "r").run()
+    start_run(synthetic_experiment().with_options({"steps": 4}), NAME, None, tmp_path / "r").run()
     with Ledger.open(tmp_path / "r" / "ledger.jsonl") as ledger:
         assert ledger.charges == charges(tmp_path / "r") == 4

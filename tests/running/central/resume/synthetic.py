@@ -13,7 +13,7 @@ from fedpriv.mechanisms.moments import Statistics
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
-NAME = "resumed_central:made_up"
+NAME = "resumed_central:synthetic_experiment"
 STEPS, KEPT_EVERY, KILLS = 24, 3, (3, 9, 18)
 DIM = 5
 SIDE = SideInformation(
@@ -72,10 +72,10 @@ def task(experiment, corpus):
     return replace(made, data_sha256=None) if World.silent else made
 
 
-def made_up():
+def synthetic_experiment():
     return Experiment(
         unit="example",
-        name="made-up",
+        name="synthetic-experiment",
         description="A test.",
         task=task,
         statistics=Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g))),
@@ -134,7 +134,7 @@ KINDS = {
 def experiment(kind):
     guide = kind.partition(",")[0]
     guide = "none" if guide == "warm start" else guide
-    return made_up().with_options({"guide": guide, **KINDS[kind]})
+    return synthetic_experiment().with_options({"guide": guide, **KINDS[kind]})
 
 
 def charges(folder):
