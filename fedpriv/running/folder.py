@@ -2,8 +2,8 @@
 
 =====================  ======================================================================
 experiment.json        options, plan, corpus, versions: written once
-data.key               of a secure centralised run: the secret that keys its digest of the
-                       training set; never to be published
+data.key               of a secure run that knows a digest of its data: the secret that keys it;
+                       never to be published
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
