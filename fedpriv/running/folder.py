@@ -42,6 +42,7 @@ from fedpriv import __version__, json_lines
 from fedpriv.checkpoints.frozen_file import check_frozen, frozen_digests, read_frozen_bytes
 from fedpriv.checkpoints.start_file import write_start
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.data.corpus.views import COUNTED
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
@@ -116,8 +117,7 @@ class RunFolder:
         if mode == "secure":  # counted on rostered users: diagnostics
             described["majority_class_accuracy"] = None
             provenance = described["provenance"]
-            exact = ("dropped", "sentences_without_label")
-            described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
+            described["provenance"] = {k: v for k, v in provenance.items() if k not in COUNTED}
         else:
             learnt = begun is not None and begun.facts["kind"] == "public"
             described |= public_of_rostered(task, learnt_from=learnt)

@@ -94,3 +94,8 @@ def test_a_secure_run_keeps_no_figure_of_rostered_users(started, tmp_path):
     document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
     assert "accuracy_public_only" not in document["baseline"]
     assert document["start"]["kind"] == "public"
+    # A share of rostered users' examples to the last digit tells how many there are.
+    assert not [name for name in document["corpus"]["provenance"] if "share" in name]
+    text = " ".join(str(run_statement(tmp_path / "run")).split())
+    assert "An answer's example carries the title and tags of the question it answers" in text
+    assert "how many do is counted on rostered users" in text

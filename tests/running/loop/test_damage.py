@@ -173,7 +173,7 @@ class TestDamage:
         charges, aside = charged(folder), tmp_path / "aside"
         at.rename(aside)
         assert synthesize(at, **SMALL, seed=5).view().roster == roster
-        with pytest.raises(ValueError, match="are not those that .* was started with"):
+        with pytest.raises(ValueError, match=r"are not those that .* was started with"):
             resume_run(folder)
         assert charged(folder) == charges
         shutil.rmtree(at)
