@@ -48,7 +48,10 @@ def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_
     found = Evaluation.from_json(json.loads(page.with_suffix(".json").read_text("utf-8")))
     assert found.public_only == "public-only" and not found.shares_threads
     assert {"public start, ε = 2", "from zero, ε = 8", "federated"} <= set(found.models)
-    assert "SYNTHETIC" in plot.read_text("utf-8")
+    assert all(word in found.promise for word in ("PLD", "δ = ", "user-level", "add-remove"))
+    drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", plot.read_text("utf-8")))
+    for said in ("SYNTHETIC", "PLD", "δ = ", "user-level", "add-remove", "not covered by ε"):
+        assert said in drawn
 
 
 def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def epsilon_figure(section: Section, *, name: str) -> str:
     points, lead = points_of(section), section.lead
     if not points or lead is None:
         return ""
-    notes = [_terms(section), "Not covered by ε." if lead.diagnosed else ""]
+    notes = _notes(section)
     notes.append(f"{direction(lead.measure).capitalize()}." if direction(lead.measure) else "")
     if any(point.half_width is not None for point in points):
         notes.append("Bars: 95 % interval over seeds.")
@@ -84,9 +84,18 @@ def epsilon_svg(section: Section, *, name: str) -> str:
         height=340,
         references=section.references(nonprivate=True),
         share=lead.measure.form == "share",
-        title=f"{section.title}. {_terms(section)}",
+        title="\n".join([f"{section.title}.", *_notes(section)]),
         alone=True,
     )
+
+
+def _notes(section: Section) -> list[str]:
+    """Return what an ε of the plot is of, and that its figures are not covered where they are not.
+
+    The section has a lead.
+    """
+    diagnosed = section.lead is not None and section.lead.diagnosed
+    return [_terms(section), *(["Not covered by ε."] if diagnosed else [])]
 
 
 def _terms(section: Section) -> str:

@@ -80,6 +80,12 @@ def test_svg_is_a_drawing_of_its_own(groups, tmp_path) -> None:
         assert said in text, said
 
 
+def test_svg_says_what_its_epsilon_is_and_what_it_does_not_cover(groups) -> None:
+    drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(groups)))
+    for said in ("δ = ", "add-remove", "unit: user", "PLD", "Not covered by ε."):
+        assert said in drawn
+
+
 def test_svg_of_two_parts_has_one_below_the_other(make_run) -> None:
     groups = read_groups([make_run("a"), make_run("b", synthetic=True)])
     root = ElementTree.fromstring(as_svg(groups))
