@@ -71,7 +71,8 @@ def started_from(options: Mapping[str, Any] | None) -> list[str]:
     if options.get("start") == "file":
         return [
             "Start: training goes on from params in a file; what they were learnt from, this run "
-            "cannot know."
+            "cannot know. If rostered users' data went into them, what that cost comes on top of "
+            "this ε."
         ]
     return []
 

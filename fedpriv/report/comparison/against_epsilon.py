@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from textwrap import wrap
 
-from fedpriv.report.comparison.groups import Group
+from fedpriv.report.comparison.groups import Group, gaps
 from fedpriv.report.comparison.sections import Section
 from fedpriv.report.headline import privacy_terms
 from fedpriv.report.plots.lines import both_widths
@@ -13,6 +14,8 @@ from fedpriv.report.plots.theme import series
 from fedpriv.report.plots.tradeoff import Point, dots, tradeoff_plot
 from fedpriv.report.wording import direction, epsilon, figure
 from fedpriv.untrusted_text import safe
+
+_LINE = 105  # letters that a line of the file's title has room for
 
 # Options that only say how much ε is spent: runs that differ in nothing else are one curve.
 _SPENDING = ("seed", "target-epsilon", "noise-multiplier")
@@ -84,7 +87,11 @@ def epsilon_svg(section: Section, *, name: str) -> str:
         height=340,
         references=section.references(nonprivate=True),
         share=lead.measure.form == "share",
-        title="\n".join([f"{section.title}.", *_notes(section)]),
+        title="\n".join(
+            line
+            for said in (f"{section.title}.", *_notes(section), *gaps(section.groups))
+            for line in wrap(said, _LINE)
+        ),
         alone=True,
     )
 
