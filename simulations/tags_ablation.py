@@ -83,8 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = study_of(given, ABLATION)
     folds = study.folds()
     found = compared(study, folds)
+    about = {name: folds[0].data[name] for name in ("roster", "synthetic")}
+    about |= {"data": folds[0].data["name"], "promise": promise(study)}
     rows = [
-        {"model": first, "against": second, **asdict(estimate)}
+        {"model": first, "against": second, **asdict(estimate), **about}
         for (first, second), estimate in found.items()
     ]
     write(given.out, "\n".join(page(study, folds[0], found)) + "\n", rows)

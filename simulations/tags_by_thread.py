@@ -12,13 +12,14 @@ threads of Answers on Startups, never on test threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.evaluation.table import markdown
 from fedpriv.reproduction import Script
 from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import METHODS, UNIT_NORM
-from simulations.threads.page import chart, layout
+from simulations.threads.page import chart, layout, promise
 
 REPRODUCTIONS = (
     Script(
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.plot is not None and given.plot.suffix.lower() != ".svg":
         raise ValueError(f"--plot {given.plot} of tags must end in .svg")
     study = study_of(given, {name: METHODS[name] for name in given.methods}, given.inputs)
-    found = study.evaluated()
+    found = replace(study.evaluated(), promise=promise(study))
     if given.plot is not None:
         given.plot.parent.mkdir(parents=True, exist_ok=True)
         given.plot.write_text(chart(found, study), "utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 from fedpriv.cli.output import console
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.privacy.epsilon import privacy_line
-from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import early_end, failures
 
@@ -65,7 +65,9 @@ def _gained(summary: dict[str, Any]) -> str | None:
     if public is None:
         return None
     headline, gain = shown[0], summary["gain"]
-    text = f"{headline.label} {headline.text(public, 2)} of public examples alone, ε = 0"
+    whom = summary.get("public_only_of", PUBLIC_EXAMPLES)
+    whom = f"{whom} alone, ε = 0" if whom == PUBLIC_EXAMPLES else whom
+    text = f"{headline.label} {headline.text(public, 2)} of {whom}"
     if gain is None:
         return text
     points = f"{100 * gain:+.2f} points" if headline.form == "share" else f"{gain:+.4g}"

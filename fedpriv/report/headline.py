@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.privacy.statement.coverage import NO_NOISE
+from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import guaranteed, spent
 from fedpriv.report.series import RunRecord, last_value
@@ -153,7 +153,8 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[tuple[str, s
     remarks = ["public-only not measured"]
     if public_only is not None:
         remarks = [
-            f"public-only {figure(measure, public_only.mean)}, at ε = 0",
+            f"public-only {figure(measure, public_only.mean)}, "
+            + (f"of {whom}" if (whom := public_only_of(run.options)) else "at ε = 0"),
             f"{measure.label} on the same examples",
         ]
     if gain is None:

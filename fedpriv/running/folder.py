@@ -2,8 +2,8 @@
 
 =====================  ======================================================================
 experiment.json        options, plan, corpus, versions: written once
-data.key               of a secure centralised run: the secret that keys its digest of the
-                       training set; never to be published
+data.key               of a secure run that knows a digest of its data: the secret that keys it;
+                       never to be published
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
@@ -42,6 +42,7 @@ from fedpriv import __version__, json_lines
 from fedpriv.checkpoints.frozen_file import check_frozen, frozen_digests, read_frozen_bytes
 from fedpriv.checkpoints.start_file import write_start
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.data.corpus.views import COUNTED
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
@@ -116,8 +117,7 @@ class RunFolder:
         if mode == "secure":  # counted on rostered users: diagnostics
             described["majority_class_accuracy"] = None
             provenance = described["provenance"]
-            exact = ("dropped", "sentences_without_label")
-            described["provenance"] = {k: v for k, v in provenance.items() if k not in exact}
+            described["provenance"] = {k: v for k, v in provenance.items() if k not in COUNTED}
         else:
             learnt = begun is not None and begun.facts["kind"] == "public"
             described |= public_of_rostered(task, learnt_from=learnt)

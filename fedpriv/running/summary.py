@@ -12,7 +12,7 @@ from fedpriv import json_lines
 from fedpriv.experiments.components import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.statement.coverage import KEY, coverage_of
+from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of, public_only_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
 from fedpriv.training.failures import mostly_failed
@@ -46,6 +46,7 @@ def summary_of(
         **figures,
         "majority_class_accuracy": corpus.get("majority_class_accuracy"),
         **gain_of(components.task.measures, figures, folder.document.get("baseline", {})),
+        "public_only_of": public_only_of(folder.document.get("experiment")) or PUBLIC_EXAMPLES,
         "start": folder.document.get("start", {"kind": "fresh"}),
         "epsilon": spent.value if plan.is_private else None,
         "epsilon_rdp": spent.rdp if plan.is_private else None,

@@ -60,6 +60,8 @@ class TagPrediction:
         choosing: Makes the view whose validation threads public models are chosen on; None where
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
+        data_sha256: From nothing to digests in hex of what must not change in a run, the prepared
+            corpus; None where nobody can say, and no resumed run is held to it.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class TagPrediction:
         pair_weight: float = PAIR_WEIGHT,
         choosing: Callable[[], TagView] | None = None,
         public_text: PublicText = "public-threads",
+        data_sha256: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         if inputs not in (*INPUTS, TF_IDF):
             known = ", ".join((*INPUTS, TF_IDF))
@@ -92,7 +95,7 @@ class TagPrediction:
             )
         self._choosing = choosing
         self._public_text: PublicText = public_text
-
+        self.data_sha256 = data_sha256
         self._data = _TrainingExamples(view)
         self._description: TaskDescription | None = None
 

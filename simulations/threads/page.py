@@ -37,10 +37,14 @@ def layout(study: Study) -> Layout:
 
 def promise(study: Study) -> str:
     """Return what the ε of every row is: δ, unit, relation, accountant, and what it leaves out."""
+    return f"{_terms(study)}; tuning on validation threads is not covered."
+
+
+def _terms(study: Study) -> str:
     n = len(study.corpus.view(roster=study.roster, split=study.splits[0]).roster)
     return (
         f"ε by PLD at δ = n^-1.1 = {shown_delta(n**-1.1)}, user-level, add-remove, Poisson "
-        "cohorts, simulated (seeded noise); tuning on validation threads is not covered."
+        "cohorts, simulated (seeded noise)"
     )
 
 
@@ -79,6 +83,7 @@ def chart(evaluation: Evaluation, study: Study) -> str:
         height=380,
         references=references,
         share=True,
-        title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}",
+        title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}: a diagnostic, "
+        f"not covered by ε.\n{_terms(study)}.",
         alone=True,
     )

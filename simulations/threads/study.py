@@ -164,7 +164,8 @@ class Study:
         return method.at(epsilon, view, shared)
 
     def _file(self, name: str, facts: Mapping[str, object]) -> Path:
-        return self.kept / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
+        corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
+        return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
 
 
 def model_name(method: str, epsilon: float | None) -> str:

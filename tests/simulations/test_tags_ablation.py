@@ -34,6 +34,9 @@ def test_every_part_has_a_row_with_an_interval(short, tiny_corpus, tmp_path, cap
     assert "by-thread-0, seed 0: averaged, ε = 8, 2 rounds" in progress
     rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
     assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
+    for row in rows:  # nothing that has an ε goes without what it is of
+        assert row["synthetic"] and row["data"] == "tiny-synthetic"
+        assert "PLD" in row["promise"] and "δ = n^-1.1" in row["promise"]
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.evaluation.result import Evaluation
 from fedpriv.evaluation.table import shown
 from simulations import tags_by_thread
@@ -47,7 +48,10 @@ def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_
     found = Evaluation.from_json(json.loads(page.with_suffix(".json").read_text("utf-8")))
     assert found.public_only == "public-only" and not found.shares_threads
     assert {"public start, ε = 2", "from zero, ε = 8", "federated"} <= set(found.models)
-    assert "SYNTHETIC" in plot.read_text("utf-8")
+    assert all(word in found.promise for word in ("PLD", "δ = ", "user-level", "add-remove"))
+    drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", plot.read_text("utf-8")))
+    for said in ("SYNTHETIC", "PLD", "δ = ", "user-level", "add-remove", "not covered by ε"):
+        assert said in drawn
 
 
 def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatch):
@@ -60,6 +64,23 @@ def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatc
     call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8)
     with pytest.raises(AssertionError, match="trained again"):
         call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 2)
+
+
+def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monkeypatch):
+    """Its roster, its threads and its options are the same, but not its text."""
+    shape = Shape(
+        num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
+    )
+    one, other = (synthesize(tmp_path / f"{n}", shape=shape, max_words=n) for n in (40, 60))
+    call(one, tmp_path, "--folds", 1, "--epsilon", 8)
+
+    def trained(*arguments, **more):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(study, "rounds", trained)
+    call(one, tmp_path, "--folds", 1, "--epsilon", 8)
+    with pytest.raises(AssertionError, match="trained again"):
+        call(other, tmp_path, "--folds", 1, "--epsilon", 8)
 
 
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):

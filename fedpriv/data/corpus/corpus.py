@@ -18,6 +18,7 @@ from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.data.corpus.view import TagView, open_view
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.sentences.store import SentenceStore
+from fedpriv.hashes import document_sha256
 
 
 class Corpus:
@@ -47,6 +48,15 @@ class Corpus:
     def synthetic(self) -> bool:
         """Whether the text was made by a generator; every figure must then say so."""
         return self.manifest["synthetic"]
+
+    @property
+    def content_sha256(self) -> str:
+        """Digest of all that views are made of but who is on a roster: text, seed, sizes.
+
+        A roster that is added changes none of it. It is of rostered users' text, and so private.
+        """
+        named = ("files", "split_seed", "max_words", "max_tags")
+        return document_sha256({name: self.manifest[name] for name in named})
 
     @property
     def rosters(self) -> tuple[str, ...]:

@@ -25,6 +25,14 @@ from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.sentences.store import SentenceStore
 
+COUNTED = (
+    "dropped",
+    "sentences_without_label",
+    "foreign_text_share",
+    "foreign_text_share_by_rostered_users",
+)
+"""What of a view's provenance is counted on rostered users; a share to the last digit is, too."""
+
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 

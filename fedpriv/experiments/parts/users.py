@@ -114,6 +114,7 @@ class TagPredictionTask:
             pair_weight=self.pair_weight,
             choosing=None if split.shares_threads else choosing,
             public_text=self.public_text,
+            data_sha256=lambda: {"prepared": corpus.content_sha256},
         )
 
 

@@ -20,6 +20,9 @@ from fedpriv.privacy.unit_words import words_of
 KEY = "epsilon_does_not_cover"
 """Under what name JSON has the list, which is empty where ε covers everything."""
 
+PUBLIC_EXAMPLES = "public examples"
+"""What a public-only model learns from, unless a run says otherwise."""
+
 NO_NOISE = "no noise is added"
 
 
@@ -110,6 +113,13 @@ def private_start(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     if (options.get("start"), options.get("public-text")) == ("public", "all-posts"):
         return ("a start from all of public users' posts, with rostered users' titles and tags",)
     return ()
+
+
+def public_only_of(options: Mapping[str, Any] | None) -> str:
+    """Return what the public-only model of a run learnt from; "" where it was public."""
+    if as_object(options).get("public-text") != "all-posts":
+        return ""
+    return "all of public users' posts; rostered users' titles and tags in them no ε covers"
 
 
 def private_knowledge(

@@ -28,12 +28,16 @@ def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
             "Titles written by other accounts were dropped (own text only): an example holds "
             "words of its own account, and a label that follows the post's tags."
         ]
-    if not isinstance(share, (int, float)) or not share:
+    if not _may_be_foreign(provenance):
         return []
     text = (
-        f"An answer's example carries the title and tags of the question it answers, written "
-        f"by somebody else: {percent(share)} of the rostered users' examples do"
+        "An answer's example carries the title and tags of the question it answers, written "
+        "by somebody else: "
     )
+    if isinstance(share, (int, float)):
+        text += f"{percent(share)} of the rostered users' examples do"
+    else:
+        text += "how many do is counted on rostered users, and a secure run keeps no such figure"
     if isinstance(others, (int, float)):
         text += f", and for {percent(others)} that somebody is another rostered user"
     return [
@@ -43,6 +47,14 @@ def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
         "an account, others' answers to its questions would have neither title nor tags: those "
         "examples do change.",
     ]
+
+
+def _may_be_foreign(provenance: Mapping[str, Any]) -> bool:
+    """Return whether examples may hold others' titles: a secure run does not keep how many do."""
+    share = provenance.get("foreign_text_share")
+    if share is None:
+        return provenance.get("own_text_only") is False
+    return isinstance(share, (int, float)) and share > 0
 
 
 def started_from(options: Mapping[str, Any] | None) -> list[str]:
@@ -59,7 +71,8 @@ def started_from(options: Mapping[str, Any] | None) -> list[str]:
     if options.get("start") == "file":
         return [
             "Start: training goes on from params in a file; what they were learnt from, this run "
-            "cannot know."
+            "cannot know. If rostered users' data went into them, what that cost comes on top of "
+            "this ε."
         ]
     return []
 
@@ -79,7 +92,7 @@ def taken_as_public(
         text.append(f"Vocabulary:{_num_words(vocabulary)} chosen by public examples.")
     counted_in = str(provenance.get("tag_users", ""))
     all_posts = "threads for training" not in counted_in
-    if all_posts and text and provenance.get("tags") and provenance.get("foreign_text_share"):
+    if all_posts and text and provenance.get("tags") and _may_be_foreign(provenance):
         text.append(
             "An answer by a user outside the roster carries the tags its question was given, maybe "
             "by a rostered user; the order of the tags counts them as that answer's own."

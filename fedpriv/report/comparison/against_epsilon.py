@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from textwrap import wrap
 
-from fedpriv.report.comparison.groups import Group
+from fedpriv.report.comparison.groups import Group, gaps
 from fedpriv.report.comparison.sections import Section
 from fedpriv.report.headline import privacy_terms
 from fedpriv.report.plots.lines import both_widths
@@ -13,6 +14,8 @@ from fedpriv.report.plots.theme import series
 from fedpriv.report.plots.tradeoff import Point, dots, tradeoff_plot
 from fedpriv.report.wording import direction, epsilon, figure
 from fedpriv.untrusted_text import safe
+
+_LINE = 105  # letters that a line of the file's title has room for
 
 # Options that only say how much ε is spent: runs that differ in nothing else are one curve.
 _SPENDING = ("seed", "target-epsilon", "noise-multiplier")
@@ -51,7 +54,7 @@ def epsilon_figure(section: Section, *, name: str) -> str:
     points, lead = points_of(section), section.lead
     if not points or lead is None:
         return ""
-    notes = [_terms(section), "Not covered by ε." if lead.diagnosed else ""]
+    notes = _notes(section)
     notes.append(f"{direction(lead.measure).capitalize()}." if direction(lead.measure) else "")
     if any(point.half_width is not None for point in points):
         notes.append("Bars: 95 % interval over seeds.")
@@ -84,9 +87,22 @@ def epsilon_svg(section: Section, *, name: str) -> str:
         height=340,
         references=section.references(nonprivate=True),
         share=lead.measure.form == "share",
-        title=f"{section.title}. {_terms(section)}",
+        title="\n".join(
+            line
+            for said in (f"{section.title}.", *_notes(section), *gaps(section.groups))
+            for line in wrap(said, _LINE)
+        ),
         alone=True,
     )
+
+
+def _notes(section: Section) -> list[str]:
+    """Return what an ε of the plot is of, and that its figures are not covered where they are not.
+
+    The section has a lead.
+    """
+    diagnosed = section.lead is not None and section.lead.diagnosed
+    return [_terms(section), *(["Not covered by ε."] if diagnosed else [])]
 
 
 def _terms(section: Section) -> str:

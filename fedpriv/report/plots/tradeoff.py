@@ -67,10 +67,11 @@ def tradeoff_plot(
         height: In CSS pixels.
         references: Horizontal lines, labelled in the right margin.
         share: Whether the vertical axis is in percent.
-        title: What is drawn above the axes, and only of a file of its own.
+        title: What is written above the legend, in one line or several, and only of a file of its
+            own.
         alone: Whether it is a file of its own, with title, legend and light colours.
     """
-    below = _ENTRY * (len(_entries(points)) + 1) if alone else 0
+    below = _ENTRY * (len(_entries(points)) + title.count("\n") + 1) if alone else 0
     axes = new_axes(width, height + below, [r.said for r in references], below=below)
     draw_references(axes, references)
     for members in _series(points):
@@ -165,9 +166,10 @@ def _limit(axes: Any, points: Sequence[Point], references: Sequence[Reference]) 
 
 
 def _draw_legend(axes: Any, points: Sequence[Point], title: str, height: int, below: int) -> None:
-    """Write the title and a line for each label under the axes, in a file that has no HTML."""
+    """Write the title's lines and one for each label under the axes, in a file that has no HTML."""
     figure, whole = axes.figure, height + below
-    lines = [(title, None), *((point.label, point) for point in _entries(points))]
+    titles = ((line, None) for line in title.split("\n"))
+    lines = [*titles, *((point.label, point) for point in _entries(points))]
     for place, (text, point) in enumerate(lines):
         y = 1 - (height + _ENTRY * (place + 0.5)) / whole
         width = figure.get_size_inches()[0] * 72

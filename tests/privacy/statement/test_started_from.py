@@ -6,9 +6,13 @@ import pytest
 
 from fedpriv.checkpoints.start_file import START_FILE
 from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.cli.run_output import print_summary
 from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.page import render
+from fedpriv.report.series import read_run
 from fedpriv.running.prepared import resume_run, start_run
 
 SMALL = {"rounds": 3, "cohort": 10.0}
@@ -47,6 +51,19 @@ def test_a_start_from_all_posts_is_not_covered_and_no_secure_run_has_it(started,
     assert "learnt from public examples" not in text
 
 
+@pytest.mark.parametrize("start", ["public", "fresh"])
+def test_a_public_only_figure_of_all_posts_is_never_called_public_alone(
+    started, tmp_path, capsys, start
+):
+    summary = started(start=start, public_text="all-posts").run()
+    assert "rostered users' titles and tags" in summary["public_only_of"]
+    print_summary(summary, Coverage(), tmp_path / "run" / "report.html")
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if "public-only" in text]
+    assert "ε = 0" not in line and summary["public_only_of"] in line
+    page = render(read_run(tmp_path / "run"))
+    assert "at ε = 0" not in page and "rostered users&#x27; titles and tags" in page
+
+
 def test_that_answers_to_a_deleted_account_change_is_said(started):
     run = started()
     run.folder.close()
@@ -64,6 +81,7 @@ def test_of_a_file_it_is_said_that_the_run_cannot_know_what_it_learnt_from(start
     run.run()
     text = str(run_statement(run.folder.path))
     assert "params in a file; what they were learnt from, this run cannot know" in text
+    assert "what that cost comes on top of this ε" in text
 
 
 def test_from_zero_nothing_is_said_of_a_start(started):
@@ -94,3 +112,8 @@ def test_a_secure_run_keeps_no_figure_of_rostered_users(started, tmp_path):
     document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
     assert "accuracy_public_only" not in document["baseline"]
     assert document["start"]["kind"] == "public"
+    # A share of rostered users' examples to the last digit tells how many there are.
+    assert not [name for name in document["corpus"]["provenance"] if "share" in name]
+    text = " ".join(str(run_statement(tmp_path / "run")).split())
+    assert "An answer's example carries the title and tags of the question it answers" in text
+    assert "how many do is counted on rostered users" in text

@@ -80,6 +80,21 @@ def test_svg_is_a_drawing_of_its_own(groups, tmp_path) -> None:
         assert said in text, said
 
 
+def test_svg_says_what_its_epsilon_is_and_what_it_does_not_cover(groups) -> None:
+    drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(groups)))
+    for said in ("δ = ", "add-remove", "unit: user", "PLD", "Not covered by ε."):
+        assert said in drawn
+
+
+def test_svg_says_of_a_private_start_that_it_is_not_covered(make_run) -> None:
+    folder = make_run("a", public_only=0.18)
+    document = json.loads((folder / "experiment.json").read_text("utf-8"))
+    document["experiment"] |= {"start": "public", "public-text": "all-posts"}
+    (folder / "experiment.json").write_text(json.dumps(document), "utf-8")
+    drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(read_groups([folder]))))
+    assert "does NOT cover: a start from all of public users' posts" in drawn
+
+
 def test_svg_of_two_parts_has_one_below_the_other(make_run) -> None:
     groups = read_groups([make_run("a"), make_run("b", synthetic=True)])
     root = ElementTree.fromstring(as_svg(groups))

@@ -1,12 +1,22 @@
 """Run folders that were interrupted, tampered with or damaged."""
 
 import json
+import shutil
 
 import pytest
 
 from fedpriv import json_lines
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.running.prepared import resume_run
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
+
+SHAPE = Shape(
+    num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
+)
+# As many words and tags whatever the text is, so that the model has the same shape.
+SMALL = {"shape": SHAPE, "max_words": 40, "max_tags": 3}
 
 
 def interrupted(corpus, folder, after=4):
@@ -151,6 +161,25 @@ class TestDamage:
         (folder / "experiment.json").write_text(json.dumps(document))
         with pytest.raises(ValueError, match="plan"):
             resume_run(folder)
+
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_a_corpus_prepared_anew_in_another_way_is_refused(self, tmp_path, secure):
+        """Its folder and its roster are the same; words, labels and threads held out are not."""
+        at, folder = tmp_path / "corpus", tmp_path / "run"
+        corpus = synthesize(at, **SMALL)
+        roster = corpus.view().roster
+        with pytest.raises(KeyboardInterrupt):
+            start(corpus, folder, secure=secure, make_backend=stopping(2)).run()
+        charges, aside = charged(folder), tmp_path / "aside"
+        at.rename(aside)
+        assert synthesize(at, **SMALL, seed=5).view().roster == roster
+        with pytest.raises(ValueError, match=r"are not those that .* was started with"):
+            resume_run(folder)
+        assert charged(folder) == charges
+        shutil.rmtree(at)
+        aside.rename(at)
+        Corpus.open(at).add_roster(RosterSpec(name="later", rule="first-sorted", size=5))
+        assert resume_run(folder).run()["rounds"] == 5
 
     def test_folders_that_hold_a_run_or_none(self, tiny_corpus, tmp_path):
         start(tiny_corpus, tmp_path / "run").run()
