@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 # What commands print is wrapped to the terminal: one width for everybody.
 os.environ["COLUMNS"] = "160"
+# Tests already run side by side, and models here are tiny: more threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25

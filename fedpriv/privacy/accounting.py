@@ -261,10 +261,16 @@ def _one_loss(
             value_discretization_interval=interval,
             neighboring_relation=theirs,
         )
+    sigma = event.sigma / math.sqrt(count)
+    sampling_prob = 1.0 if event.sampling_prob is None else event.sampling_prob
+    if relation is Relation.ADD_REMOVE:
+        from fedpriv.privacy.gaussian_loss import gaussian_loss
+
+        return gaussian_loss(sigma, sampling_prob=sampling_prob, interval=interval)
     return pld.from_gaussian_mechanism(
-        event.sigma / math.sqrt(count),
+        sigma,
         value_discretization_interval=interval,
-        sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
+        sampling_prob=sampling_prob,
         neighboring_relation=theirs,
     )
 

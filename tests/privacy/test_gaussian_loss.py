@@ -1,0 +1,167 @@
+"""The privacy loss of a Gaussian answer: dp-accounting's own, cell by cell, only sooner."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
+from dp_accounting.pld.privacy_loss_distribution import (
+    PrivacyLossDistribution,
+    from_gaussian_mechanism,
+)
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
+from fedpriv.privacy.accounting import epsilon_value
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.gaussian_loss import GaussianLoss, gaussian_loss
+
+SIGMAS, PROBS = (0.05, 0.3, 1.0, 4.0, 100.0), (1e-4, 0.01, 0.3, 0.9, 1.0)
+GRID = [
+    pytest.param(
+        sigma, prob, coarse, marks=[pytest.mark.slow] if coarse == 1.0 else [], id=f"{sigma}-{prob}"
+    )
+    for coarse in (10.0, 1.0)
+    for sigma, prob in itertools.product(SIGMAS, PROBS)
+]
+
+
+def width(sigma: float, coarse: float) -> float:
+    """An interval of about 16,000 cells at σ, over `coarse`; below a sparse one's 1,000 nowhere."""
+    return float(f"{(0.5 / sigma**2 + 10.0 / sigma) / 8_000 * coarse:.1e}")
+
+
+def both(pld: PrivacyLossDistribution) -> list[PLDPmf]:
+    return [pld._pmf_remove] if pld._symmetric else [pld._pmf_remove, pld._pmf_add]
+
+
+@pytest.mark.parametrize(("sigma", "prob", "coarse"), GRID)
+def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse):
+    interval = width(sigma, coarse)
+    ours = gaussian_loss(sigma, sampling_prob=prob, interval=interval)
+    theirs = from_gaussian_mechanism(
+        sigma, sampling_prob=prob, value_discretization_interval=interval
+    )
+    assert len(both(ours)) == len(both(theirs)) == (1 if prob == 1.0 else 2)
+    for one, other in zip(both(ours), both(theirs), strict=True):
+        one, other = one.to_dense_pmf(), other.to_dense_pmf()
+        assert isinstance(one, DensePLDPmf) and isinstance(other, DensePLDPmf)
+        assert one._discretization == other._discretization == interval
+        assert one._pessimistic_estimate and other._pessimistic_estimate
+        assert one._lower_loss == other._lower_loss
+        assert one._probs.shape == other._probs.shape
+        np.testing.assert_allclose(one._probs, other._probs, rtol=0.0, atol=1e-12)
+        assert one._infinity_mass == pytest.approx(other._infinity_mass, rel=0.0, abs=1e-12)
+    for count, delta in ((1, 1e-6), (30, 1e-3)):
+        found, wanted = (
+            pld.self_compose(count).get_epsilon_for_delta(delta) for pld in (ours, theirs)
+        )
+        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("prob", [0.05, 1.0])
+@pytest.mark.parametrize("relation", Relation)
+def test_events_are_priced_as_dp_accounting_prices_them(relation, prob):
+    kind = "gaussian" if prob == 1.0 else "poisson-gaussian"
+    event = Event(
+        kind=kind, noise_multiplier=2.0, **({} if prob == 1.0 else {"sampling_prob": prob})
+    )
+    found = epsilon_value(event, 9, delta=1e-4, relation=relation)
+    fine = from_gaussian_mechanism(
+        2.0,
+        sampling_prob=prob,
+        value_discretization_interval=1e-3,
+        neighboring_relation=relation._theirs,
+    )
+    assert found == pytest.approx(fine.self_compose(9).get_epsilon_for_delta(1e-4), rel=1e-3)
+
+
+@pytest.mark.parametrize("adjacency", AdjacencyType)
+@pytest.mark.parametrize("prob", [1e-4, 0.3, 1.0])
+class TestDelta:
+    """δ of single ε, where the loss has a limit, and where it has none."""
+
+    def losses(self, adjacency, prob):
+        asked = {"sampling_prob": prob, "adjacency_type": adjacency}
+        return GaussianLoss(0.7, **asked), GaussianPrivacyLoss(0.7, **asked)
+
+    def points(self, adjacency, prob):
+        """Zero, both sides, and the limit: at it, an ulp, nearly and clearly to its sides."""
+        found = [-3.0, -0.2, -1e-9, 0.0, 1e-9, 0.2, 3.0]
+        if prob < 1.0:
+            limit = math.log1p(-prob) * (-1.0 if adjacency is AdjacencyType.ADD else 1.0)
+            found += [limit * (1.0 + off) for off in (-1e-4, -2e-9, -5e-10, 0.0, 5e-10, 2e-9, 1e-4)]
+            found += [math.nextafter(limit, 9.0), math.nextafter(limit, -9.0)]
+        return sorted(found)
+
+    def test_many_at_once_and_each_alone(self, adjacency, prob):
+        ours, theirs = self.losses(adjacency, prob)
+        points = self.points(adjacency, prob)
+        wanted = np.asarray(theirs.get_delta_for_epsilon(points))
+        np.testing.assert_allclose(
+            ours.get_delta_for_epsilon(np.array(points)), wanted, rtol=0.0, atol=1e-15
+        )
+        for point, value in zip(points, wanted, strict=True):
+            alone = ours.get_delta_for_epsilon(point)
+            assert isinstance(alone, float)
+            assert alone == pytest.approx(value, rel=0.0, abs=1e-15)
+        assert ours.get_delta_for_epsilon(np.array([])).shape == (0,)
+
+    def test_the_noise_at_which_a_loss_is_reached(self, adjacency, prob):
+        ours, theirs = self.losses(adjacency, prob)
+        if adjacency is AdjacencyType.REPLACE:
+            return  # theirs
+        sign = -1.0 if adjacency is AdjacencyType.ADD else 1.0
+        limit = math.log(1.0 - prob) if prob < 1.0 else -math.inf
+        points = [
+            point
+            for point in self.points(adjacency, prob)
+            if sign * point > limit or math.isclose(sign * point, limit)
+        ]
+        wanted = [theirs.inverse_privacy_loss(point) for point in points]
+        assert prob == 1.0 or any(math.isinf(value) for value in wanted)
+        np.testing.assert_allclose(ours._cutoffs(np.array(points)), wanted, rtol=1e-12, atol=0.0)
+
+    def test_it_stays_a_probability(self, adjacency, prob):
+        ours, _ = self.losses(adjacency, prob)
+        found = ours.get_delta_for_epsilon(np.linspace(-90.0, 90.0, 2001))
+        assert found.min() >= 0.0 and found.max() <= 1.0
+
+
+def test_it_stays_a_probability_where_rounding_leaves_it():
+    # The cells at which the difference of two numbers near 1, or near 0, falls outside [0, 1].
+    for sigma, prob in itertools.product(SIGMAS, PROBS):
+        for adjacency in (AdjacencyType.ADD, AdjacencyType.REMOVE):
+            ours = GaussianLoss(sigma, sampling_prob=prob, adjacency_type=adjacency)
+            bounds = ours.connect_dots_bounds()
+            assert bounds.epsilon_lower is not None and bounds.epsilon_upper is not None
+            found = ours.get_delta_for_epsilon(
+                np.linspace(bounds.epsilon_lower, bounds.epsilon_upper, 3001)
+            )
+            assert found.min() >= 0.0 and found.max() <= 1.0
+
+
+@pytest.mark.parametrize("adjacency", [AdjacencyType.ADD, AdjacencyType.REMOVE])
+def test_a_loss_that_sampling_never_reaches_is_refused(adjacency):
+    ours = GaussianLoss(1.0, sampling_prob=0.3, adjacency_type=adjacency)
+    beyond = 0.5 if adjacency is AdjacencyType.ADD else -0.5
+    with pytest.raises(ValueError, match=r"privacy loss -?0\.5 is beyond"):
+        ours._cutoffs(np.array([0.0, beyond]))
+    # A probability so small that log(1/q - 1) is log(1/q) less an ulp or two: theirs refuses too.
+    near = 0.9 * math.log1p(-1e-15) * (-1.0 if adjacency is AdjacencyType.ADD else 1.0)
+    ours, theirs = (
+        kind(1.0, sampling_prob=1e-15, adjacency_type=adjacency)
+        for kind in (GaussianLoss, GaussianPrivacyLoss)
+    )
+    with pytest.raises(ValueError, match="cannot be told from their limit"):
+        ours.get_delta_for_epsilon(near)
+    with pytest.raises(ValueError, match="a must be greater than b"):
+        theirs.get_delta_for_epsilon(near)
+
+
+@pytest.mark.parametrize(("sigma", "prob"), [(0.0, 0.5), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)])
+def test_what_is_out_of_range_is_refused_by_dp_accounting(sigma, prob):
+    with pytest.raises(ValueError, match="not"):
+        gaussian_loss(sigma, sampling_prob=prob, interval=0.1)
