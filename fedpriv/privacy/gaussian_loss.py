@@ -123,7 +123,7 @@ class GaussianLoss(GaussianPrivacyLoss):
             if np.any(below >= raised):
                 raise ValueError(
                     f"the privacy losses of σ = {self.standard_deviation} at sampling probability "
-                    f"{self.sampling_prob} cannot be told from their limit; raise either"
+                    f"{self.sampling_prob} cannot be distinguished from their limit; raise either"
                 )
             raised = raised + np.log1p(-np.exp(below - raised))
         found[~at_limit] = np.where(signed[~at_limit] == 0.0, np.log(factor + term), raised)

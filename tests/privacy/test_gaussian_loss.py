@@ -155,7 +155,7 @@ def test_a_loss_that_sampling_never_reaches_is_refused(adjacency):
         kind(1.0, sampling_prob=1e-15, adjacency_type=adjacency)
         for kind in (GaussianLoss, GaussianPrivacyLoss)
     )
-    with pytest.raises(ValueError, match="cannot be told from their limit"):
+    with pytest.raises(ValueError, match="cannot be distinguished from their limit"):
         ours.get_delta_for_epsilon(near)
     with pytest.raises(ValueError, match="a must be greater than b"):
         theirs.get_delta_for_epsilon(near)
