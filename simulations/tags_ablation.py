@@ -61,7 +61,8 @@ def page(study: Study, held: Fold, found: Mapping[tuple[str, str], Estimate]) ->
         f"paired bootstrap by thread and one by user. {promise(study)} Figures are not covered "
         "by ε."
     )
-    yield from ("", f"| | {' | '.join(f'ε = {epsilon:g}' for epsilon in study.epsilons)} |")
+    columns = " | ".join(f"ε = {target_epsilon:g}" for target_epsilon in study.epsilons)
+    yield from ("", f"| | {columns} |")
     yield f"|---|{'---:|' * len(study.epsilons)}"
     cells = [
         shown(found[model_name(WHOLE, epsilon), PUBLIC], signed=True) for epsilon in study.epsilons

@@ -168,9 +168,9 @@ class Study:
         return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
 
 
-def model_name(method: str, epsilon: float | None) -> str:
+def model_name(method: str, target_epsilon: float | None) -> str:
     """Return what an evaluation calls a method's model."""
-    return method if epsilon is None else f"{method}, ε = {epsilon:g}"
+    return method if target_epsilon is None else f"{method}, ε = {target_epsilon:g}"
 
 
 def _best(folds: Sequence[Fold], names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # Rooms that no app and no experiment imports, and the papers' tables and figures.
 LEFT_OUT = {
     "fedpriv.__main__", "fedpriv.cli", "fedpriv.evaluation", "fedpriv.reproduction",
-    "simulations.adadps", "simulations.dpnsgd",
+    "simulations.adadps", "simulations.dpnsgd", "simulations.threads",
 }  # fmt: skip
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
