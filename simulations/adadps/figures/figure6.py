@@ -89,8 +89,8 @@ REPRODUCTIONS = (
             "by ε. Bold: best private figure of a column.",
             "Printed again in seconds from `tags.jsonl`, or run anew from nothing, by `fedpriv "
             "reproduce adadps-figure6 --results docs/results/tags.jsonl`. Simulation noise has "
-            "changed since these runs were recorded: run anew, the same seeds give other figures, "
-            "at the same ε.",
+            "changed since most of these runs were recorded: run anew, the same seeds give other "
+            "figures, at the same ε.",
         ),
     ),
 )

@@ -34,6 +34,7 @@ class Range:
     adam: tuple[tuple[float, ...], tuple[float, ...]]
     adam_settings: Settings
     normalise: tuple[float, ...]
+    normalise_rates: tuple[float, ...] = (30.0,)
     local: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
@@ -62,6 +63,7 @@ _RANGES: Mapping[tuple[str, str], Range] = {
         adam=((1.25, 2.5, 5.0, 10.0), (1.0, 3.0, 9.0)),
         adam_settings={"local-learning-rate": 10.0, "server-adaptivity": 1.0},
         normalise=(0.1, 0.3, 1.0, 3.0),
+        normalise_rates=(10.0, 30.0, 100.0),
     ),
     ("paper", "unit-norm"): Range(
         gain=(10.0, 3.2),
@@ -71,6 +73,7 @@ _RANGES: Mapping[tuple[str, str], Range] = {
         adam=((1.0, 2.0, 4.0, 8.0), (1.0 / 3, 1.0, 3.0, 9.0)),
         adam_settings={"local-learning-rate": 10.0, "server-adaptivity": 1.0},
         normalise=(8.0 / 1.5, 8.0, 12.0, 18.0),
+        normalise_rates=(10.0, 30.0, 100.0),
     ),
 }
 # Without privacy there is no clip norm to tune: the rate alone. By setting, inputs and
@@ -102,7 +105,8 @@ def grid(setting: str, inputs: str, method: Settings, *, private: bool) -> tuple
         rates = _NONPRIVATE_RATES[setting, inputs, precondition is not None]
         found = [{"local-learning-rate": rate} for rate in rates]
     elif method.get("bound") == "normalise":
-        found = [{"local-learning-rate": 30.0, "l2-clip-norm": norm} for norm in span.normalise]
+        rates, norms = span.normalise_rates, span.normalise
+        found = [{"local-learning-rate": r, "l2-clip-norm": norm} for r in rates for norm in norms]
     elif method.get("server-optimizer") == "adam":
         # Noise dominates every second moment, so the useful step is about the noise on the mean;
         # an adaptivity above that noise makes it momentum.
