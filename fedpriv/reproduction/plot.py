@@ -97,7 +97,7 @@ def _drawing(width: float, height: float) -> Any:
 
 
 def _dots(table: Reproduction, found: Found) -> tuple[Any, list[Any]]:
-    labels = [row.label for row in table.rows]
+    labels = [*(row.label for row in table.rows), *(given.label for given in table.given)]
     panels = table.layout.panels or (Block(title="", columns=table.columns),)
     drawing = _drawing(
         8.0 if len(panels) == 1 else 2.5 + 3.2 * len(panels),
@@ -184,6 +184,11 @@ def _column_dots(
         x.append(mean(figures))
         y.append(place + shift)
         error.append(spread(figures, table) if len(figures) > 1 else 0.0)
+    for place, given in enumerate(table.given, start=len(table.rows)):
+        if column in given.figures:
+            x.append(given.figures[column] * table.scale)
+            y.append(place + shift)
+            error.append(0.0)
     return axes.errorbar(
         x, y, xerr=error, fmt=mark, color=colour, markersize=5.5, capsize=2.5, label=name, zorder=3
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tiny_tables import SEEDS, done_for, figure, row, table
 
 from fedpriv.measures import LOSS
-from fedpriv.reproduction import Block, Layout, draw
+from fedpriv.reproduction import Block, Given, Layout, draw
 from fedpriv.reproduction import plot as plots
 from fedpriv.reproduction.page import spread
 from fedpriv.reproduction.runs import all_figures
@@ -50,6 +51,16 @@ def title(drawing):
 
 def names(drawing):
     return [text.get_text() for text in drawing.legends[0].get_texts()]
+
+
+def test_rows_measured_elsewhere_are_drawn_below_the_others(drawn, tmp_path):
+    given = Given(label="elsewhere", figures={"ours": 0.9})
+    one = replace(table(row("a")), given=(given,), scale=100.0)
+    drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
+    axes = drawing.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "elsewhere"]
+    xs = [x for line in axes.lines for x in np.asarray(line.get_xdata(), float)]
+    assert pytest.approx(90.0) in xs
 
 
 class TestFile:
