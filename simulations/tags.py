@@ -68,7 +68,7 @@ def adadps_tags_large() -> Experiment:
         rounds=200,
         local_learning_rate=10.0,
         l2_clip_norm=30.0,
-        start_factor=0.5,
+        start_factor=0.25,
     )
 
 

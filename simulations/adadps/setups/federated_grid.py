@@ -62,8 +62,8 @@ _RANGES: Mapping[tuple[str, str], Range] = {
         fedavg=((3.0, 10.0, 30.0), (5.0, 10.0, 20.0)),
         adam=((1.25, 2.5, 5.0, 10.0), (1.0, 3.0, 9.0)),
         adam_settings={"local-learning-rate": 10.0, "server-adaptivity": 1.0},
-        normalise=(0.1, 0.3, 1.0, 3.0),
-        normalise_rates=(10.0, 30.0, 100.0),
+        normalise=(0.03, 0.1, 0.3, 1.0, 3.0),
+        normalise_rates=(3.0, 10.0, 30.0),
     ),
     ("paper", "unit-norm"): Range(
         gain=(10.0, 3.2),
@@ -72,8 +72,8 @@ _RANGES: Mapping[tuple[str, str], Range] = {
         fedavg=((10.0 / 3, 10.0, 30.0), (2.0, 4.0, 8.0)),
         adam=((1.0, 2.0, 4.0, 8.0), (1.0 / 3, 1.0, 3.0, 9.0)),
         adam_settings={"local-learning-rate": 10.0, "server-adaptivity": 1.0},
-        normalise=(8.0 / 1.5, 8.0, 12.0, 18.0),
-        normalise_rates=(10.0, 30.0, 100.0),
+        normalise=(3.5, 8.0 / 1.5, 8.0, 12.0),
+        normalise_rates=(3.0, 10.0, 30.0),
     ),
 }
 # Without privacy there is no clip norm to tune: the rate alone. By setting, inputs and
