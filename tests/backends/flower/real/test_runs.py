@@ -130,7 +130,7 @@ def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus,
 @pytest.mark.ray
 def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path):
     corpus = tmp_path / "corpus"
-    shape = Shape(num_users=400, num_sentences=3000, public_users=20, num_words=400, num_tags=12,
+    shape = Shape(num_users=400, num_sentences=3000, public_users=60, num_words=400, num_tags=12,
                   num_topics=4)  # fmt: skip
     synthesize(corpus, shape=shape, max_words=300, max_tags=10)
     app = processes.copy_app(tmp_path / "app")
