@@ -25,7 +25,7 @@ import math
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -43,6 +43,27 @@ def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # where the system does not say what this process may use
+
+
+def fill_blocks(
+    out: np.ndarray, fill: Callable[[int, np.ndarray], None], threads: int | None = None
+) -> None:
+    """Fill a flat array block by block, each by its number, on several threads.
+
+    Args:
+        out: `(n,)`, overwritten.
+        fill: Given a block's number and the block, an even number of places but for the last.
+        threads: As of `Key.normal`.
+    """
+    blocks = [(number, out[at : at + _BLOCK]) for number, at in _starts(out.size)]
+    if threads is None:
+        threads = max(1, _usable_cores() - 1)
+    if threads == 1 or len(blocks) == 1:
+        for number, block in blocks:
+            fill(number, block)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            deque(pool.map(lambda item: fill(*item), blocks), maxlen=0)
 
 
 def _starts(size: int) -> Iterator[tuple[int, int]]:
@@ -157,16 +178,23 @@ class Key:
             return drawn
         out = np.empty(math.prod(shape), dtype)
         fill = self._simulated_block if self.mode == "simulation" else self._secure_block
-        blocks = [(number, out[at : at + _BLOCK]) for number, at in _starts(out.size)]
-        if threads is None:
-            threads = max(1, _usable_cores() - 1)
-        if threads == 1 or len(blocks) == 1:
-            for number, block in blocks:
-                fill(number, block, stddev)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                deque(pool.map(lambda item: fill(item[0], item[1], stddev), blocks), maxlen=0)
+        fill_blocks(out, lambda number, block: fill(number, block, stddev), threads)
         return out.reshape(shape)
+
+    def words(self, count: int, stream: int = 0) -> np.ndarray:
+        """Return uniform bits, uint64 `(count,)`: the beginning of a ChaCha20 key stream.
+
+        In secure mode nobody without the key tells them from coin flips, which is what cohorts and
+        noise rest on.
+
+        Args:
+            count: How many words of 64 bits.
+            stream: Which of the key's 2^64 streams.
+        """
+        # The first half of the 16 bytes counts within a key stream, the second tells streams apart.
+        nonce = bytes(8) + stream.to_bytes(8, "little")
+        cipher = Cipher(ChaCha20(self._value, nonce), mode=None).encryptor()
+        return np.frombuffer(cipher.update(bytes(8 * count)), "<u8")
 
     def _simulated_block(self, number: int, out: np.ndarray, stddev: float) -> None:
         from fedpriv.kernels.normals import box_muller
@@ -182,11 +210,8 @@ class Key:
             out[:] = whole[: out.size]
 
     def _secure_block(self, number: int, out: np.ndarray, stddev: float) -> None:
-        # The first half of the 16 bytes counts within a key stream, the second tells streams apart.
-        nonce = bytes(8) + number.to_bytes(8, "little")
-        stream = Cipher(ChaCha20(self._value, nonce), mode=None).encryptor()
         half = (out.size + 1) // 2
-        bits = np.frombuffer(stream.update(bytes(16 * half)), np.uint64) >> np.uint64(11)
+        bits = self.words(2 * half, number) >> np.uint64(11)
         uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53
         radius = np.sqrt(-2.0 * np.log(uniform[:half])) * stddev
         angle = 2.0 * np.pi * uniform[half:]

@@ -29,6 +29,9 @@ from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 
 BITS = 24
+LONGEST = 2.0 ** (2 * BITS)
+"""The square of a bound in granularities: no contribution's whole numbers have more together."""
+
 _ONE_ROW = np.zeros(1, np.int64)
 _PLAIN = ("A", "C")  # aligned and contiguous, as compiled code wants its arrays
 _USERS_IN_INT32 = 2 ** (31 - BITS) - 1
@@ -97,10 +100,24 @@ Adder = Callable[[Params, float | None], Addend]
 """From names and shapes, and a granularity or None, to an empty sum."""
 
 
+class BeyondBound(ValueError):
+    """A contribution whose whole numbers are longer than its bound. Nothing of it was added."""
+
+
+def beyond_bound() -> BeyondBound:
+    """Return the error that says so."""
+    return BeyondBound(
+        f"a contribution on the grid is longer than its bound of 2^{BITS} granularities; bound it "
+        "by the `scaled` of the same bound"
+    )
+
+
 class RunningSum:
     """Adds bounded updates one by one, in place.
 
     Guarantees:
+        * With a granularity no update is longer than 2^24 of them, l2, whatever bounded it: its
+          whole numbers are squared and summed without rounding, and compared without tolerance.
         * With a granularity: the sum of `rint(factor * update / granularity)`, exactly, whatever
           the order.
         * What an update touches is all that adding it costs: rows of a row-sparse tensor, and no
@@ -128,25 +145,43 @@ class RunningSum:
             key: Not looked at: only the update is added.
 
         Raises:
+            BeyondBound: If it is longer than the bound that the grid was made for, or not finite;
+                nothing is added then.
             ValueError: If the integers cannot hold one user more; nothing is added then.
         """
-        from fedpriv.kernels.sums import add_real, add_whole
-
-        if self._granularity is not None:
+        if self._granularity is None:
+            self._add_real(update, factor)
+        else:
             check_users_fit(self._num_added + 1)
-        if self._granularity is not None and self._since_carry == _USERS_IN_INT32:
-            self._carry()
-        for name, tensor in update.items():
-            rows, values = _rows_and_values(tensor)
-            if values.size == 0:
-                continue
-            total = self._total[name].reshape(-1, values.shape[1])
-            if self._granularity is None:
-                add_real(total, rows, values, factor)
-            else:
-                add_whole(total, rows, values, factor / self._granularity)
+            if self._since_carry == _USERS_IN_INT32:
+                self._carry()
+            scale = factor / self._granularity
+            if not self._add_whole(update, scale) <= LONGEST:
+                self._add_whole(update, -scale)  # to the bit: rint is odd
+                raise beyond_bound()
         self._since_carry += 1
         self._num_added += 1
+
+    def _add_real(self, update: Tree, factor: float) -> None:
+        from fedpriv.kernels.sums import add_real
+
+        for name, tensor in update.items():
+            rows, values = _rows_and_values(tensor)
+            if values.size:
+                total = self._total[name].reshape(-1, values.shape[1])
+                add_real(total, rows, values, factor)
+
+    def _add_whole(self, update: Tree, scale: float) -> float:
+        """Add whole numbers, and return the sum of their squares."""
+        from fedpriv.kernels.sums import add_whole
+
+        squared = 0.0
+        for name, tensor in update.items():
+            rows, values = _rows_and_values(tensor)
+            if values.size:
+                total = self._total[name].reshape(-1, values.shape[1])
+                squared += add_whole(total, rows, values, scale)
+        return squared
 
     def _carry(self) -> None:
         if self._carried is None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpriv import sums, tree
-from fedpriv.sums import BITS, PartialSum, RunningSum, add_sum, merged
+from fedpriv.sums import BITS, BeyondBound, PartialSum, RunningSum, add_sum, merged
 from fedpriv.tree import RowSparse
 
 TOP = 2**BITS
@@ -48,6 +48,38 @@ class TestRunning:
         assert as_ints(found["w"]) == [sign * num_users * TOP] + [0] * 11
         wide = np.int32 if num_users <= 127 else np.int64
         assert {t.dtype for t in found.values()} == {np.dtype(wide)}
+
+    @pytest.mark.parametrize(
+        ("w", "b", "fits"),
+        [
+            ((TOP, 0.0), 0.0, True),
+            ((TOP, 1.0), 0.0, False),
+            ((TOP - 1, 0.0), 5792.0, True),  # (2^24 - 1)² + 5792² <= 2^48 < ... + 5793²
+            ((TOP - 1, 0.0), 5793.0, False),
+            ((TOP + 1, 0.0), 0.0, False),
+            ((2.0**40, 0.0), 0.0, False),
+            ((np.inf, 0.0), 0.0, False),
+            ((np.nan, 0.0), 0.0, False),
+        ],
+    )
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_what_is_longer_than_the_bound_is_not_added(self, w, b, fits, sign):
+        """Squares of whole numbers, without tolerance; what was added before stays to the bit."""
+        running, before = RunningSum(TEMPLATE, 1.0), only(7.0 / UNIT)
+        running.add(before, 1.0)
+        update = {
+            "w": rows([2, 4], sign * np.array([w, (0.0, 0.0)])),
+            "b": np.array([0.0, sign * b, 0.0]),
+        }
+        if fits:
+            running.add(update, 1.0)
+            assert as_ints(running.result()["b"]) == [0, sign * b, 0]
+            return
+        with pytest.raises(BeyondBound, match=r"longer than its bound of 2\^24 granularities"):
+            running.add(update, 1.0)
+        assert as_ints(running.result()["b"]) == [0, 0, 0]
+        assert running.result()["w"][2].tolist() == [0, 0]
+        assert running.result()["w"].any()
 
     def test_signs_may_change_around_the_spill(self):
         running, expected = RunningSum(TEMPLATE, UNIT), 0

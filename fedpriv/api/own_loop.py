@@ -12,7 +12,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.sums import BeyondBound, PartialSum, RunningSum
 from fedpriv.tree import Params, Tree
 
 #: From what samplers and plans call numbers to the arguments that give them.
@@ -110,7 +110,10 @@ def bounded_sum(updates: Iterable[Tree], bound: Bound, *, like: Params) -> Parti
         except ValueError:  # not finite
             failed += 1
             continue
-        running.add(bounded, factor)
+        try:
+            running.add(bounded, factor)
+        except BeyondBound:
+            failed += 1
     return PartialSum(
         total=running.result(), num_users=count, num_failed=failed, granularity=bound.granularity
     )

@@ -92,11 +92,14 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
 
 def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: bool) -> Plan:
     sampling = experiment.part("sampling")
+    bound = experiment.part("bound").make()
+    if experiment.has_part("sum"):
+        bound = experiment.part("sum").rounded(bound, task)
     plan = make_plan(
         experiment,
         promises=promises,
         sampler=sampling.sampler(task.num_train, experiment.batch_size),
-        bound=experiment.part("bound").make(),
+        bound=bound,
         micro_batch=experiment.micro_batch,
         num_rounds=planned,
         roster_sha256=task.roster_sha256,

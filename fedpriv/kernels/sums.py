@@ -23,15 +23,35 @@ def _flat(kind: types.Type, *, readonly: bool = False) -> types.Array:
 
 _VALUES = [_matrix(kind, readonly=True) for kind in (float32, float64)]
 _KINDS = (int32, int64, float64)
+_MOST = 2.0**24  # of `fedpriv.sums.BITS`
 
 
-@njit([(_matrix(int32), INT64, v, float64) for v in _VALUES], nogil=True, cache=True)
-def add_whole(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> None:
-    """Add `rint(factor * values)` to some rows of an int32 matrix, in place."""
+@njit(
+    [float64(_matrix(int32), INT64, v, float64) for v in _VALUES],
+    nogil=True,
+    cache=True,
+    fastmath={"reassoc"},
+)
+def add_whole(total: np.ndarray, rows: np.ndarray, values: np.ndarray, factor: float) -> float:
+    """Add `rint(factor * values)` to some rows of an int32 matrix, in place.
+
+    A magnitude beyond 2^24, or what is no number, is added as 0.
+
+    Returns:
+        The sum of squares of the whole numbers, infinite if one was beyond 2^24. It is exact below
+        2^53, and not smaller than that where the true one is not: each square is a whole number.
+    """
+    squared, beyond = 0.0, 0
     for i in range(rows.size):
         out, row = total[rows[i]], values[i]
         for c in range(row.size):
-            out[c] += np.int32(np.rint(np.float64(row[c]) * factor))
+            whole = np.rint(np.float64(row[c]) * factor)
+            fits = abs(whole) <= _MOST  # false of what is no number
+            whole = whole if fits else 0.0
+            beyond += not fits
+            out[c] += np.int32(whole)
+            squared += whole * whole
+    return squared if beyond == 0 else np.inf
 
 
 @njit([(_matrix(float64), INT64, v, float64) for v in _VALUES], nogil=True, cache=True)
@@ -92,6 +112,32 @@ def release_whole(total: np.ndarray, noise: np.ndarray, granularity: float, shar
         whole = np.float64(total[i]) + np.rint(np.float64(noise[i]) / granularity)
         mean = np.float32(whole * granularity * share)
         noise[i] = mean
+        squared += np.float64(mean) * np.float64(mean)
+    return squared
+
+
+@njit(
+    [
+        (_flat(kind, readonly=True), _flat(int64, readonly=True), float64, _flat(float32))
+        for kind in (int32, int64)
+    ],
+    nogil=True,
+    cache=True,
+    fastmath={"reassoc"},
+)
+def release_on_grid(total: np.ndarray, noise: np.ndarray, unit: float, out: np.ndarray) -> float:
+    """Fill `out` with `float32((total + noise) * unit)`; return its sum of squares.
+
+    Args:
+        total: Whole numbers `(n,)`.
+        noise: int64 `(n,)`; with the total of a magnitude below 2^53, which is not checked.
+        unit: What one of them stands for in the mean.
+        out: float32 `(n,)`, overwritten.
+    """
+    squared = 0.0
+    for i in range(total.size):
+        mean = np.float32(np.float64(np.int64(total[i]) + noise[i]) * unit)
+        out[i] = mean
         squared += np.float64(mean) * np.float64(mean)
     return squared
 

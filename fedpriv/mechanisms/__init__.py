@@ -1,7 +1,7 @@
 """Bounds on what one user contributes: clipping, normalising, preconditioning, rounding."""
 
 from fedpriv.mechanisms.bound import Bound, Clip, Mixture, Normalise, Preconditioned, Unbounded
-from fedpriv.mechanisms.rounding import Rounded
+from fedpriv.mechanisms.rounding import Rounded, RoundedSum
 from fedpriv.mechanisms.side_information import SideInformation
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Normalise",
     "Preconditioned",
     "Rounded",
+    "RoundedSum",
     "SideInformation",
     "Unbounded",
 ]

@@ -166,7 +166,7 @@ def _applied(bound: Bound, update: Tree) -> Tree:
     return update if factor == 1.0 else tree.scale(update, factor)
 
 
-class _Whole:
+class AsAWhole:
     """A bound that shortens the update as a whole."""
 
     __slots__ = ()
@@ -180,7 +180,7 @@ class _Whole:
         return num_users * self.l2_bound
 
 
-class _Plain(_Whole):
+class _Plain(AsAWhole):
     """A bound that neither preconditions nor rounds."""
 
     __slots__ = ()
@@ -300,7 +300,7 @@ class Unbounded(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preconditioned(_Whole):
+class Preconditioned(AsAWhole):
     """Multiply the update by a public multiplier (1/A), *then* bound it.
 
     Guarantees:

@@ -21,13 +21,13 @@ counts negatively.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from fedpriv.mechanisms.bound import Bound, Mixture, Preconditioned
-from fedpriv.mechanisms.rounding import Rounded
+from fedpriv.mechanisms.rounding import Rounded, RoundedSum
 from fedpriv.rng import Key
 from fedpriv.transform import State
 from fedpriv.tree import Params
@@ -69,8 +69,8 @@ class RoundContext:
         """
         if not self.multiplier and self.mixture is None:
             return bound
-        if isinstance(bound, Rounded):
-            return Rounded(bound=self.bound(bound.bound))
+        if isinstance(bound, (Rounded, RoundedSum)):
+            return replace(bound, bound=self.bound(bound.bound))
         return Preconditioned(multiplier=self.multiplier, bound=bound, mixture=self.mixture)
 
 

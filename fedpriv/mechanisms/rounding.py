@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound, Mixture, scaled
+from fedpriv import tree
+from fedpriv.mechanisms.bound import AsAWhole, Bound, Mixture, scaled
 from fedpriv.sums import BITS
 from fedpriv.tree import RowSparse, Tensor, Tree
 
@@ -38,11 +39,7 @@ class Rounded:
     bound: Bound
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.bound.l2_bound) or self.bound.granularity is not None:
-            raise ValueError(
-                f"{self.bound!r} has no finite bound to make a grid of, or has a grid already; "
-                "sum its updates as floats (exact-sum false)"
-            )
+        _check_finite(self.bound)
 
     @property
     def name(self) -> str | None:
@@ -104,3 +101,117 @@ class Rounded:
             return RowSparse(rows=tensor.rows, values=values, num_rows=tensor.num_rows)
         granularity = self.granularity
         return np.rint(np.multiply(tensor, factor / granularity, dtype=np.float64)) * granularity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundedSum(AsAWhole):
+    """Bound each contribution, sum in float64, then round the sum once to a grid.
+
+    For sums whose contributions are never formed, such as those of single examples' gradients.
+
+    Guarantees:
+        * Whoever joins or leaves moves the *rounded* sum by at most l2_bound: of d coordinates each
+          moves by less than a granularity more than before rounding, and what float64 does to the
+          two sums is at most `float_error`. Contributions are shortened by as much beforehand.
+
+    Attributes:
+        bound: Of each contribution; finite and on no grid.
+        float_error: How far float64 takes two neighbouring sums apart, over l2_bound, beside the
+            contribution itself (`fedpriv.training.per_example.gradients.SumsApart`).
+    """
+
+    bound: Bound
+    float_error: float
+
+    def __post_init__(self) -> None:
+        _check_finite(self.bound)
+
+    @property
+    def name(self) -> str | None:
+        """The inner bound's."""
+        return self.bound.name
+
+    @property
+    def l2_bound(self) -> float:
+        """The inner bound's."""
+        return self.bound.l2_bound
+
+    @property
+    def granularity(self) -> float:
+        """The spacing of the sum's grid, l2_bound / 2^24."""
+        return self.l2_bound * 2.0**-BITS
+
+    @property
+    def inside(self) -> Bound:
+        """What bounds each contribution: this bound, without the grid."""
+        return _Shortened(rounded=self)
+
+    @property
+    def multiplier(self) -> Mapping[str, np.ndarray]:
+        """The inner bound's."""
+        return self.bound.multiplier
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The inner bound's."""
+        return self.bound.mixture
+
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return what the inner bound allows, less what float64 and rounding may add.
+
+        Raises:
+            ValueError: If that would fill half the bound.
+        """
+        share = 1.0 - _SLACK - self.float_error - math.sqrt(num_elements) * 2.0**-BITS
+        if not share >= 0.5:
+            raise ValueError(
+                f"{num_elements} coordinates and a float64 error of {self.float_error:.2g} are too "
+                f"much for a grid of 2^{BITS} steps; sum floats (exact-sum false)"
+            )
+        return min(self.bound.length(norm, num_elements), self.l2_bound * share)
+
+    def apply(self, update: Tree) -> Tree:
+        """Return the bounded contribution, not rounded: its sum is."""
+        return self.inside.apply(update)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shortened(AsAWhole):
+    """A `RoundedSum` before the sum is rounded."""
+
+    rounded: RoundedSum
+
+    @property
+    def name(self) -> str | None:
+        return self.rounded.name
+
+    @property
+    def l2_bound(self) -> float:
+        return self.rounded.l2_bound
+
+    @property
+    def granularity(self) -> None:
+        return None
+
+    @property
+    def multiplier(self) -> Mapping[str, np.ndarray]:
+        return self.rounded.multiplier
+
+    @property
+    def mixture(self) -> Mixture | None:
+        return self.rounded.mixture
+
+    def length(self, norm: float, num_elements: int) -> float:
+        return self.rounded.length(norm, num_elements)
+
+    def apply(self, update: Tree) -> Tree:
+        update, factor = self.scaled(update)
+        return tree.scale(update, factor)
+
+
+def _check_finite(bound: Bound) -> None:
+    if not math.isfinite(bound.l2_bound) or bound.granularity is not None:
+        raise ValueError(
+            f"{bound!r} has no finite bound to make a grid of, or has a grid already; "
+            "sum its updates as floats (exact-sum false)"
+        )

@@ -16,9 +16,13 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.rounded import GridNoise, grid_noise
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
+from fedpriv.sums import BITS, PartialSum
 from fedpriv.tree import Params, Tree
+
+# |S + K| < 2^53: their sum below 2^52, and noise below 2^45 (`fedpriv.noise.rounded`).
+_MOST_ON_GRID = 2 ** (52 - BITS)
 
 
 def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
@@ -66,22 +70,57 @@ class NoisedMean:
     squared_norm: float
 
 
-def noised_mean(total: PartialSum, noise: Params, share: float) -> NoisedMean:
-    """Return (total + noise) * share, in the noise's own memory.
+def noised_mean(total: PartialSum, noise: Params | GridNoise, share: float) -> NoisedMean:
+    """Return (total + noise) * share, of float32 noise in the noise's own memory.
 
     Where the sum lies on a grid the noise is rounded to it first, so that what is added to the
-    integers is an integer.
+    integers is an integer. Noise in floating point has gaps all the same, which betray sums; noise
+    that was drawn on the grid has none.
 
     Args:
         total: The raw sum.
-        noise: float32 tensors of its names and shapes; it becomes the mean in place.
+        noise: Tensors of its names and shapes: float32, which become the mean in place, or drawn
+            on the sum's own grid.
         share: One over the denominator.
+
+    Raises:
+        ValueError: If the noise was drawn for another grid than the sum's.
     """
+    if isinstance(noise, GridNoise):
+        return _mean_on_grid(total, noise, share)
     squared = 0.0
     for name, tensor in total.total.items():
         dense = tree.to_dense_tensor(tensor)
         squared += _add_and_scale(dense, noise[name], total.granularity, share)
     return NoisedMean(update=noise, squared_norm=squared)
+
+
+def _mean_on_grid(total: PartialSum, noise: GridNoise, share: float) -> NoisedMean:
+    """Return float32((S + K) granularity share): of S + K, which is whole, and of nothing else."""
+    from fedpriv.kernels.sums import release_on_grid
+
+    if total.granularity != noise.granularity:
+        raise ValueError(
+            f"noise on a grid of {noise.granularity!r} cannot be added to a sum on a grid of "
+            f"{total.granularity!r}; sum what the mechanism's own bound has bounded"
+        )
+    if total.num_users > _MOST_ON_GRID:
+        raise ValueError(
+            f"{total.num_users} users are more than {_MOST_ON_GRID}, whose sum and noise float64 "
+            "holds as whole numbers; draw a smaller cohort"
+        )
+    update, squared = {}, 0.0
+    for name, tensor in total.total.items():
+        dense = tree.to_dense_tensor(tensor)
+        mean = np.empty(dense.shape, np.float32)
+        squared += release_on_grid(
+            np.ascontiguousarray(dense).reshape(-1),
+            noise.numbers[name].reshape(-1),
+            noise.granularity * share,
+            mean.reshape(-1),
+        )
+        update[name] = mean
+    return NoisedMean(update=update, squared_norm=squared)
 
 
 def _add_and_scale(
@@ -105,7 +144,8 @@ class Gaussian:
 
     Guarantees:
         * Each answer is a Gaussian mechanism of noise multiplier σ (Dwork and Roth 2014, A.1), at
-          the sensitivity that the mechanism was given.
+          the sensitivity that the mechanism was given: of real arithmetic where it was drawn on the
+          sum's grid, and rounded; else as far as floating point is that.
     """
 
     noise_multiplier: float
@@ -135,7 +175,14 @@ class Gaussian:
         """Return noise of the attempt's own key."""
         return gaussian(key, template, self.noise_multiplier * sensitivity), memory
 
-    def release(self, total: PartialSum, drawn: Params, share: float) -> NoisedMean:
+    def draw_on_grid(
+        self, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> GridNoise:
+        """Return noise of the attempt's own key, exactly rounded to whole numbers."""
+        stddev = self.noise_multiplier * sensitivity
+        return grid_noise(key, template, stddev=stddev, granularity=granularity)
+
+    def release(self, total: PartialSum, drawn: Params | GridNoise, share: float) -> NoisedMean:
         """Return the noised mean."""
         return noised_mean(total, drawn, share)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -104,5 +104,28 @@ class Privatizer(Protocol):
             total: The raw sum. It must not be kept, returned or logged.
             drawn: From `draw`; used up.
             share: One over the fixed, public denominator.
+        """
+        ...
+
+
+@runtime_checkable
+class DrawsOnGrid(Protocol):
+    """A memoryless privatizer that can add whole numbers to sums of whole numbers.
+
+    Guarantees:
+        * Added to a sum on the grid and rounded to nothing else, what it draws costs what its
+          `cost` says in real arithmetic: no gap of floating point shows the sum.
+    """
+
+    def draw_on_grid(
+        self, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> Any:
+        """Return what is added to the coming sum, in whole multiples of the granularity.
+
+        Args:
+            template: Names and shapes of the sum.
+            sensitivity: How far one neighbour moves it, in l2, rounding included.
+            granularity: The grid's spacing.
+            key: Of this attempt and used here only.
         """
         ...

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.mechanisms.bound import Bound
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.noise.privatizer import DrawsOnGrid, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import positive_float, positive_int
@@ -134,8 +134,15 @@ class Mechanism:
         """Whether an answer promises anything."""
         return self.event.is_private
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise."""
+        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
+
     def draw(self, template: Params, key: Key) -> Any:
         """Return what a memoryless privatizer adds to one sum; draw it once the attempt is charged.
+
+        With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
         Args:
             template: Names and shapes of the sum.
@@ -144,6 +151,11 @@ class Mechanism:
         Raises:
             ValueError: If its noise has a memory: rows of that are drawn by a run.
         """
+        privatizer, granularity = self.privatizer, self.bound.granularity
+        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
+            return privatizer.draw_on_grid(
+                template=template, sensitivity=self.sensitivity, granularity=granularity, key=key
+            )
         memory = self.privatizer.init(template, key)
         if memory:
             raise ValueError(

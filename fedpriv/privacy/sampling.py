@@ -7,8 +7,10 @@ cohort of fixed size earns only what is proved for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -122,11 +124,25 @@ class PoissonSampler:
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Draw the cohort of one attempt; see `next`."""
         _check_roster(roster, self.num_users)
-        generator = key.generator()
-        drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
-        if self.cap is not None and drawn.size > self.cap:
-            drawn = np.sort(generator.choice(drawn, self.cap, replace=False, shuffle=False))
+        if key.mode == "secure":
+            drawn = self._tossed(key)
+        else:
+            generator = key.generator()
+            drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
+            if self.cap is not None and drawn.size > self.cap:
+                drawn = np.sort(generator.choice(drawn, self.cap, replace=False, shuffle=False))
         return tuple(roster[int(index)] for index in drawn)
+
+    def _tossed(self, key: Key) -> np.ndarray:
+        """Return positions drawn by 64 cryptographic bits each, against ⌊q 2^64⌋, whole."""
+        threshold = math.floor(Fraction(self.expected_cohort_size) / self.num_users * 2**64)
+        if threshold == 2**64:
+            drawn = np.arange(self.num_users)
+        else:
+            drawn = np.flatnonzero(key.words(self.num_users) < np.uint64(threshold))
+        if self.cap is None or drawn.size <= self.cap:
+            return drawn
+        return drawn[_least(key.fold("cap"), drawn.size, self.cap)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +200,10 @@ class FixedSizeSampler:
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Draw the cohort of one attempt; see `next`."""
         _check_roster(roster, self.num_users)
-        drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
+        if key.mode == "secure":
+            drawn = _least(key, len(roster), self.size)
+        else:
+            drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
         return tuple(roster[int(index)] for index in np.sort(drawn))
 
 
@@ -220,6 +239,15 @@ class Everybody:
         """Return the roster."""
         _check_roster(roster, self.num_users)
         return tuple(roster), memory
+
+
+def _least(key: Key, number: int, size: int) -> np.ndarray:
+    """Return a uniform subset of positions, sorted: those with the least of cryptographic words.
+
+    Two of n equal words, at most n² 2^-65 likely, prefer the earlier position.
+    """
+    order = np.argsort(key.words(number), kind="stable")
+    return np.sort(order[:size])
 
 
 def _plain_event(cost: Cost) -> Event:

@@ -75,6 +75,11 @@ class RunFolder:
         self.path, self.ledger, self.store, self.document = path, ledger, store, document
         self._every = every
 
+    @property
+    def is_hardened(self) -> bool:
+        """Whether from its first line on it is a secure run of whole sums and whole noise."""
+        return {**self.ledger.extra, **self.document}.get("hardened") is True
+
     @classmethod
     def create(
         cls,
@@ -138,6 +143,7 @@ class RunFolder:
             if side is None
             else {"source": side.source, "description": side.description},
             "mode": mode,
+            "hardened": mode == "secure" and components.plan.is_exact,
             "engine": engine,
             # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
             "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
@@ -180,7 +186,9 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         file = path / "ledger.jsonl"
         if not file.exists():
-            return cls(path, Ledger.create(file, plan, mode=mode), _store(path, None, 1), {})
+            extra = {"hardened": mode == "secure" and plan.is_exact}
+            ledger = Ledger.create(file, plan, mode=mode, extra=extra)
+            return cls(path, ledger, _store(path, None, 1), {})
         ledger = Ledger.open(file)
         if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
             ledger.close()

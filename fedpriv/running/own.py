@@ -14,7 +14,7 @@ from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.privacy.statement.coverage import FLOATS, Coverage
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import first_state, rounds
@@ -25,6 +25,7 @@ from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 
 _COVERAGE = Coverage(not_covered=("whatever else your own code took from these users",))
+_IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -35,6 +36,7 @@ class Trained:
         params: Released, float32, by name.
         epsilon: Spent, lost attempts included, with δ, relation, unit and accountant.
         simulated: Whether the noise came from a seed.
+        in_floats: Whether it is secure, and sums or noise are in floating point all the same.
         rounds: Released rounds.
         path: The folder; None if nothing was kept.
     """
@@ -42,11 +44,13 @@ class Trained:
     params: Params = field(repr=False)
     epsilon: Epsilon
     simulated: bool
+    in_floats: bool
     rounds: int
     path: Path | None
 
     def __repr__(self) -> str:
-        said = _COVERAGE.qualified(("simulated " if self.simulated else "") + str(self.epsilon))
+        covers = _IN_FLOATS if self.in_floats else _COVERAGE
+        said = covers.qualified(("simulated " if self.simulated else "") + str(self.epsilon))
         return f"{self.rounds} rounds, {said}"
 
 
@@ -123,6 +127,7 @@ def averaging(
                 params=components.algorithm.result(state),
                 epsilon=spent,
                 simulated=not secure,
+                in_floats=secure and not (folder is not None and folder.is_hardened),
                 rounds=state.round_num,
                 path=path,
             )

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
-from fedpriv.sums import Adder, PartialSum, RunningSum
+from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import Params, Tree
@@ -153,7 +153,11 @@ class UserByUser:
                 contributes_zero(error)
                 failed += 1
                 continue
-            running.add(update, factor, own)
+            try:
+                running.add(update, factor, own)
+            except BeyondBound as error:
+                contributes_zero(error)
+                failed += 1
         return PartialSum(
             total=running.result(),
             num_users=len(user_ids),

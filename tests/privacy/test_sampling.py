@@ -4,7 +4,9 @@ All keys are fixed, so nothing here flakes; with free keys each test would raise
 in a million times (α = 1e-6).
 """
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -27,11 +29,14 @@ def coins(prob: float, users: int = 400, **cap) -> PoissonSampler:
     return PoissonSampler(num_users=users, expected_cohort_size=prob * users, **cap)
 
 
-def draws(sampler: Sampler, rounds: int = ROUNDS, roster=ROSTER) -> np.ndarray:
+MODES = ("simulation", "secure")
+
+
+def draws(sampler: Sampler, rounds: int = ROUNDS, roster=ROSTER, mode="simulation") -> np.ndarray:
     """Return who was drawn, bool (rounds, users)."""
     index = {user: number for number, user in enumerate(roster)}
     table = np.zeros((rounds, len(roster)), bool)
-    key = Key.simulation(20).fold("cohort")
+    key = Key.from_bytes(Key.simulation(20).to_bytes(), mode).fold("cohort")
     for round_num in range(rounds):
         cohort, memory = sampler.next(sampler.init(), key.fold(round_num).fold(1), roster)
         assert memory == sampler.init()
@@ -78,9 +83,9 @@ def pairs_p(table: np.ndarray, prob: float) -> float:
     return float(2.0 * stats.norm.sf(abs(score) / spread))
 
 
-@pytest.fixture(scope="module")
-def poisson():
-    return draws(coins(0.05))
+@pytest.fixture(scope="module", params=MODES)
+def poisson(request):
+    return draws(coins(0.05), mode=request.param)
 
 
 @pytest.mark.parametrize("test", [sizes_p, inclusion_p, pairs_p])
@@ -125,8 +130,9 @@ def test_users_drawn_together_fail_as_poisson():
     assert pairs_p(draws(ShuffledBlocks(0.05)), 0.05) < ALPHA
 
 
-def test_fixed_size_cohorts_are_uniform():
-    table = draws(FixedSizeSampler(num_users=400, size=20))
+@pytest.mark.parametrize("mode", MODES)
+def test_fixed_size_cohorts_are_uniform(mode):
+    table = draws(FixedSizeSampler(num_users=400, size=20), mode=mode)
     assert (table.sum(axis=1) == 20).all()
     # Without replacement the counts sum to a constant: n - 1 degrees, variance shrunk by that.
     counts = table.sum(axis=0)
@@ -134,9 +140,10 @@ def test_fixed_size_cohorts_are_uniform():
     assert ALPHA / 2 < stats.chi2.cdf(score, 399) < 1 - ALPHA / 2
 
 
-def test_a_cap_drops_a_uniform_subset():
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cap_drops_a_uniform_subset(mode):
     roster = ROSTER[:40]
-    capped, free = (draws(coins(0.3, 40, cap=cap), 4000, roster) for cap in (12, None))
+    capped, free = (draws(coins(0.3, 40, cap=cap), 4000, roster, mode) for cap in (12, None))
     sizes = free.sum(axis=1)
     assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 12))
     assert not (capped & ~free).any()
@@ -161,6 +168,46 @@ def test_cohorts_depend_on_the_key_alone():
     assert list(first) == sorted(first, key=INDEX.__getitem__)
     secure = [sampler.cohort(Key.secure(), ROSTER) for _ in range(3)]
     assert len(set(secure)) == 3
+
+
+class TestSecureCoins:
+    """Cohorts of a secure run are drawn by whole words of a ChaCha20 key stream."""
+
+    def key(self):
+        return Key.from_bytes(b"k" * 32, "secure")
+
+    @pytest.mark.parametrize("expected", [1 / 3, 0.1, 20.0, 133.333, 399.9999999999999])
+    def test_the_threshold_is_whole_and_rounded_down(self, monkeypatch, expected):
+        """A coin is heads with probability ⌊q 2^64⌋ 2^-64, never above q, in exact arithmetic."""
+        threshold = math.floor(Fraction(expected) / 400 * 2**64)
+        around = [threshold - 1, threshold, 0, threshold + 1] * 100
+        words = np.array(around, np.uint64)
+        monkeypatch.setattr(Key, "words", lambda self, count, stream=0: words[:count])
+        sampler = PoissonSampler(num_users=400, expected_cohort_size=expected)
+        found = sampler.cohort(self.key(), ROSTER)
+        assert found == tuple(
+            user for user, word in zip(ROSTER, around, strict=True) if word < threshold
+        )
+
+    def test_everybody_is_everybody_even_by_the_largest_word(self, monkeypatch):
+        top = np.full(400, 2**64 - 1, np.uint64)
+        monkeypatch.setattr(Key, "words", lambda self, count, stream=0: top[:count])
+        assert coins(1.0).cohort(self.key(), ROSTER) == ROSTER
+
+    @pytest.mark.parametrize(
+        "sampler",
+        [coins(0.5), coins(0.05, cap=40), FixedSizeSampler(num_users=400, size=20)],
+        ids=["poisson", "capped", "fixed"],
+    )
+    def test_no_generator_of_numpy_is_made(self, monkeypatch, sampler):
+        def refused(self):
+            raise AssertionError("a secure cohort was drawn by a generator that can be foretold")
+
+        monkeypatch.setattr(Key, "generator", refused)
+        for round_num in range(50):
+            sampler.next({}, self.key().fold(round_num), ROSTER)
+        with pytest.raises(AssertionError, match="foretold"):
+            sampler.next({}, Key.simulation(0), ROSTER)
 
 
 def test_edges():

@@ -12,6 +12,7 @@ from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
+from fedpriv.mechanisms import Bound, RoundedSum
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
@@ -128,6 +129,33 @@ class WarmStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExactSum:
+    """Whether the sum of a step is of whole numbers."""
+
+    exact_sum: bool = option(
+        False, "Round the sum to a grid, which hardens a secure run; of linear models."
+    )
+
+    def rounded(self, bound: Bound, task: CentralTask) -> Bound:
+        """Return a bound, of a sum on a grid where that is asked for.
+
+        Raises:
+            ValueError: If the model's sums have no stated error.
+        """
+        if not self.exact_sum:
+            return bound
+        from fedpriv.training.per_example.gradients import SumsApart
+
+        if not isinstance(task.train, SumsApart):
+            raise ValueError(
+                f"exact-sum true: gradients of {type(task.train).__name__} are summed in float32, "
+                "or depend on the batch in their last bits; leave it out (a secure run then says "
+                "that its noise is not hardened)"
+            )
+        return RoundedSum(bound=bound, float_error=task.train.float_error())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonBatches:
     """Every example's own independent Bernoulli draw."""
 
@@ -158,6 +186,12 @@ SLOTS = (
     ),
     shared.BOUND,
     shared.NOISE,
+    Slot(
+        name="sum",
+        help="Of bounded gradients.",
+        choices={"": ExactSum},
+        within=("noise", frozenset(shared.NOISE.choices) - {"none"}),
+    ),
     shared.PROMISE,
     Slot(
         name="optimizer",

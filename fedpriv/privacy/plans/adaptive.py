@@ -108,6 +108,11 @@ class AdaptivePlan:
         """None for all charges: each brings its own."""
 
     @property
+    def is_exact(self) -> bool:
+        """Not known beforehand: each query brings its own mechanism."""
+        return False
+
+    @property
     def mechanism(self) -> None:
         """None for all charges: each query brings its own."""
 

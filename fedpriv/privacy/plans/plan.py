@@ -133,6 +133,11 @@ class Plan:
         return self.live_mechanism if given is None else given
 
     @property
+    def is_exact(self) -> bool:
+        """As `Mechanism.is_exact`; not of a mechanism that is only recorded."""
+        return isinstance(self.mechanism, Mechanism) and self.mechanism.is_exact
+
+    @property
     def replays(self) -> bool:
         """Whether a release that a crash cut off after its charge is made again."""
         return self.live_mechanism.privatizer.after_crash == "replay"

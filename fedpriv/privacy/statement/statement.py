@@ -20,7 +20,13 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.counting import how_counted
-from fedpriv.privacy.statement.coverage import KEY, NO_NOISE, Coverage, as_object, coverage
+from fedpriv.privacy.statement.coverage import (
+    KEY,
+    NO_NOISE,
+    Coverage,
+    as_object,
+    coverage,
+)
 from fedpriv.privacy.statement.provenance import (
     known_of_protected,
     taken_as_public,
@@ -97,6 +103,7 @@ def privacy_statement(
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    hardened: bool = False,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -110,9 +117,16 @@ def privacy_statement(
         side_information: Its "source" and "description", or None without preconditioning.
         options: The experiment's, by their command-line names; they tell noise that is added
             without a promise.
+        hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
     """
     corpus = corpus or {}
-    covers = coverage(plan, corpus=corpus, side_information=side_information, options=options)
+    covers = coverage(
+        plan,
+        corpus=corpus,
+        side_information=side_information,
+        options=options,
+        in_floats=mode == "secure" and not hardened,
+    )
     spent = covers.explained(plan.epsilon(num_charges))
     simulated = mode != "secure"
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
@@ -128,7 +142,7 @@ def privacy_statement(
         ("The promise", _promise(plan, spent, label, covers)),
         ("Who is protected", _who(plan, corpus)),
         ("How ε was counted", how_counted(plan, spent, num_charges, num_lost)),
-        ("Randomness", _randomness(plan, simulated)),
+        ("Randomness", _randomness(plan, spent, simulated, hardened)),
         ("Whose words are in an example", words_of_others(corpus)),
         (
             "What was taken to be public",
@@ -176,6 +190,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),
         options=document.get("experiment"),
+        hardened=document.get("hardened") is True,
     )
 
 
@@ -252,7 +267,7 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
     return text
 
 
-def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
+def _randomness(plan: AnyPlan, spent: Epsilon, simulated: bool, hardened: bool) -> list[str]:
     if not plan.is_private:
         return []
     words = words_of(plan.unit)
@@ -265,12 +280,28 @@ def _randomness(plan: AnyPlan, simulated: bool) -> list[str]:
         ]
     after = "retry" if plan.mechanism is None else plan.mechanism.privatizer.after_crash
     kept = "nowhere" if after == "retry" else "in the run folder's secret/, which must stay secret"
+    keys = (
+        f"Keys come from the operating system's entropy and are kept {kept}; noise and "
+        f"{words.draws} are drawn from ChaCha20 key streams, whose bits are taken to be uniform."
+    )
+    if not hardened:
+        return [
+            keys,
+            f"Floating point: NOT hardened. {_drawn(plan)} can betray the sum; ε is that of exact "
+            "arithmetic, which this run did not have.",
+        ]
     return [
-        f"Keys come from the operating system's entropy and are kept {kept}; noise is drawn "
-        f"from a ChaCha20 key stream, {words.draws} from a generator seeded by the same source.",
-        f"Floating point: not hardened. {_drawn(plan)} can betray the sum; ε is that of exact "
-        "arithmetic.",
+        keys,
+        "Floating point: hardened. Sums are of whole numbers, and noise is a Gaussian rounded "
+        "exactly to whole numbers: an answer is a rounding of what the Gaussian mechanism answers. "
+        "The sampler's error adds at most (1 + e^ε) · answers · coordinates · 2^-256 to δ, for "
+        f"10^12 of them together below 10^{_added_to_delta(spent)}.",
     ]
+
+
+def _added_to_delta(spent: Epsilon) -> int:
+    """Return the power of ten above what 10^12 rounded Gaussians add to δ."""
+    return math.ceil(12 + math.log10(2) * (1 - 256) + spent.value / math.log(10))
 
 
 def _drawn(plan: AnyPlan) -> str:

@@ -254,6 +254,11 @@ class RunDoor:
             )
         self._asked.add(name)
         plan, charges = self._plan, self._ledger.state.charges
+        if self._root.mode == "secure" and plan.is_exact and not mechanism.is_exact:
+            raise ValueError(
+                f"query {name!r}: the run's ε is that of real arithmetic, and this answer has "
+                "noise in floating point; bound it on a grid (Rounded) and add Gaussian noise"
+            )
         if not plan.charged_once:
             if mechanism.charged_once:
                 raise ValueError(

@@ -13,13 +13,14 @@ array([ 2,  1, -6], dtype=int32)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from fedpriv import tree
-from fedpriv.sums import BITS
+from fedpriv.sums import BITS, LONGEST
 
 # float64 copies of updates that are made at a time.
 _BYTES_AT_A_TIME = 1 << 26
@@ -72,20 +73,37 @@ class DeviceSum:
         self._total = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in template.items()}
         self._num_added = 0
 
-    def add(self, updates: Mapping[str, torch.Tensor], factors: Sequence[float]) -> None:
-        """Add `factors[u] * updates[u]` for every user u.
+    def add(self, updates: Mapping[str, torch.Tensor], factors: Sequence[float]) -> list[int]:
+        """Add `factors[u] * updates[u]` for every user u; return who was longer than its bound.
 
         Args:
             updates: float32 tensors `(users, *shape)`, finite where the factor is not 0. With a
                 granularity, no coordinate of a product may exceed `2**BITS` granularities.
             factors: What the bound multiplies each update by; 0 leaves a user out, whatever its
                 update holds.
+
+        Returns:
+            Positions of users who add nothing: with a granularity, those whose whole numbers are
+            together longer than 2^24, compared without tolerance.
         """
         self._num_added += len(factors)
         assert self._num_added < _USERS_IN_FLOAT64, "more users than whole float64 numbers hold"
         divisor = 1.0 if self._granularity is None else self._granularity
         scales = np.asarray(factors, np.float64) / divisor
         taken = np.flatnonzero(scales)
+        squared = self._add(updates, scales, taken)
+        if self._granularity is None:
+            return []
+        beyond = taken[~(squared <= LONGEST)]
+        if beyond.size:
+            self._add(updates, -scales, beyond)  # to the bit: rounding to even is odd
+        return beyond.tolist()
+
+    def _add(
+        self, updates: Mapping[str, torch.Tensor], scales: np.ndarray, taken: np.ndarray
+    ) -> np.ndarray:
+        """Add some users' products; return the sums of squares of their whole numbers."""
+        squared = np.zeros(len(taken))
         for name, tensor in updates.items():
             kept = tensor if len(taken) == len(scales) else tensor[torch.from_numpy(taken)]
             factor = torch.from_numpy(scales[taken]).to(tensor.device)
@@ -94,7 +112,14 @@ class DeviceSum:
                 terms = kept[users].double().mul_(factor[users])
                 if self._granularity is not None:
                     terms.round_()  # to even, as np.rint
+                    beyond = ~(terms.abs() <= 2.0**BITS)
+                    terms.masked_fill_(beyond, 0.0)
+                    rows = len(terms)
+                    found = terms.reshape(rows, -1).square().sum(dim=1)
+                    found[beyond.reshape(rows, -1).any(dim=1)] = math.inf
+                    squared[users] += found.cpu().numpy()
                 self._total[name] += terms.sum(dim=0)
+        return squared
 
     def result(self) -> dict[str, np.ndarray]:
         """Return the sum off the device: float64, or int32 or int64 multiples of granularity."""

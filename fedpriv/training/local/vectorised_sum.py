@@ -12,7 +12,7 @@ import torch
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound, scaling_factor
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
+from fedpriv.sums import PartialSum, beyond_bound
 from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
 from fedpriv.training.local.module import ModuleTrainer
@@ -114,7 +114,9 @@ def vectorised_partial_sum(
                     contributes_zero(error)
                     failed += 1
             factors.append(factor)
-        running.add(updates.tensors, factors)
+        for _ in running.add(updates.tensors, factors):
+            contributes_zero(beyond_bound())
+            failed += 1
     return PartialSum(
         total=running.result(),
         num_users=len(user_ids),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.rounding import RoundedSum
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import counted_failures
@@ -63,7 +64,7 @@ class CentralSum:
 
         Args:
             params: The released params.
-            bound: This round's public bound, on no grid.
+            bound: This round's public bound, on no grid or a `RoundedSum`.
             data: Not looked at: the gradients hold the training set.
             user_ids: Ids of `example_ids`.
             key: Of this round and attempt.
@@ -73,10 +74,16 @@ class CentralSum:
             of examples, or in micro-batches of whole micro-batches.
 
         Raises:
-            ValueError: If the bound rounds to a grid.
+            ValueError: If the bound rounds each contribution to a grid.
         """
-        if bound.granularity is not None:
-            raise ValueError("single examples are summed as floats; run with exact-sum false")
+        granularity = bound.granularity
+        if granularity is not None:
+            if not isinstance(bound, RoundedSum):
+                raise ValueError(
+                    "single examples are summed as floats, and their sum may be rounded "
+                    "(RoundedSum), not each of them"
+                )
+            bound = bound.inside
         index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
         with counted_failures() as failures:
             if self.num_groups is None:
@@ -84,8 +91,16 @@ class CentralSum:
             else:
                 groups = self._groups(self.num_groups, index, key)
                 total = self.gradients.grouped_sum(params, groups, bound, key)
+        if granularity is not None:
+            total = {
+                name: np.rint(np.divide(tensor, granularity)).astype(np.int64)
+                for name, tensor in total.items()
+            }
         return PartialSum(
-            total=total, granularity=None, num_users=len(user_ids), num_failed=failures.count
+            total=total,
+            granularity=granularity,
+            num_users=len(user_ids),
+            num_failed=failures.count,
         )
 
     def _groups(self, number: int, index: np.ndarray, key: Key) -> list[np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -56,4 +56,20 @@ class ExampleGradients(Protocol):
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32: for public data, nothing bounded."""
+        ...
+
+
+@runtime_checkable
+class SumsApart(Protocol):
+    """Gradients that are taken apart and summed in float64, to a stated error.
+
+    What makes a sum that can be rounded once, and hardened (`fedpriv.mechanisms.RoundedSum`).
+    """
+
+    def float_error(self) -> float:
+        """Return how far the sums with and without an example may differ beyond its own.
+
+        In l2, over the bound of a contribution, whichever example and batch it is: the rounding of
+        both sums, and whatever the others' computed contributions change with the batch.
+        """
         ...

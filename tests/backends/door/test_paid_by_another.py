@@ -234,3 +234,46 @@ def test_a_step_that_does_not_advance_is_refused(tmp_path):
     with pytest.raises(ValueError, match="returned a state of round 0"):
         list(rounds(run, backend, Key.simulation(3)))
     assert len(made.answers) == 1
+
+
+class TestHardened:
+    """A secure run whose ε is that of real arithmetic answers in no other."""
+
+    def door(self, tmp_path, bound):
+        mechanism = methods.Mechanism(
+            sampler=methods.Everybody(num_users=methods.N),
+            bound=bound,
+            privatizer=Gaussian(noise_multiplier=2.0),
+        )
+        plan = Plan(mechanism=mechanism, num_rounds=4, delta=1e-3)
+        asks = []
+        made = SimpleNamespace(
+            task=toys.TASK,
+            init_params=toys.TASK.init_params,
+            plan=plan,
+            algorithm=Asking(asks, plan),
+            trainer=toys.WORKS,
+        )
+
+        def ask(query):
+            asks[:] = [lambda door, params: door.ask(replace(query, params=params))]
+            backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+            root = Key.secure()
+            state = made.algorithm.init(toys.TASK.init_params(root))
+            next(iter(rounds(made, backend, root, state=state)))
+            return made.algorithm.answers[-1]
+
+        return ask, mechanism
+
+    def test_a_question_with_noise_in_floating_point_is_refused(self, tmp_path):
+        ask, mechanism = self.door(tmp_path, methods.Rounded(bound=methods.CLIP))
+        query = methods.Query(params={}, name="more")
+        assert np.isfinite(ask(query).squared_norm)
+        floats = replace(mechanism, bound=methods.CLIP)
+        with pytest.raises(ValueError, match=r"'more': the run's ε is that of real arithmetic"):
+            ask(replace(query, mechanism=floats))
+
+    def test_a_run_of_floats_asks_what_it_likes(self, tmp_path):
+        ask, mechanism = self.door(tmp_path, methods.CLIP)
+        query = methods.Query(params={}, name="more", mechanism=mechanism)
+        assert np.isfinite(ask(query).squared_norm)

@@ -19,6 +19,7 @@ from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
+from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from tests.tasks.sixty import sixty
@@ -190,15 +191,18 @@ def words(page):
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page) + aloud))
 
 
-def outputs(tmp_path, reference, options, published):
-    """Every text in which a run's ε is printed, and the JSON documents that hold it."""
+def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
+    """Every text in which a run's ε is printed, and the JSON documents that hold it.
+
+    A second run with other options is there to be compared with.
+    """
     folder, more = tmp_path / "run", ()
     if "tags" in reference:
         more = ("--corpus", published_corpus(tmp_path / "corpus", published).directory)
     ran = call("run", reference, *options, *more, "--out", folder)
     twin = tmp_path / "twin"
     told = json.loads(
-        call("run", reference, *options, *more, "--seed", 1, "--out", twin, "--json").stdout
+        call("run", reference, *options, *more, *other, "--out", twin, "--json").stdout
     )
     page, card = tmp_path / "compare.html", tmp_path / "model" / "README.md"
     compared = call("compare", folder, twin, "--out", page)
@@ -261,13 +265,38 @@ def test_a_secure_run_refuses_private_knowledge(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", PUBLIC)
-def test_a_secure_run_with_public_knowledge_runs(tmp_path, kind):
+def test_a_secure_run_of_whole_sums_bears_no_mark(tmp_path, kind):
     reference, options = PUBLIC[kind]
-    more = ()
-    if "tags" in reference:
-        more = ("--corpus", published_corpus(tmp_path / "corpus", False).directory)
-    shown = call("run", reference, *options, *more, "--secure", "--out", tmp_path / "run").stdout
-    assert "secure" in shown and MARK not in shown
+    whole = ("--secure", "-s", "exact-sum=true")
+    texts, documents = outputs(tmp_path, reference, (*options, *whole), False, ())
+    assert "secure" in texts["run"] and "Floating point: hardened" in texts["statement"]
+    assert not [name for name, text in texts.items() if "NOT cover" in text or "‡" in text]
+    assert all(document["epsilon_does_not_cover"] == [] for document in documents.values())
+
+
+@pytest.mark.parametrize("kind", PUBLIC)
+def test_a_secure_run_of_float_sums_says_so_with_every_epsilon(tmp_path, kind):
+    """Noise in floating point betrays sums: its ε holds in no arithmetic that was done."""
+    reference, options = PUBLIC[kind]
+    floats = ("--secure", "-s", "exact-sum=false")
+    texts, documents = outputs(tmp_path, reference, (*options, *floats), False, ())
+    for name, text in texts.items():
+        for phrase in (MARK, FLOATS):
+            assert phrase in " ".join(text.split()), (name, phrase, text)
+    assert "Floating point: NOT hardened" in texts["statement"]
+    assert all(document["epsilon_does_not_cover"] == [FLOATS] for document in documents.values())
+
+
+def test_a_secure_run_that_does_not_say_that_it_is_hardened_is_not(tmp_path):
+    """So it is with the folders of versions that drew noise in floating point."""
+    call(
+        "run", *PUBLIC["central"][:1], "--secure", "-s", "exact-sum=true", "--out", tmp_path / "run"
+    )
+    document = json.loads((tmp_path / "run" / "experiment.json").read_bytes())
+    assert document["hardened"] is True and coverage_of(document).not_covered == ()
+    for said in ({}, {"hardened": False}, {"hardened": "yes"}):
+        older = {key: value for key, value in document.items() if key != "hardened"} | said
+        assert coverage_of(older).not_covered == (FLOATS,)
 
 
 def test_the_vocabulary_is_said_to_be_private_and_not_a_count(tmp_path):

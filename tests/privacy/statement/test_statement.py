@@ -1,6 +1,7 @@
 """The statement says what is true of a run, and the uncomfortable parts too."""
 
 import json
+import math
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 
 PLAN = cohort_plan(
@@ -40,9 +42,15 @@ CORPUS = {
 SIDE = {"source": "public", "description": "rank (words beyond the 100 commonest), from public"}
 
 
-def say(plan=PLAN, *, charges=20, mode="simulation", corpus=CORPUS, side=SIDE, lost=0):
+def say(plan=PLAN, *, charges=20, mode="simulation", corpus=CORPUS, side=SIDE, lost=0, **more):
     return privacy_statement(
-        plan, num_charges=charges, num_lost=lost, mode=mode, corpus=corpus, side_information=side
+        plan,
+        num_charges=charges,
+        num_lost=lost,
+        mode=mode,
+        corpus=corpus,
+        side_information=side,
+        **more,
     )
 
 
@@ -97,7 +105,21 @@ def test_secure_mode_is_not_called_simulated():
     assert not said.simulated and "simulated" not in said.headline
     whole = text(said)
     assert "seeded simulation" not in whole and "Diagnostics" not in whole
-    assert "entropy" in whole and "not hardened" in whole
+    assert "entropy" in whole and "ChaCha20" in whole
+
+
+def test_a_secure_run_in_floating_point_is_marked():
+    said = say(mode="secure")
+    assert FLOATS in said.headline and said.not_covered == (FLOATS,)
+    assert "NOT hardened" in text(said) and "which this run did not have" in text(said)
+
+
+def test_a_hardened_run_says_what_its_sampler_adds_to_delta():
+    said = say(mode="secure", hardened=True)
+    assert said.not_covered == () and "Floating point: hardened" in text(said)
+    # (1 + e^ε) 10^12 2^-256, ε below 1.
+    assert "below 10^-64." in text(said)
+    assert (1 + math.e) * 1e12 * 2.0**-256 < 1e-64
 
 
 @pytest.mark.parametrize(("sigma", "label"), [(0.3, "no meaningful protection"), (2.0, "")])

@@ -54,7 +54,7 @@ class TestOnTheGrid:
     @pytest.mark.parametrize("users", [1, 5, 130])
     def test_equals_the_integers_of_numpy(self, users, granularity):
         updates = random_updates(users, scale=0.1)
-        factors = np.random.default_rng(1).uniform(0.01, 1.0, users).tolist()
+        factors = np.random.default_rng(1).uniform(0.01, 0.15, users).tolist()  # 2^24 steps at most
         expected = whole_oracle(updates, factors, granularity)
         assert max(np.abs(a).max() for a in expected.values()) > 10
         for cuts in ((), (users // 2,), tuple(range(1, users, 3))):
@@ -75,12 +75,22 @@ class TestOnTheGrid:
 
     def test_the_largest_coordinates_fit(self):
         for users, kind in ((127, np.int32), (128, np.int64), (300, np.int64)):
-            running = DeviceSum({"w": torch.zeros(2)}, granularity=2.0**-24)
-            largest = torch.ones(users, 2) * torch.tensor([1.0, -1.0])
-            running.add({"w": largest}, [1.0] * users)
-            total = running.result()["w"]
-            assert total.dtype == kind
-            assert total.tolist() == [users * 2**24, -users * 2**24]
+            for sign in (1, -1):
+                running = DeviceSum({"w": torch.zeros(2)}, granularity=2.0**-24)
+                largest = torch.ones(users, 2) * torch.tensor([sign, 0.0])
+                assert running.add({"w": largest}, [1.0] * users) == []
+                total = running.result()["w"]
+                assert total.dtype == kind
+                assert total.tolist() == [sign * users * 2**24, 0]
+
+    @pytest.mark.parametrize("longer", [(2**24, 1), (2**24 + 2, 0), (math.nan, 0), (math.inf, 0)])
+    def test_a_user_beyond_the_bound_adds_nothing(self, longer):
+        running = DeviceSum({"v": torch.zeros(1), "w": torch.zeros(1)}, granularity=1.0)
+        long = {"v": [longer[0], 2**24, 5.0], "w": [longer[1], 0.0, 3.0]}
+        found = running.add({n: torch.tensor(a)[:, None] for n, a in long.items()}, [1.0] * 3)
+        assert found == [0]
+        total = running.result()
+        assert (total["v"].tolist(), total["w"].tolist()) == ([2**24 + 5], [3])
 
 
 class TestWithoutAGrid:

@@ -1,0 +1,113 @@
+"""Sums of single examples that are rounded once: what one example moves, in whole numbers."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, RoundedSum
+from fedpriv.mechanisms.bound import Mixture
+from fedpriv.rng import Key
+from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.gradients import SumsApart
+
+sys.path.append(str(Path(__file__).parent))
+Case = importlib.import_module("case").Case
+
+NUM = 60
+KINDS = ("logistic", "softmax")
+LIMIT = 2**48
+
+
+def inner_bounds(case):
+    multiplier = {n: np.linspace(0.1, 9.0, s[0], dtype="f4") for n, s in case.shapes.items()}
+    multiplier = {
+        n: m.reshape(-1, *(1,) * (len(case.shapes[n]) - 1)) for n, m in multiplier.items()
+    }
+    offset = {n: np.full(s, 0.1, np.float32) for n, s in case.shapes.items()}
+    return {
+        "clip": Clip(l2_clip_norm=0.3),
+        "normalise": Normalise(l2_clip_norm=0.3),
+        "preconditioned": Preconditioned(multiplier=multiplier, bound=Clip(l2_clip_norm=0.7)),
+        "mixed": Preconditioned(
+            multiplier=multiplier,
+            bound=Normalise(l2_clip_norm=2.0),
+            mixture=Mixture(own=0.4, offset=offset),
+        ),
+    }
+
+
+BOUNDS = ("clip", "normalise", "preconditioned", "mixed")
+
+
+def whole_sum(case, bound, index):
+    work = CentralSum(gradients=case.made, num_examples=NUM)
+    done = work.partial_sum(
+        params=case.params, bound=bound, user_ids=[str(i) for i in index], key=Key.simulation(0)
+    )
+    assert done.granularity == bound.l2_bound * 2.0**-24
+    assert all(tensor.dtype == np.int64 for tensor in done.total.values())
+    return np.concatenate([tensor.reshape(-1) for tensor in done.total.values()])
+
+
+def squared(difference):
+    return sum(int(x) ** 2 for x in difference)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, name):
+    """Every example of the set, joining batches of many sizes; compared without tolerance."""
+    case = Case(kind, num=NUM)
+    bound = RoundedSum(bound=inner_bounds(case)[name], float_error=case.made.float_error())
+    rng, longest = np.random.default_rng(0), 0
+    for joining in range(NUM):
+        others = np.setdiff1d(rng.choice(NUM, rng.integers(0, NUM), replace=False), [joining])
+        batch = rng.permutation(np.append(others, joining))
+        moved = squared(whole_sum(case, bound, batch) - whole_sum(case, bound, others))
+        assert moved <= LIMIT
+        longest = max(longest, moved)
+    if name != "clip":
+        assert longest > 0.999 * LIMIT  # the bound is reached, so the test can fail
+
+
+def test_without_shortening_it_would_be_too_long(monkeypatch):
+    """The broken twin: rounded, and not shortened by what rounding adds."""
+    case = Case("softmax", num=NUM)
+    monkeypatch.setattr(RoundedSum, "length", lambda self, norm, num_elements: self.l2_bound)
+    bound = RoundedSum(bound=Normalise(l2_clip_norm=0.3), float_error=0.0)
+    found = [squared(whole_sum(case, bound, [i]) - whole_sum(case, bound, [])) for i in range(NUM)]
+    assert max(found) > LIMIT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_else_is_in_a_batch_changes_no_bit_of_a_contribution(kind):
+    """What `float_error` rests on: residuals and their logits row by row, wherever they stand."""
+    case = Case(kind, num=NUM)
+    kernel, bias = (case.params[n] for n in sorted(case.params, key="bias".__eq__))
+    kernel = kernel.reshape(case.made._shape)
+    alone = {i: case.made._residuals(np.array([i]), kernel, bias).tobytes() for i in range(NUM)}
+    rng = np.random.default_rng(1)
+    for size in [*range(1, 34), NUM]:
+        chosen = rng.permutation(NUM)[:size]
+        together = case.made._residuals(chosen, kernel, bias)
+        assert [row.tobytes() for row in together] == [alone[i] for i in chosen.tolist()]
+
+
+def test_who_has_no_stated_error_is_refused():
+    made = Case("regression").made
+    assert not isinstance(made, SumsApart)  # a dot product of a batch depends on the batch
+
+
+def test_too_many_examples_or_coordinates_are_refused():
+    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
+    with pytest.raises(ValueError, match=r"float64 error of 0\.6 are too much"):
+        bound.length(1.0, 10)
+    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.0)
+    assert bound.length(1.0, 10**6) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
+    with pytest.raises(ValueError, match="10000000000000000 coordinates"):
+        bound.length(1.0, 10**16)
+    with pytest.raises(ValueError, match="exact-sum false"):
+        RoundedSum(bound=bound, float_error=0.0)
