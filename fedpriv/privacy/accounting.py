@@ -221,6 +221,8 @@ def _pld_epsilon(
     num_rounds: int,
     coarse: float = 1.0,
 ) -> float:
+    from fedpriv.privacy.gaussian_loss import composed
+
     interval = coarse * max(_interval(event, num_rounds, relation) for event, _ in groups)
     loss = None
     try:
@@ -228,7 +230,7 @@ def _pld_epsilon(
             if event.kind == "gaussian":
                 part = _one_loss(event, relation, interval, count)
             else:
-                part = _one_loss(event, relation, interval, 1).self_compose(count)
+                part = composed(_one_loss(event, relation, interval, 1), count)
             loss = part if loss is None else loss.compose(part)
         assert loss is not None
         value = float(loss.get_epsilon_for_delta(delta))

@@ -1,11 +1,12 @@
-"""The privacy loss of one Gaussian answer on a grid, all cells at once.
+"""The privacy loss of one Gaussian answer on a grid, all cells at once; and of many answers.
 
 dp-accounting inverts the privacy loss cell by cell, one Python call each, which is most of what
-pricing an event takes. `GaussianLoss` is their class with that one step in numpy; bounds of the
-grid, tails, distributions of the noise and the pessimistic "Connect the Dots" are theirs, as is
-all that is done with what comes out. Formulas, edge cases and the order of operations are those
-of `AdditiveNoisePrivacyLoss` (0.6.0), so figures are equal to the last bit where numpy's
-functions answer alike for one number and for many; tests compare with theirs.
+pricing an event takes; and composing takes longest over where the tails may be cut off.
+`GaussianLoss` is their class with that one step in numpy; bounds of the grid, tails, distributions
+of the noise and the pessimistic "Connect the Dots" are theirs, as is all that is done with what
+comes out. Formulas, edge cases and the order of operations are those of `AdditiveNoisePrivacyLoss`
+(0.6.0), so figures are equal to the last bit where numpy's functions answer alike for one number
+and for many; tests compare with theirs. Tails are cut where their bound says.
 
 Loading this module loads dp-accounting (a second): import it where it is called.
 
@@ -25,7 +26,7 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import fft, stats
 
 from fedpriv.privacy.event import Relation
 
@@ -97,6 +98,57 @@ def capped_gaussian_loss(
         sigma / 2, sampling_prob=float(drawn), interval=interval, relation=Relation.REPLACE_ONE
     )
     return above.compute_mixture(below, over)
+
+
+def composed(loss: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
+    """Return what `loss.self_compose(count)` returns, in a third of the time."""
+    removed = _composed(loss._pmf_remove, count)
+    if loss._symmetric:
+        return PrivacyLossDistribution(removed)
+    return PrivacyLossDistribution(removed, _composed(loss._pmf_add, count))
+
+
+def _composed(cells: pld_pmf.PLDPmf, count: int) -> pld_pmf.PLDPmf:
+    """Return `cells.self_compose(count)`: a power in Fourier space, without its farthest tails."""
+    few = isinstance(cells, pld_pmf.SparsePLDPmf)
+    if few and cells.size**count <= pld_pmf._MAX_PMF_SPARSE_SIZE:
+        return cells.self_compose(count)
+    dense = cells.to_dense_pmf()
+    probs = np.asarray(dense._probs)
+    lower, upper = _kept(probs, count)
+    length = fft.next_fast_len(max(upper - lower + 1, len(probs)))
+    power = np.real(fft.ifft(fft.fft(probs, length) ** count))  # type: ignore[operator]
+    return pld_pmf.DensePLDPmf(
+        dense._discretization,
+        dense._lower_loss * count + lower,
+        np.roll(power, -lower)[: upper - lower + 1],
+        _CUT - math.expm1(count * math.log1p(-dense._infinity_mass)),
+        dense._pessimistic_estimate,
+    )
+
+
+#: The mass that cutting off may take from a composed loss; it counts as lost to +∞.
+_CUT = 1e-15
+
+
+def _kept(probs: NDArray[np.float64], count: int) -> tuple[int, int]:
+    """Return the first and the last cell of a sum of `count` draws: beyond are at most `_CUT`.
+
+    Chernoff's bound with the moments E exp(k X / n), |k| up to 20, of X in 0 ... n - 1. No exponent
+    is beyond ±20, so the moments are plain sums; dp-accounting adds up logarithms.
+    """
+    num_cells = len(probs)
+    first, last = 0, (num_cells - 1) * count
+    for order in np.concatenate((np.arange(-20, 0), np.arange(1, 21))) / num_cells:
+        moment = float(np.sum(np.exp(np.arange(num_cells) * order) * probs))
+        if not moment > 0.0:
+            continue  # rounding left less than nothing of it: it bounds nothing
+        bound = (count * math.log(moment) + math.log(2 / _CUT)) / order
+        if order > 0:
+            last = min(last, math.ceil(bound))
+        else:
+            first = max(first, math.floor(bound))
+    return first, last
 
 
 def _on_grid(

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld.common import compute_self_convolve_bounds
 from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import (
     PrivacyLossDistribution,
@@ -17,7 +18,13 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 
 from fedpriv.privacy.accounting import epsilon_value
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.gaussian_loss import GaussianLoss, capped_gaussian_loss, gaussian_loss
+from fedpriv.privacy.gaussian_loss import (
+    GaussianLoss,
+    _kept,
+    capped_gaussian_loss,
+    composed,
+    gaussian_loss,
+)
 
 SIGMAS, PROBS = (0.05, 0.3, 1.0, 4.0, 100.0), (1e-4, 0.01, 0.3, 0.9, 1.0)
 GRID = [
@@ -108,6 +115,40 @@ def test_capped_cohorts_have_the_cells_of_dp_accounting(relation, sigma, cap):
         neighboring_relation=relation._theirs,
     )
     check_equal(ours, theirs, interval, atol=replaced(interval))
+
+
+@pytest.mark.parametrize("count", [1, 2, 37, 3000])
+@pytest.mark.parametrize("prob", [0.01, 0.9, 1.0])
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 100.0])
+def test_many_answers_are_composed_as_by_dp_accounting(sigma, prob, count):
+    # 30 cells are few: such a loss stays sparse until it is composed.
+    for coarse in (10.0, 500.0):
+        one = gaussian_loss(
+            sigma,
+            sampling_prob=prob,
+            interval=width(sigma, coarse),
+            relation=Relation.ADD_REMOVE,
+        )
+        ours, theirs = composed(one, count), one.self_compose(count)
+        assert ours._symmetric == theirs._symmetric
+        for left, right in zip(both(ours), both(theirs), strict=True):
+            assert type(left) is type(right)
+            left, right = left.to_dense_pmf(), right.to_dense_pmf()
+            assert (left._lower_loss, left.size) == (right._lower_loss, right.size)
+            assert left._infinity_mass == right._infinity_mass
+            assert left._pessimistic_estimate and right._pessimistic_estimate
+            np.testing.assert_array_equal(left._probs, right._probs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(int(rng.integers(2, 3000)), 0.05))
+    for count in (1, 10, 1000, 100_000):
+        found, expected = _kept(probs, count), compute_self_convolve_bounds(probs, count, 1e-15)
+        # The bound is rounded to a cell, and may be an ulp to either side of one.
+        assert np.abs(np.subtract(found, expected)).max() <= 1
+        assert 0 <= found[0] <= found[1] <= (len(probs) - 1) * count
 
 
 @pytest.mark.parametrize("prob", [0.05, 1.0])
