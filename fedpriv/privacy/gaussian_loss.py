@@ -101,7 +101,7 @@ def capped_gaussian_loss(
 
 
 def composed(loss: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
-    """Return what `loss.self_compose(count)` returns, in a third of the time."""
+    """Return what `loss.self_compose(count)` returns, sooner the fewer the cells are."""
     removed = _composed(loss._pmf_remove, count)
     if loss._symmetric:
         return PrivacyLossDistribution(removed)
