@@ -221,6 +221,8 @@ def _pld_epsilon(
     num_rounds: int,
     coarse: float = 1.0,
 ) -> float:
+    from fedpriv.privacy.gaussian_loss import composed
+
     interval = coarse * max(_interval(event, num_rounds, relation) for event, _ in groups)
     loss = None
     try:
@@ -228,7 +230,7 @@ def _pld_epsilon(
             if event.kind == "gaussian":
                 part = _one_loss(event, relation, interval, count)
             else:
-                part = _one_loss(event, relation, interval, 1).self_compose(count)
+                part = composed(_one_loss(event, relation, interval, 1), count)
             loss = part if loss is None else loss.compose(part)
         assert loss is not None
         value = float(loss.get_epsilon_for_delta(delta))
@@ -244,34 +246,29 @@ def _one_loss(
     event: Event, relation: Relation, interval: float, count: int
 ) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
-    from dp_accounting.pld import common
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    theirs = relation._theirs
     if event.epsilon is not None:
+        from dp_accounting.pld import common
+        from dp_accounting.pld import privacy_loss_distribution as pld
+
         parameters = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
         return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
+    from fedpriv.privacy.gaussian_loss import capped_gaussian_loss, gaussian_loss
+
     if event.kind == "truncated-poisson-gaussian":
         assert event.num_users and event.sampling_prob and event.cap
-        return pld.from_truncated_subsampled_gaussian_mechanism(
-            event.num_users,
-            event.sampling_prob,
-            event.cap,
+        return capped_gaussian_loss(
             event.sigma,
-            value_discretization_interval=interval,
-            neighboring_relation=theirs,
+            num_users=event.num_users,
+            sampling_prob=event.sampling_prob,
+            cap=event.cap,
+            interval=interval,
+            relation=relation,
         )
-    sigma = event.sigma / math.sqrt(count)
-    sampling_prob = 1.0 if event.sampling_prob is None else event.sampling_prob
-    if relation is Relation.ADD_REMOVE:
-        from fedpriv.privacy.gaussian_loss import gaussian_loss
-
-        return gaussian_loss(sigma, sampling_prob=sampling_prob, interval=interval)
-    return pld.from_gaussian_mechanism(
-        sigma,
-        value_discretization_interval=interval,
-        sampling_prob=sampling_prob,
-        neighboring_relation=theirs,
+    return gaussian_loss(
+        event.sigma / math.sqrt(count),
+        sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
+        interval=interval,
+        relation=relation,
     )
 
 

@@ -1,15 +1,17 @@
-"""The privacy loss of one Gaussian answer on a grid, all cells at once.
+"""The privacy loss of one Gaussian answer on a grid, all cells at once; and of many answers.
 
 dp-accounting inverts the privacy loss cell by cell, one Python call each, which is most of what
-pricing an event takes. `GaussianLoss` is their class with that one step in numpy; bounds of the
-grid, tails, distributions of the noise and the pessimistic "Connect the Dots" are theirs, as is
-all that is done with what comes out. Formulas, edge cases and the order of operations are those
-of `AdditiveNoisePrivacyLoss` (0.6.0), so figures are equal to the last bit where numpy's
-functions answer alike for one number and for many; tests compare with theirs.
+pricing an event takes; and composing takes longest over where the tails may be cut off.
+`GaussianLoss` is their class with that one step in numpy; bounds of the grid, tails, distributions
+of the noise and the pessimistic "Connect the Dots" are theirs, as is all that is done with what
+comes out. Formulas, edge cases and the order of operations are those of `AdditiveNoisePrivacyLoss`
+(0.6.0), so figures are equal to the last bit where numpy's functions answer alike for one number
+and for many; tests compare with theirs. Tails are cut where their bound says.
 
 Loading this module loads dp-accounting (a second): import it where it is called.
 
->>> gaussian_loss(1.0, sampling_prob=0.05, interval=1e-3).get_epsilon_for_delta(1e-5)
+>>> loss = gaussian_loss(1.0, sampling_prob=0.05, interval=1e-3, relation=Relation.ADD_REMOVE)
+>>> loss.get_epsilon_for_delta(1e-5)
 1.0327...
 """
 
@@ -24,31 +26,129 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from numpy.typing import NDArray
+from scipy import fft, stats
+
+from fedpriv.privacy.event import Relation
 
 
 def gaussian_loss(
-    sigma: float, *, sampling_prob: float, interval: float
+    sigma: float, *, sampling_prob: float, interval: float, relation: Relation
 ) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one answer under add-remove.
+    """Return the privacy loss distribution of one answer.
 
     Args:
-        sigma: Standard deviation of the noise over the sensitivity, above 0.
+        sigma: Standard deviation of the noise over the largest norm of a user's part, above 0.
         sampling_prob: q, the probability that a user is drawn, in (0, 1]; 1 for everybody.
         interval: Width of the grid's cells, above 0.
+        relation: The neighbouring relation; replacing a user moves the sum by up to twice the norm.
 
     Returns:
-        What `from_gaussian_mechanism` of dp-accounting returns: discretised pessimistically, for
-        an added and a removed user; one distribution for both where q is 1.
+        What `from_gaussian_mechanism` of dp-accounting returns, discretised pessimistically. Under
+        add-remove: for an added and a removed user, one distribution for both where q is 1.
 
     Raises:
         ValueError: If σ or q is out of range.
     """
+    if relation is Relation.REPLACE_ONE:
+        replaced = _on_grid(AdjacencyType.REPLACE, sigma, sampling_prob, interval)
+        return PrivacyLossDistribution(replaced)
     removed = _on_grid(AdjacencyType.REMOVE, sigma, sampling_prob, interval)
     if sampling_prob == 1.0:
         return PrivacyLossDistribution(removed)
     return PrivacyLossDistribution(
         removed, _on_grid(AdjacencyType.ADD, sigma, sampling_prob, interval)
     )
+
+
+def capped_gaussian_loss(
+    sigma: float,
+    *,
+    num_users: int,
+    sampling_prob: float,
+    cap: int,
+    interval: float,
+    relation: Relation,
+) -> PrivacyLossDistribution:
+    """Return the privacy loss distribution of one answer about a cohort of at most `cap` users.
+
+    A cohort over the cap keeps `cap` users drawn from it. Where that happens, one user's presence
+    decides also whether another is kept: the answer is priced as one in which a user is replaced.
+
+    Args:
+        sigma: As for `gaussian_loss`.
+        num_users: Size of the roster.
+        sampling_prob: q, in (0, 1).
+        cap: Largest cohort.
+        interval: As for `gaussian_loss`.
+        relation: The neighbouring relation.
+
+    Returns:
+        What `from_truncated_subsampled_gaussian_mechanism` of dp-accounting returns.
+
+    Raises:
+        ValueError: If σ or q is out of range.
+    """
+    below = gaussian_loss(sigma, sampling_prob=sampling_prob, interval=interval, relation=relation)
+    # The probability that the cohort is over the cap, for a user who was drawn.
+    over = float(stats.binom.sf(cap - 1, num_users - 1, sampling_prob))
+    if over == 0.0:
+        return below
+    drawn = stats.binom.sf(cap, num_users, sampling_prob) * cap / over / num_users
+    above = gaussian_loss(
+        sigma / 2, sampling_prob=float(drawn), interval=interval, relation=Relation.REPLACE_ONE
+    )
+    return above.compute_mixture(below, over)
+
+
+def composed(loss: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
+    """Return what `loss.self_compose(count)` returns, sooner the fewer the cells are."""
+    removed = _composed(loss._pmf_remove, count)
+    if loss._symmetric:
+        return PrivacyLossDistribution(removed)
+    return PrivacyLossDistribution(removed, _composed(loss._pmf_add, count))
+
+
+def _composed(cells: pld_pmf.PLDPmf, count: int) -> pld_pmf.PLDPmf:
+    """Return `cells.self_compose(count)`: a power in Fourier space, without its farthest tails."""
+    few = isinstance(cells, pld_pmf.SparsePLDPmf)
+    if few and cells.size**count <= pld_pmf._MAX_PMF_SPARSE_SIZE:
+        return cells.self_compose(count)
+    dense = cells.to_dense_pmf()
+    probs = np.asarray(dense._probs)
+    lower, upper = _kept(probs, count)
+    length = fft.next_fast_len(max(upper - lower + 1, len(probs)))
+    power = np.real(fft.ifft(fft.fft(probs, length) ** count))  # type: ignore[operator]
+    return pld_pmf.DensePLDPmf(
+        dense._discretization,
+        dense._lower_loss * count + lower,
+        np.roll(power, -lower)[: upper - lower + 1],
+        _CUT - math.expm1(count * math.log1p(-dense._infinity_mass)),
+        dense._pessimistic_estimate,
+    )
+
+
+#: The mass that cutting off may take from a composed loss; it counts as lost to +∞.
+_CUT = 1e-15
+
+
+def _kept(probs: NDArray[np.float64], count: int) -> tuple[int, int]:
+    """Return the first and the last cell of a sum of `count` draws: beyond are at most `_CUT`.
+
+    Chernoff's bound with the moments E exp(k X / n), |k| up to 20, of X in 0 ... n - 1. No exponent
+    is beyond ±20, so the moments are plain sums; dp-accounting adds up logarithms.
+    """
+    num_cells = len(probs)
+    first, last = 0, (num_cells - 1) * count
+    for order in np.concatenate((np.arange(-20, 0), np.arange(1, 21))) / num_cells:
+        moment = float(np.sum(np.exp(np.arange(num_cells) * order) * probs))
+        if not moment > 0.0:
+            continue  # rounding left less than nothing of it: it bounds nothing
+        bound = (count * math.log(moment) + math.log(2 / _CUT)) / order
+        if order > 0:
+            last = min(last, math.ceil(bound))
+        else:
+            first = max(first, math.floor(bound))
+    return first, last
 
 
 def _on_grid(
@@ -64,7 +164,7 @@ def _on_grid(
 
 
 class GaussianLoss(GaussianPrivacyLoss):
-    """`GaussianPrivacyLoss` whose δ of many ε, added or removed, is computed at once."""
+    """`GaussianPrivacyLoss` whose δ of many ε is computed at once."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
         """Return δ of one ε, a float, or of many, an array of shape (num_cells,).
@@ -72,16 +172,15 @@ class GaussianLoss(GaussianPrivacyLoss):
         Raises:
             ValueError: If an ε has no inverse: sub-sampling keeps the loss on one side of a limit.
         """
-        if self.adjacency_type is AdjacencyType.REPLACE:
-            return super().get_delta_for_epsilon(epsilon)
         alone = isinstance(epsilon, numbers.Number)
         losses = np.atleast_1d(np.asarray(epsilon, dtype=float))
         deltas = np.zeros_like(losses)
         # Beyond the limit one distribution is above the other everywhere: δ is 0, or 1 - exp(ε).
+        # Replacing has no limit.
         inside = np.full_like(losses, True, dtype=bool)
         if self.sampling_prob < 1.0 and self.adjacency_type is AdjacencyType.ADD:
             inside = losses < -math.log1p(-self.sampling_prob)
-        elif self.sampling_prob < 1.0:
+        elif self.sampling_prob < 1.0 and self.adjacency_type is AdjacencyType.REMOVE:
             inside = losses > math.log1p(-self.sampling_prob)
             deltas[~inside] = -np.expm1(losses[~inside])
         cutoffs = self._cutoffs(losses[inside])
@@ -93,11 +192,29 @@ class GaussianLoss(GaussianPrivacyLoss):
 
     def _cutoffs(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return `inverse_privacy_loss` of each, shape (num_cells,)."""
+        if self.adjacency_type is AdjacencyType.REPLACE:
+            return self._cutoffs_of_replacing(losses)
         shift = self.sensitivity if self.adjacency_type is AdjacencyType.ADD else 0.0
         if self.sampling_prob < 1.0:
             losses = self._without_sampling(losses)
         removed = -0.5 * self.sensitivity - losses * self.standard_deviation**2 / self.sensitivity
         return shift + removed
+
+    def _cutoffs_of_replacing(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (asinh(-α sinh(ε/2)) - ε/2) σ²/s, α = exp(s²/2σ²) (1 - q)/q, in logarithms."""
+        if self.sampling_prob == 1.0:
+            return -losses * self.standard_deviation**2 / self.sensitivity / 2
+        halves = np.abs(losses) / 2
+        log_alpha = (
+            0.5 * (self.sensitivity / self.standard_deviation) ** 2
+            + math.log1p(-self.sampling_prob)
+            - math.log(self.sampling_prob)
+        )
+        with np.errstate(divide="ignore"):  # the sinh of 0
+            log_sinh = halves + np.log1p(-np.exp(-2 * halves)) - math.log(2)
+        term = log_alpha + log_sinh
+        asinh = -np.sign(losses) * np.logaddexp(0.5 * np.logaddexp(0, 2 * term), term)
+        return self.standard_deviation**2 / self.sensitivity * (asinh - losses / 2)
 
     def _without_sampling(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the loss of a user who is always drawn, at the same noise: ±log(1 + (e^±ε - 1)/q).

@@ -7,16 +7,24 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld.common import compute_self_convolve_bounds
 from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
 from dp_accounting.pld.privacy_loss_distribution import (
     PrivacyLossDistribution,
     from_gaussian_mechanism,
+    from_truncated_subsampled_gaussian_mechanism,
 )
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
 from fedpriv.privacy.accounting import epsilon_value
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.gaussian_loss import GaussianLoss, gaussian_loss
+from fedpriv.privacy.gaussian_loss import (
+    GaussianLoss,
+    _kept,
+    capped_gaussian_loss,
+    composed,
+    gaussian_loss,
+)
 
 SIGMAS, PROBS = (0.05, 0.3, 1.0, 4.0, 100.0), (1e-4, 0.01, 0.3, 0.9, 1.0)
 GRID = [
@@ -37,14 +45,22 @@ def both(pld: PrivacyLossDistribution) -> list[PLDPmf]:
     return [pld._pmf_remove] if pld._symmetric else [pld._pmf_remove, pld._pmf_add]
 
 
-@pytest.mark.parametrize(("sigma", "prob", "coarse"), GRID)
-def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse):
-    interval = width(sigma, coarse)
-    ours = gaussian_loss(sigma, sampling_prob=prob, interval=interval)
-    theirs = from_gaussian_mechanism(
-        sigma, sampling_prob=prob, value_discretization_interval=interval
-    )
-    assert len(both(ours)) == len(both(theirs)) == (1 if prob == 1.0 else 2)
+def replaced(interval: float) -> float:
+    """What an ulp in δ is in a cell: asinh of many differs from that of one by so much.
+
+    A cell is a second difference of four δ over e^h - 1. Eight ulps of numbers below 1.
+    """
+    return max(1e-12, 8 * 2.0**-53 / math.expm1(interval))
+
+
+def check_equal(
+    ours: PrivacyLossDistribution,
+    theirs: PrivacyLossDistribution,
+    interval: float,
+    atol: float = 1e-12,
+) -> None:
+    """Two distributions have the same cells on one grid, and the same ε alone and composed."""
+    assert ours._symmetric == theirs._symmetric
     for one, other in zip(both(ours), both(theirs), strict=True):
         one, other = one.to_dense_pmf(), other.to_dense_pmf()
         assert isinstance(one, DensePLDPmf) and isinstance(other, DensePLDPmf)
@@ -52,13 +68,87 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse):
         assert one._pessimistic_estimate and other._pessimistic_estimate
         assert one._lower_loss == other._lower_loss
         assert one._probs.shape == other._probs.shape
-        np.testing.assert_allclose(one._probs, other._probs, rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(one._probs, other._probs, rtol=0.0, atol=atol)
         assert one._infinity_mass == pytest.approx(other._infinity_mass, rel=0.0, abs=1e-12)
     for count, delta in ((1, 1e-6), (30, 1e-3)):
         found, wanted = (
             pld.self_compose(count).get_epsilon_for_delta(delta) for pld in (ours, theirs)
         )
         assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize(("sigma", "prob", "coarse"), GRID)
+def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relation):
+    interval = width(sigma, coarse)
+    ours = gaussian_loss(sigma, sampling_prob=prob, interval=interval, relation=relation)
+    theirs = from_gaussian_mechanism(
+        sigma,
+        sampling_prob=prob,
+        value_discretization_interval=interval,
+        neighboring_relation=relation._theirs,
+    )
+    assert len(both(ours)) == (1 if prob == 1.0 or relation is Relation.REPLACE_ONE else 2)
+    check_equal(
+        ours,
+        theirs,
+        interval,
+        atol=1e-12 if relation is Relation.ADD_REMOVE else replaced(interval),
+    )
+
+
+# A cap below the expected cohort, one over it, and one that is never reached.
+@pytest.mark.parametrize("cap", [10, 30, 400])
+@pytest.mark.parametrize("sigma", [0.5, 4.0])
+@pytest.mark.parametrize("relation", Relation)
+def test_capped_cohorts_have_the_cells_of_dp_accounting(relation, sigma, cap):
+    interval = width(sigma / 2.0, 10.0)
+    ours = capped_gaussian_loss(
+        sigma, num_users=400, sampling_prob=0.05, cap=cap, interval=interval, relation=relation
+    )
+    theirs = from_truncated_subsampled_gaussian_mechanism(
+        400,
+        0.05,
+        cap,
+        sigma,
+        value_discretization_interval=interval,
+        neighboring_relation=relation._theirs,
+    )
+    check_equal(ours, theirs, interval, atol=replaced(interval))
+
+
+@pytest.mark.parametrize("count", [1, 2, 37, 3000])
+@pytest.mark.parametrize("prob", [0.01, 0.9, 1.0])
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 100.0])
+def test_many_answers_are_composed_as_by_dp_accounting(sigma, prob, count):
+    # 30 cells are few: such a loss stays sparse until it is composed.
+    for coarse in (10.0, 500.0):
+        one = gaussian_loss(
+            sigma,
+            sampling_prob=prob,
+            interval=width(sigma, coarse),
+            relation=Relation.ADD_REMOVE,
+        )
+        ours, theirs = composed(one, count), one.self_compose(count)
+        assert ours._symmetric == theirs._symmetric
+        for left, right in zip(both(ours), both(theirs), strict=True):
+            assert type(left) is type(right)
+            left, right = left.to_dense_pmf(), right.to_dense_pmf()
+            assert (left._lower_loss, left.size) == (right._lower_loss, right.size)
+            assert left._infinity_mass == right._infinity_mass
+            assert left._pessimistic_estimate and right._pessimistic_estimate
+            np.testing.assert_array_equal(left._probs, right._probs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(int(rng.integers(2, 3000)), 0.05))
+    for count in (1, 10, 1000, 100_000):
+        found, expected = _kept(probs, count), compute_self_convolve_bounds(probs, count, 1e-15)
+        # The bound is rounded to a cell, and may be an ulp to either side of one.
+        assert np.abs(np.subtract(found, expected)).max() <= 1
+        assert 0 <= found[0] <= found[1] <= (len(probs) - 1) * count
 
 
 @pytest.mark.parametrize("prob", [0.05, 1.0])
@@ -111,17 +201,16 @@ class TestDelta:
 
     def test_the_noise_at_which_a_loss_is_reached(self, adjacency, prob):
         ours, theirs = self.losses(adjacency, prob)
-        if adjacency is AdjacencyType.REPLACE:
-            return  # theirs
         sign = -1.0 if adjacency is AdjacencyType.ADD else 1.0
-        limit = math.log(1.0 - prob) if prob < 1.0 else -math.inf
+        limited = prob < 1.0 and adjacency is not AdjacencyType.REPLACE
+        limit = math.log(1.0 - prob) if limited else -math.inf
         points = [
             point
             for point in self.points(adjacency, prob)
             if sign * point > limit or math.isclose(sign * point, limit)
         ]
         wanted = [theirs.inverse_privacy_loss(point) for point in points]
-        assert prob == 1.0 or any(math.isinf(value) for value in wanted)
+        assert limited == any(math.isinf(value) for value in wanted)
         np.testing.assert_allclose(ours._cutoffs(np.array(points)), wanted, rtol=1e-12, atol=0.0)
 
     def test_it_stays_a_probability(self, adjacency, prob):
@@ -133,7 +222,7 @@ class TestDelta:
 def test_it_stays_a_probability_where_rounding_leaves_it():
     # The cells at which the difference of two numbers near 1, or near 0, falls outside [0, 1].
     for sigma, prob in itertools.product(SIGMAS, PROBS):
-        for adjacency in (AdjacencyType.ADD, AdjacencyType.REMOVE):
+        for adjacency in AdjacencyType:
             ours = GaussianLoss(sigma, sampling_prob=prob, adjacency_type=adjacency)
             bounds = ours.connect_dots_bounds()
             assert bounds.epsilon_lower is not None and bounds.epsilon_upper is not None
@@ -164,4 +253,4 @@ def test_a_loss_that_sampling_never_reaches_is_refused(adjacency):
 @pytest.mark.parametrize(("sigma", "prob"), [(0.0, 0.5), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)])
 def test_what_is_out_of_range_is_refused_by_dp_accounting(sigma, prob):
     with pytest.raises(ValueError, match="not"):
-        gaussian_loss(sigma, sampling_prob=prob, interval=0.1)
+        gaussian_loss(sigma, sampling_prob=prob, interval=0.1, relation=Relation.ADD_REMOVE)

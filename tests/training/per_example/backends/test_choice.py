@@ -86,7 +86,7 @@ def ids(length):
 MODELS = {
     "linear": (lambda: nn.Linear(WIDTH, CLASSES), lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
     "convolution": (convolution, lambda: floats(1, 4, 4), PER_EXAMPLE_BACKENDS),
-    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(6), PER_EXAMPLE_BACKENDS),
+    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(4), PER_EXAMPLE_BACKENDS),
     "embedding": (Words, lambda: ids(4), PER_EXAMPLE_BACKENDS),
     "shared weights": (Shared, lambda: floats(WIDTH), ("vmap", "loop")),
     "called twice": (Twice, lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),

@@ -75,7 +75,7 @@ MODELS = {
     "sequences": (Sequences, words(3, 17)),
     "long sequences": (Sequences, words(30, 17)),
     "partly frozen": (Partly, floats(12)),
-    "lstm": (lambda: TextLSTM(20, CLASSES, width=5), words(6, 20)),
+    "lstm": (lambda: TextLSTM(20, CLASSES, width=5), words(4, 20)),
     "resnet": (lambda: ResNet20(CLASSES), floats(3, 8, 8)),
     "digits": (lambda: DigitClassifier(CLASSES), floats(784)),
 }
