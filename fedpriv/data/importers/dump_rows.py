@@ -12,7 +12,6 @@ import bz2
 import gzip
 import lzma
 import re
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,8 @@ from xml.sax import SAXException
 from xml.sax.handler import ContentHandler
 
 from defusedxml import sax as defused_sax
+
+from fedpriv.data.files.seven_zip import unpack_one
 
 Progress = Callable[[int, int], None]
 
@@ -100,7 +101,7 @@ def open_dump(path: Path, scratch: Path) -> Iterator[Dump]:
     if magic != _SEVEN_ZIP:
         yield Dump(path, path)
         return
-    unpacked = _unpack(path, scratch)
+    unpacked = unpack_one(path, scratch, "Posts.xml")
     try:
         yield Dump(unpacked, path)
     finally:
@@ -153,25 +154,3 @@ def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
                 yield stream
             return
     yield raw
-
-
-def _unpack(path: Path, scratch: Path) -> Path:
-    import py7zr  # slow to import, and rarely needed
-    from py7zr.exceptions import ArchiveError
-
-    try:
-        with py7zr.SevenZipFile(path) as archive:
-            members = {
-                info.filename: info.uncompressed
-                for info in archive.list()
-                if not info.is_directory and Path(info.filename).name.lower() == "posts.xml"
-            }
-            if len(members) != 1:
-                raise ValueError(f"{path} holds {len(members)} files named Posts.xml, not one")
-            name, size = members.popitem()
-            if size > shutil.disk_usage(scratch).free:
-                raise ValueError(f"{path} unpacks to {size} bytes; {scratch} has no room for them")
-            archive.extract(scratch, targets=[name])
-    except (ArchiveError, *_BROKEN) as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}); download it again") from error
-    return scratch / name
