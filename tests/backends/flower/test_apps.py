@@ -63,7 +63,10 @@ def deploy(stub, tiny_corpus, monkeypatch):
             "rounds": NUM_ROUNDS,
             "cohort": 12,
             "eval-every": NUM_ROUNDS,
-            **{key.replace("_", "-"): str(value) for key, value in changes.items()},
+            **{
+                key.replace("_", "-"): value if isinstance(value, bool) else str(value)
+                for key, value in changes.items()
+            },
         }
         run_config = DECLARED | options
         nodes = {
@@ -189,3 +192,18 @@ def test_a_missing_corpus_is_said_before_a_folder_is_made(made, deploy, tmp_path
     with pytest.raises(ValueError, match="under Flower name it by its absolute path"):
         deploy(corpus="", out=tmp_path / "run")
     assert not (tmp_path / "run").exists() and not made
+
+
+def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
+    deploy(out=tmp_path / "run")
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="secure=true, but the run of resume=.* is a simulation"):
+        deploy(resume=tmp_path / "run", secure=True)
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_secure_run_goes_on_whether_it_is_said_again_or_not(made, deploy, tmp_path):
+    deploy(out=tmp_path / "run", secure=True)
+    for said in ({}, {"secure": True}):
+        deploy(resume=tmp_path / "run", **said)
+        assert verify_run(tmp_path / "run").mode == "secure"
