@@ -31,7 +31,7 @@ from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
-from fedpriv.running.folder import read_document
+from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 

@@ -21,6 +21,7 @@ from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
@@ -93,6 +94,7 @@ class PreparedRun:
                 folder=self.folder,
                 state=self.state,
                 eval_every=self.experiment.eval_every,
+                noise=noise_root(self.root, self.ledger.extra),
             )
             with closing(played):
                 for record, state in played:  # noqa: B007 - the last of both is summarised

@@ -18,8 +18,10 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
 from server import app as server_app
@@ -175,7 +177,9 @@ class TestABoundOfOnesOwn:
         options = {"noise-multiplier": 1.0, "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": 4}
         experiment = load_experiment(f"{own}:experiment").with_options(options)
         components = build(experiment, Corpus.open(tiny_corpus))
-        *_, (_, state) = rounds(components, serial(experiment, components), Key.simulation(0))
+        root, facts = Key.simulation(0), read_ledger(tmp_path / "run" / "ledger.jsonl")[1].extra
+        noise = noise_root(root, facts)
+        *_, (_, state) = rounds(components, serial(experiment, components), root, noise=noise)
         released = fp.load(tmp_path / "run").params
         for name, array in components.algorithm.result(state).items():
             assert np.array_equal(array, released[name])
@@ -197,7 +201,7 @@ def test_a_missing_corpus_is_said_before_a_folder_is_made(made, deploy, tmp_path
 def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
     deploy(out=tmp_path / "run")
     before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
-    with pytest.raises(ValueError, match="secure=true, but the run of resume=.* is a simulation"):
+    with pytest.raises(ValueError, match=r"secure=true, but the run of resume=.* is a sim"):
         deploy(resume=tmp_path / "run", secure=True)
     assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
 
