@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedpriv.tasks.data_digest import KnowsDigests, data_digests
 from fedpriv.tasks.trial import public_of_rostered
 
 FORMAT, VERSION = "fedpriv-run", 1
+_DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
 
@@ -54,7 +56,11 @@ def make_document(
     if mode == "secure":  # counted on rostered users: diagnostics
         described["majority_class_accuracy"] = None
         provenance = described["provenance"]
-        described["provenance"] = {k: v for k, v in provenance.items() if k not in COUNTED}
+        described["provenance"] = {
+            name: value
+            for name, value in provenance.items()
+            if name not in COUNTED and not (name == "source" and _is_digest(value))
+        }
     else:
         learnt = begun is not None and begun.facts["kind"] == "public"
         described |= public_of_rostered(task, learnt_from=learnt)
@@ -86,6 +92,16 @@ def make_document(
         },
         "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
     }
+
+
+def _is_digest(value: Any) -> bool:
+    """Return whether a source is given by checksums of files, which hold everybody's data.
+
+    Whoever has a file with one record more, and one without, tells by them which was trained on; a
+    secure run's digests of its data are keyed for the same reason.
+    """
+    values = value.values() if isinstance(value, Mapping) else [value]
+    return any(isinstance(one, str) and _DIGEST.search(one) is not None for one in values)
 
 
 def read_document(path: Path) -> dict[str, Any]:
