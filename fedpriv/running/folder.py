@@ -164,12 +164,11 @@ class RunFolder:
                 f"{file} is the ledger of another plan or mode; give the one it was started with, "
                 "or another folder"
             )
-        json_lines.cut_torn_line(path / "rounds.jsonl")
         return cls(path, ledger, _store(path, None, 1), {})
 
     @classmethod
     def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:
-        """Open a run to continue it; its ledger is verified first.
+        """Open a run to continue it; its ledger is verified, and nothing else changed yet.
 
         Raises:
             ValueError: If there is no run, or its ledger does not verify.
@@ -185,10 +184,7 @@ class RunFolder:
                 "mode or option); restore it, or start a new run"
             )
         every = kept_every(document)
-        folder = cls(path, ledger, _store(path, keep_last, every), document, every)
-        for name in ("rounds.jsonl", "diagnostics.jsonl"):
-            json_lines.cut_torn_line(path / name)
-        return folder
+        return cls(path, ledger, _store(path, keep_last, every), document, every)
 
     def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
@@ -215,6 +211,8 @@ class RunFolder:
             ValueError: If the state is newer than the ledger (an older ledger was put back), or
                 gone although rounds were released.
         """
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            json_lines.cut_torn_line(self.path / name)
         file = self.path / "state.safetensors"
         if not file.exists():
             if self.ledger.state.releases:
