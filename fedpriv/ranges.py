@@ -13,6 +13,8 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
+_MOST = 2**53
+
 
 class Range(Enum):
     """Which numbers are allowed; each says what to give instead of another."""
@@ -92,14 +94,17 @@ def positive_int(name: str, value: Any) -> int:
     """Return a whole number of at least 1 as a built-in int.
 
     Raises:
-        ValueError: If it is a bool, not whole (a float such as 20.0 included), or below 1.
+        ValueError: If it is a bool, not whole (a float such as 20.0 included), below 1, or above
+            2^53.
     """
-    if type(value) is int and value >= 1:  # what a ledger holds by the ten thousand
+    if type(value) is int and 1 <= value <= _MOST:  # what a ledger holds by the ten thousand
         return value
     if _is_bool(value) or not isinstance(value, Integral):
         raise ValueError(f"{name} {value!r} is not a whole number; give one such as 20")
     number = int(value)
     Range.AT_LEAST_ONE.check(name, number)
+    if number > _MOST:  # its digits may be more than can be printed
+        raise ValueError(f"{name} is above 2^53, where floats no longer count; give a smaller one")
     return number
 
 

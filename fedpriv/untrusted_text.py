@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import re
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def safe(value: object) -> str:
@@ -15,6 +17,15 @@ def safe(value: object) -> str:
     '&lt;b&gt;&amp;'
     """
     return html.escape(plain(value))
+
+
+def escaped(document: str) -> str:
+    r"""Return a JSON document in which such signs, which are in its strings only, are escaped.
+
+    >>> print(escaped('{"name": "a\x9bb"}'))
+    {"name": "a\u009bb"}
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def plain(value: object) -> str:

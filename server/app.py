@@ -31,6 +31,7 @@ from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
+from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 
@@ -79,6 +80,12 @@ def _open_run(run_config: Any) -> PreparedRun:
     if read_switch(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
     if resume is not None:
+        mode = read_document(resume).get("mode")
+        if read_switch(run_config, "secure") and mode != "secure":
+            raise ValueError(
+                f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
+                "leave secure out to go on with it, or start a secure run in another folder"
+            )
         prepared = resume_run(resume)
         if prepared.experiment.options() != experiment.options():
             raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")

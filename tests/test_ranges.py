@@ -39,6 +39,14 @@ def test_what_is_not_finite_is_refused(value):
             make("x", value)
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, 10**400, 10**5000], ids=lambda v: v.bit_length())
+def test_a_whole_number_that_no_float_holds_is_refused(value):
+    """Red before: accounting raised an OverflowError, and printing one of 5,000 digits another."""
+    with pytest.raises(ValueError, match=r"^x is above 2\^53"):
+        positive_int("x", value)
+    assert positive_int("x", 2**53) == 2**53
+
+
 @pytest.mark.parametrize("value", [2.0, np.float64(2), 2.5])
 def test_a_float_is_no_whole_number(value):
     with pytest.raises(ValueError, match="is not a whole number; give one such as 20"):

@@ -19,8 +19,8 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option, kebab
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
+from fedpriv.running.document import read_document
 from fedpriv.running.engines.named import engines
-from fedpriv.running.folder import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.progress import Shown, follow, is_watched, plain_lines
 

@@ -10,7 +10,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work
+from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work, summed
 from fedpriv.tree import Params
 
 
@@ -42,8 +42,13 @@ class SerialBackend:
         template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
-        return find_work(self._works, work).partial_sum(
-            params=params, bound=bound, data=self._data, user_ids=cohort, key=key
+        return summed(
+            find_work(self._works, work),
+            params=params,
+            bound=bound,
+            data=self._data,
+            user_ids=cohort,
+            key=key,
         )
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

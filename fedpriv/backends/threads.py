@@ -17,7 +17,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.work import TRAIN, Shareable, Trainers, UserData, as_works, find_work
+from fedpriv.training.work import TRAIN, Shareable, Trainers, UserData, as_works, find_work, summed
 from fedpriv.tree import Params
 
 
@@ -84,16 +84,16 @@ class ThreadBackend:
         """Return the sum of the cohort's bounded updates."""
         named = find_work(self._works, work)
 
-        def summed(user_ids: Sequence[str]) -> PartialSum:
-            return named.partial_sum(
-                params=params, bound=bound, data=self._data, user_ids=user_ids, key=key
+        def share(user_ids: Sequence[str]) -> PartialSum:
+            return summed(
+                named, params=params, bound=bound, data=self._data, user_ids=user_ids, key=key
             )
 
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
         shards = shards_of(sizes, self._num_workers)
         # Without users a shard would only clear a sum of its own; the first always makes one.
         shares = [shard for number, shard in enumerate(shards) if shard or number == 0]
-        return merged(template or params, list(self._pool.map(summed, shares)), reuse=True)
+        return merged(template or params, list(self._pool.map(share, shares)), reuse=True)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the metrics of all threads' parts of the examples, combined."""

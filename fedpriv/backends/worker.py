@@ -17,7 +17,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
-from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work
+from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work, summed
 from fedpriv.tree import Params
 
 
@@ -107,8 +107,8 @@ class Worker:
     def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
         """Return one sum over these users; see `fedpriv.training.work.Work`."""
         context = self._opened()
-        work = find_work(as_works(context.trainer), order.work)
-        done = work.partial_sum(
+        done = summed(
+            find_work(as_works(context.trainer), order.work),
             params=order.params,
             bound=order.bound,
             data=context.data,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -44,18 +45,19 @@ def print_result(corpus: Corpus, as_json: bool) -> None:
 def print_corpus(corpus: Corpus) -> None:
     """Print what a corpus is, for people."""
     manifest = corpus.manifest
-    title = f"[bold]{corpus.name}[/]"
+    title = f"[bold]{escape(corpus.name)}[/]"
     if corpus.synthetic:
         title += "  [bold yellow]SYNTHETIC: text made by a generator[/]"
     console.print(title, highlight=False, soft_wrap=True)
     for key in ("credit", "licence"):
-        console.print(f"{key}: {manifest[key]}", highlight=False, soft_wrap=True)
-    console.print(f"source: {json.dumps(manifest['source'])}", highlight=False, soft_wrap=True)
+        console.print(escape(f"{key}: {manifest[key]}"), highlight=False, soft_wrap=True)
+    source = escape(f"source: {json.dumps(manifest['source'])}")
+    console.print(source, highlight=False, soft_wrap=True)
     if manifest["own_text_only"]:
         said = "titles that somebody else wrote are dropped (--own-text-only)"
         console.print(said, soft_wrap=True)
     for reason, number in manifest["dropped"].items():
-        console.print(f"left out: {number:,} {reason}", highlight=False, soft_wrap=True)
+        console.print(escape(f"left out: {number:,} {reason}"), highlight=False, soft_wrap=True)
     table = Table(
         "roster",
         "users",

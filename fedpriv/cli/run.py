@@ -137,7 +137,7 @@ def run_command(
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.api.running import find_corpus
-    from fedpriv.running.folder import read_document
+    from fedpriv.running.document import read_document
     from fedpriv.running.prepared import resume_run, start_run
 
     hired = engines(

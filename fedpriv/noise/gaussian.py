@@ -25,6 +25,22 @@ from fedpriv.tree import Params, Tree
 _MOST_ON_GRID = 2 ** (52 - BITS)
 
 
+def check_stddev(stddev: float) -> None:
+    """Refuse a standard deviation of which noise cannot be drawn; 0 draws zeros.
+
+    Raises:
+        ValueError: If it is negative, not finite, or out of float32's comfortable range, where it
+            would round to no noise at all.
+    """
+    if not (math.isfinite(stddev) and stddev >= 0):
+        raise ValueError(f"stddev {stddev!r} must be finite and not negative")
+    if stddev != 0 and not 1e-30 < stddev < 1e30:
+        raise ValueError(
+            f"stddev {stddev!r} is beyond what float32 noise can hold; scale the bound so that "
+            "noise_multiplier times sensitivity lies between 1e-30 and 1e30"
+        )
+
+
 def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
     """Return noise of the template's shapes.
 
@@ -37,16 +53,9 @@ def gaussian(key: Key, template: Tree, stddev: float) -> dict[str, np.ndarray]:
         Dense float32 tensors.
 
     Raises:
-        ValueError: If stddev is negative, not finite, or out of float32's comfortable range,
-            where it would round to no noise at all.
+        ValueError: As `check_stddev`.
     """
-    if not (math.isfinite(stddev) and stddev >= 0):
-        raise ValueError(f"stddev {stddev!r} must be finite and not negative")
-    if stddev != 0 and not 1e-30 < stddev < 1e30:
-        raise ValueError(
-            f"stddev {stddev!r} is beyond what float32 noise can hold; scale the bound to lie "
-            "between 1e-30 and 1e30"
-        )
+    check_stddev(stddev)
     noise: dict[str, np.ndarray] = {}
     for name in sorted(template):
         shape = tuple(template[name].shape)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.mechanisms.bound import Bound
+from fedpriv.noise.gaussian import check_stddev
 from fedpriv.noise.privatizer import DrawsOnGrid, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import Sampler
@@ -51,7 +52,7 @@ class Mechanism:
 
     Raises:
         ValueError: If two parts do not fit: noise without a bound, a sampler under which no
-            accountant answers for the privatizer, a standard deviation beyond floats.
+            accountant answers for the privatizer, a standard deviation that no noise can have.
     """
 
     sampler: Sampler
@@ -80,6 +81,7 @@ class Mechanism:
             )
         if event.noise_multiplier is not None:
             positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
+            check_stddev(self.stddev)  # here, and not after the first charge
 
     @property
     def num_users(self) -> int:

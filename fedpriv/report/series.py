@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.measures import ACCURACY, Measure, figures_of, read_measures
+from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.plans.adaptive import read_plan
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 
 Row = Mapping[str, Any]
+_OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "side_information")
+_COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
+_OF_A_ROUND = frozenset(("epsilon", "delta", "update_norm", "seconds"))  # numbers, or null
+# fmt: off
+_OF_A_RUN = frozenset((
+    "majority_class_accuracy", "gain", "epsilon", "epsilon_rdp", "delta", "noise_multiplier",
+    "target_epsilon", "rounds", "rounds_planned", "charges", "users", "seconds_per_round",
+    "users_drawn", "users_failed", "rounds_mostly_failed",
+))
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,14 +207,56 @@ def read_run(directory: str | Path) -> RunRecord:
     if description.get("format") != "fedpriv-run" or description.get("version") != 1:
         found = f"{description.get('format')!r} version {description.get('version')!r}"
         raise ValueError(f"{path} is {found}; this fedpriv reads 'fedpriv-run' version 1")
+    for name in _OBJECTS:
+        if not isinstance(description.get(name), Mapping | None):
+            raise ValueError(f"{path}: {name} is {description[name]!r}, not an object")
+    for name, value in _mapping(description.get("experiment")).items():
+        if isinstance(value, Mapping | list):
+            raise ValueError(f"{path}: option {name} is {value!r}, neither a number nor a word")
     summary = directory / "summary.json"
-    return RunRecord(
+    found = RunRecord(
         directory=directory,
         description=description,
         attempts=tuple(json_lines.read(directory / "rounds.jsonl")),
         diagnostics=tuple(json_lines.read(directory / "diagnostics.jsonl")),
         summary=_read_object(summary) if summary.is_file() else {},
     )
+    _check_figures(found)
+    return found
+
+
+def _check_figures(run: RunRecord) -> None:
+    """Refuse figures that are no numbers: they were not written by a run.
+
+    Raises:
+        ValueError: Naming the file, the line and the figure.
+    """
+    measured = {name for m in run.measures for name in (m.name, m.released_name)}
+    for name, rows in (("rounds.jsonl", run.attempts), ("diagnostics.jsonl", run.diagnostics)):
+        for number, row in enumerate(rows, start=1):
+            where = f"{run.directory / name}, line {number}"
+            for counted, least in _COUNTS.items():
+                value = row.get(counted, least)
+                if type(value) is not int or value < least:
+                    raise ValueError(
+                        f"{where}: {counted} is {value!r}, not a whole number from {least}"
+                    )
+            _check_numbers(where, row, measured | _OF_A_ROUND)
+    figures = measured | {f"{m.name}{PUBLIC_ONLY}" for m in run.measures}
+    _check_numbers(str(run.directory / "summary.json"), run.summary, figures | _OF_A_RUN)
+    baseline = _mapping(run.description.get("baseline"))
+    where = f"{run.directory / 'experiment.json'}, baseline"
+    _check_numbers(where, baseline, figures | {"majority_class_accuracy"})
+
+
+def _check_numbers(where: str, row: Row, names: Set[str]) -> None:
+    for name in sorted(names & row.keys()):
+        value = row[name]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(
+                f"{where}: {name} is {value!r}, not a number; the file was changed or damaged: "
+                "restore it"
+            )
 
 
 def points(rows: tuple[Row, ...], key: str) -> tuple[list[int], list[float]]:

@@ -30,19 +30,15 @@ are lost attempts, and spent.
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedpriv import __version__, json_lines
-from fedpriv.checkpoints.frozen_file import check_frozen, frozen_digests, read_frozen_bytes
+from fedpriv import json_lines
+from fedpriv.checkpoints.frozen_file import check_frozen, read_frozen_bytes
 from fedpriv.checkpoints.start_file import write_start
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
-from fedpriv.data.corpus.views import COUNTED
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
@@ -51,13 +47,11 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.running.document import kept_every, make_document, read_document, write_json
+from fedpriv.running.door.noise_root import NOISE, noise_digest
 from fedpriv.running.task_files import checked_files, write_files
-from fedpriv.tasks.data_digest import KnowsDigests, check_data_digests, data_digests
-from fedpriv.tasks.trial import public_of_rostered
+from fedpriv.tasks.data_digest import check_data_digests
 from fedpriv.training.algorithm import Saved, State
-
-FORMAT, VERSION = "fedpriv-run", 1
-_PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
 
 class RunFolder:
@@ -116,60 +110,39 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        side, task = components.side_information, components.task
-        described, files = task.describe().to_json(), checked_files(task)
+        files = checked_files(components.task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
-        if mode == "secure":  # counted on rostered users: diagnostics
-            described["majority_class_accuracy"] = None
-            provenance = described["provenance"]
-            described["provenance"] = {k: v for k, v in provenance.items() if k not in COUNTED}
-        else:
-            learnt = begun is not None and begun.facts["kind"] == "public"
-            described |= public_of_rostered(task, learnt_from=learnt)
-        if frozen := read_frozen_bytes(files):
-            described["frozen"] = frozen_digests(frozen)
-        if isinstance(components.task, KnowsDigests):
-            described["data_sha256"] = data_digests(task, secret)
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": experiment.name,
-            "description": experiment.description,
-            "reference": reference,
-            "experiment": experiment.options(),
-            "plan": components.plan.to_json(),
-            "corpus": {**described, "path": corpus_path},
-            "side_information": None
-            if side is None
-            else {"source": side.source, "description": side.description},
-            "mode": mode,
-            "hardened": mode == "secure" and components.plan.is_exact,
-            "engine": engine,
-            # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
-            "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
-            "measures": [measure.to_json() for measure in task.measures],
-            "files": sorted(files),
-            "baseline": {
-                "majority_class_accuracy": described.get("majority_class_accuracy"),
-                **(baseline or {}),
-            },
-            "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
-        }
+        document = make_document(
+            experiment=experiment,
+            reference=reference,
+            components=components,
+            corpus_path=corpus_path,
+            engine=engine,
+            mode=mode,
+            files=files,
+            secret=secret,
+            begun=begun,
+            baseline=baseline,
+        )
         path.mkdir(parents=True, exist_ok=True)
-        if secret is not None and described.get("data_sha256") is not None:
+        if secret is not None and document["corpus"].get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": experiment.name, "experiment_sha256": document_sha256(document)}
+        if mode == "simulation":
+            extra[NOISE] = noise_digest(document)
         ledger = Ledger.create(path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra)
         write_files(path, files)
         if begun is not None and begun.facts["kind"] != "fresh":
             write_start(path, begun.params)
-        _write_json(path / "experiment.json", document)
-        every = _every(document)
+        write_json(path / "experiment.json", document)
+        every = kept_every(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
 
     @classmethod
-    def of_plan(cls, path: Path, plan: AnyPlan, *, mode: str) -> RunFolder:
+    def of_plan(
+        cls, path: Path, plan: AnyPlan, *, mode: str, extra: Mapping[str, Any] | None = None
+    ) -> RunFolder:
         """Start or continue the folder of a training of one's own, which no experiment describes.
 
         It has the ledger, the checkpoints and the resume state of any other run; `fedpriv verify`
@@ -179,6 +152,7 @@ class RunFolder:
             path: The folder; made if missing. One that holds a ledger is continued.
             plan: The promise.
             mode: "simulation" or "secure".
+            extra: Further facts for the first line of a new ledger.
 
         Raises:
             ValueError: If the ledger that is there does not verify, or is of another plan.
@@ -186,7 +160,7 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         file = path / "ledger.jsonl"
         if not file.exists():
-            extra = {"hardened": mode == "secure" and plan.is_exact}
+            extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
             ledger = Ledger.create(file, plan, mode=mode, extra=extra)
             return cls(path, ledger, _store(path, None, 1), {})
         ledger = Ledger.open(file)
@@ -196,12 +170,11 @@ class RunFolder:
                 f"{file} is the ledger of another plan or mode; give the one it was started with, "
                 "or another folder"
             )
-        json_lines.cut_torn_line(path / "rounds.jsonl")
         return cls(path, ledger, _store(path, None, 1), {})
 
     @classmethod
     def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:
-        """Open a run to continue it; its ledger is verified first.
+        """Open a run to continue it; its ledger is verified, and nothing else changed yet.
 
         Raises:
             ValueError: If there is no run, or its ledger does not verify.
@@ -216,11 +189,8 @@ class RunFolder:
                 f"{path}/experiment.json is not the one the run was started with (another plan, "
                 "mode or option); restore it, or start a new run"
             )
-        every = _every(document)
-        folder = cls(path, ledger, _store(path, keep_last, every), document, every)
-        for name in ("rounds.jsonl", "diagnostics.jsonl"):
-            json_lines.cut_torn_line(path / name)
-        return folder
+        every = kept_every(document)
+        return cls(path, ledger, _store(path, keep_last, every), document, every)
 
     def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
@@ -247,6 +217,8 @@ class RunFolder:
             ValueError: If the state is newer than the ledger (an older ledger was put back), or
                 gone although rounds were released.
         """
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            json_lines.cut_torn_line(self.path / name)
         file = self.path / "state.safetensors"
         if not file.exists():
             if self.ledger.state.releases:
@@ -360,46 +332,12 @@ class RunFolder:
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """Write the finished run's figures."""
-        _write_json(self.path / "summary.json", summary)
+        write_json(self.path / "summary.json", summary)
 
     def close(self) -> None:
         """Let go of the ledger."""
         self.ledger.close()
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Return a run's experiment.json.
-
-    Raises:
-        ValueError: If the folder holds no run of this version.
-    """
-    file = path / "experiment.json"
-    if not file.is_file():
-        raise ValueError(f"{path} holds no run (no experiment.json); give the folder a run wrote")
-    document = json.loads(file.read_text("utf-8"))
-    if document.get("format") != FORMAT or document.get("version") != VERSION:
-        raise ValueError(
-            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
-            f"this fedpriv reads {FORMAT!r} version {VERSION}"
-        )
-    return document
-
-
-def _every(document: Mapping[str, Any]) -> int:
-    """Return which rounds are kept: all, but of single examples those that are evaluated."""
-    central = document["plan"]["unit"] == "example"
-    return int(document["experiment"]["eval-every"]) if central else 1
-
-
 def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
-
-
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
-    part = file.with_name(f".{file.name}.part")
-    with part.open("w", encoding="utf-8") as out:
-        json.dump(value, out, indent=2, ensure_ascii=False)
-        out.write("\n")
-        out.flush()
-        os.fsync(out.fileno())
-    part.replace(file)

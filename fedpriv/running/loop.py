@@ -89,6 +89,7 @@ def rounds(
     folder: RunFolder | None = None,
     state: State | None = None,
     eval_every: int = 10,
+    noise: Key | None = None,
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     """Run a plan to its end and yield every released round.
 
@@ -103,6 +104,8 @@ def rounds(
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
+        noise: The root key of the noise, `fedpriv.running.noise_root`; None takes `root`, and two
+            simulations at one seed then add the same.
 
     Yields:
         What is said of a round, and the state after it.
@@ -122,6 +125,7 @@ def rounds(
     if state is None:
         state = first_state(components, root)
     turnout = Turnout() if root.mode == "simulation" else None
+    noise = root if noise is None else noise
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
@@ -130,7 +134,8 @@ def rounds(
             works=as_works(components.trainer),
             roster=components.task.roster,
             root=root,
-            vault=Vault(None if folder is None else folder.path / "secret", root),
+            noise=noise,
+            vault=Vault(None if folder is None else folder.path / "secret", noise),
             noise_thread=noise_thread,
             turnout=turnout,
         )

@@ -16,6 +16,7 @@ from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, Coverage
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import first_state, rounds
 from fedpriv.training.algorithm import Algorithm
@@ -108,7 +109,12 @@ def averaging(
         root = Key.secure() if secure else Key.simulation(seed)
         state = first_state(components, root)
         path = None if out is None else Path(out)
-        folder = None if path is None else RunFolder.of_plan(path, plan, mode=root.mode)
+        facts = {} if secure else {NOISE: plan_digest(plan, roster, params)}
+        folder = (
+            None if path is None else RunFolder.of_plan(path, plan, mode=root.mode, extra=facts)
+        )
+        if folder is not None:
+            facts = folder.ledger.extra
         with nullcontext() if folder is None else closing(folder):
             if folder is not None:
                 state = folder.resume(state)
@@ -119,6 +125,7 @@ def averaging(
                 folder=folder,
                 state=state,
                 eval_every=plan.num_rounds + 1,
+                noise=noise_root(root, facts),
             )
             for _, state in played:
                 on_round(state.round_num, state.params)

@@ -21,8 +21,9 @@ from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
-from fedpriv.running.folder import RunFolder, read_document
+from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
@@ -93,6 +94,7 @@ class PreparedRun:
                 folder=self.folder,
                 state=self.state,
                 eval_every=self.experiment.eval_every,
+                noise=noise_root(self.root, self.ledger.extra),
             )
             with closing(played):
                 for record, state in played:  # noqa: B007 - the last of both is summarised
@@ -288,29 +290,32 @@ def resume_run(
             changed, its experiment has no name and is not given, or the backend cannot carry its
             task.
     """
-    document = read_document(path)
-    if experiment is None:
-        experiment = _named(document["reference"], path)
-    elif experiment.name != document["name"]:
-        raise ValueError(f"{path} is a run of {document['name']}, not of {experiment.name}")
-    experiment = experiment.restored(document["experiment"])
-    corpus_path = document["corpus"]["path"]
-    components = _built(experiment, document["reference"], open_corpus(corpus_path))
-    _refuse_early(make_backend, experiment, components)
+    # First of all: the ledger's chain and its seal on experiment.json. What that names is imported
+    # and opened afterwards, so that a file somebody edited cannot choose what is executed.
     folder = RunFolder.open(path, keep_last=keep_last)
-    if components.plan.to_json() != folder.ledger.plan.to_json():
-        folder.close()
-        raise ValueError(
-            f"the corpus or the experiment changed since {path} was started: its plan is no "
-            "longer the ledger's; restore them, or start a new run"
-        )
-    root = Key.secure() if folder.ledger.mode == "secure" else Key.simulation(experiment.seed)
     try:
+        document = folder.document
+        if experiment is None:
+            experiment = _named(document["reference"], path)
+        elif experiment.name != document["name"]:
+            raise ValueError(f"{path} is a run of {document['name']}, not of {experiment.name}")
+        experiment = experiment.restored(document["experiment"])
+        components = _built(
+            experiment, document["reference"], open_corpus(document["corpus"]["path"])
+        )
+        _refuse_early(make_backend, experiment, components)
+        if components.plan.to_json() != folder.ledger.plan.to_json():
+            raise ValueError(
+                f"the corpus or the experiment changed since {path} was started: its plan is no "
+                "longer the ledger's; restore them, or start a new run"
+            )
+        secure = folder.ledger.mode == "secure"
+        root = Key.secure() if secure else Key.simulation(experiment.seed)
         folder.check_data(components.task)
         begun = _begun(path, document)
         tried = _tried(experiment, components, root, begun)
         state = folder.resume(tried.state)
-    except Exception:
+    except BaseException:
         folder.close()
         raise
     return PreparedRun(

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.rng import Key
 from fedpriv.training.stopping import end_if_interrupted
 
 _LOG = logging.getLogger(__name__)
@@ -60,8 +61,34 @@ def raised_failures() -> Iterator[None]:
         _RAISED.reset(before)
 
 
+_UNSAID: ContextVar[bool] = ContextVar("users unsaid", default=False)
+
+
+@contextmanager
+def users_unsaid(key: Key) -> Iterator[None]:
+    """Log nothing of drawn users and their answers within the `with`, where the key is secure.
+
+    How many failed, or answered, bounds the size of the cohort, which an ε takes to be secret; a
+    log is read by more people than the raw sum. In a simulation everything is said.
+
+    Args:
+        key: Of the round.
+    """
+    before = _UNSAID.set(_UNSAID.get() or key.mode == "secure")
+    try:
+        yield
+    finally:
+        _UNSAID.reset(before)
+
+
+def say_of_users(log: logging.Logger, level: int, text: str, *values: object) -> None:
+    """Log something that depends on who was drawn, or on what came of it; see `users_unsaid`."""
+    if not _UNSAID.get():
+        log.log(level, text, *values)
+
+
 def contributes_zero(error: BaseException) -> None:
-    """Log and count that a user contributes zero; an error's text may hold the user's data.
+    """Count, and say in a simulation, that a user contributes zero; never its error's text.
 
     Raises:
         KeyboardInterrupt: If it was no failure of the user's but an interrupt of the run.
@@ -74,9 +101,9 @@ def contributes_zero(error: BaseException) -> None:
     if failures is not None:
         failures.count += 1
         failures.first = failures.first or type(error).__name__
-    _LOG.warning("a user contributes zero: %s", type(error).__name__)
+    say_of_users(_LOG, logging.WARNING, "a user contributes zero: %s", type(error).__name__)
     if _LOG.isEnabledFor(logging.DEBUG):
-        _LOG.debug("it was raised at %s", raised_at(error))
+        say_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
 
 
 def raised_at(error: BaseException) -> str:

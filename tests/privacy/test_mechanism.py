@@ -157,6 +157,8 @@ class TestRefusals:
             ({"privatizer": Gaussian(noise_multiplier=math.nan)}, "noise_multiplier nan"),
             ({"privatizer": Gaussian(noise_multiplier=1e-3)}, "noise_multiplier 0.001"),
             ({"bound": Clip(l2_clip_norm=5e-324)}, "stddev"),
+            ({"bound": Clip(l2_clip_norm=1e31)}, "beyond what float32 noise can hold"),
+            ({"bound": Clip(l2_clip_norm=1e-31)}, "beyond what float32 noise can hold"),
             ({"micro_batch": 0}, "micro_batch 0"),
             ({"micro_batch": 2.0}, "micro_batch 2.0"),
             ({"micro_batch": True}, "micro_batch True"),

@@ -15,6 +15,7 @@ from fedpriv import tree
 from fedpriv.backends.flower.messages import OtherGridError, StaleAnswerError, read_answer
 from fedpriv.backends.flower.records import MalformedRecordError
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
+from fedpriv.training.failures import say_of_users
 from fedpriv.tree import Params, RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class BoundedSum:
             self.dropped["stale"] += 1
             return
         except OtherGridError as error:  # its text holds two numbers and nothing of the node's
-            _LOG.warning("an answer is not added: %s", error)
+            say_of_users(_LOG, logging.WARNING, "an answer is not added: %s", error)
             self.dropped["other-grid"] += 1
             return
         except MalformedRecordError:

@@ -12,7 +12,7 @@ from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
-from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work
+from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work, summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ class Host:
         """
         request = read_request(message.content, self.bounds)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        done = find_work(self.works, request.work).partial_sum(
+        done = summed(
+            find_work(self.works, request.work),
             params=request.params,
             bound=request.bound,
             data=self.data,

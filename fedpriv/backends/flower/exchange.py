@@ -18,6 +18,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedpriv.training.failures import say_of_users
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 
 _LOG = logging.getLogger(__name__)
@@ -122,7 +123,8 @@ class Exchange:
             raise
         except Exception as error:  # what a node wrote broke Flower's decoder: its own loss
             end_if_interrupted(error)
-            _LOG.warning("dropped an answer that cannot be read: %s", type(error).__name__)
+            said = "dropped an answer that cannot be read: %s"
+            say_of_users(_LOG, logging.WARNING, said, type(error).__name__)
             self.dropped["unreadable"] += 1
             pending.pop(message_id, None)
             return []

@@ -28,6 +28,7 @@ from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.failures import say_of_users, users_unsaid
 from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
 
@@ -106,12 +107,14 @@ class GridBackend:
             dropped=counts,
         )
         requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
-        for reply in self.exchange.answers(requests, seconds=self.round_deadline):
-            asked = hosts[reply.metadata.src_node_id]
-            total.add(reply.content, num_users=len(asked))
-            del reply  # before the next one is pulled
-        if odd := counts - before:
-            _LOG.warning("round %d, attempt %d: %s", round_num, attempt, dict(odd))
+        with users_unsaid(key):
+            for reply in self.exchange.answers(requests, seconds=self.round_deadline):
+                asked = hosts[reply.metadata.src_node_id]
+                total.add(reply.content, num_users=len(asked))
+                del reply  # before the next one is pulled
+            if odd := counts - before:
+                said = "round %d, attempt %d: %s"
+                say_of_users(_LOG, logging.WARNING, said, round_num, attempt, dict(odd))
         return total.result(len(cohort))
 
     def _requests(

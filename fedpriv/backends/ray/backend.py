@@ -22,6 +22,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged
 from fedpriv.training.evaluate import Metrics, combined
+from fedpriv.training.failures import say_of_users, users_unsaid
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import TRAIN, UserData
 from fedpriv.tree import Params
@@ -82,23 +83,28 @@ class RayBackend:
         order = ray.put(Order(params=params, bound=bound, key=key, work=work))
         sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
         shards = [shard for shard in shards_of(sizes, self._share.num_workers) if shard]
-        sums = self._sums(order, shards, _TRIES_OF_A_SHARE)
+        sums = self._sums(order, shards, _TRIES_OF_A_SHARE, key)
         found = [done for done in sums if done is not LOST]
         suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
         num_lost = 0
         for few in _batched(suspects, self._share.num_workers):
-            sums = self._sums(order, [(user,) for user in few], _TRIES_OF_A_USER)
+            sums = self._sums(order, [(user,) for user in few], _TRIES_OF_A_USER, key)
             num_lost += sum(done is LOST for done in sums)
             if done := [done for done in sums if done is not LOST]:
                 found = [merged(shapes, [*found, *done])]  # no more than a few are ever held
         if num_lost:
-            _LOG.warning("%d drawn users contribute zero: each kills its worker", num_lost)
+            said = "%d drawn users contribute zero: each kills its worker"
+            with users_unsaid(key):
+                say_of_users(_LOG, logging.WARNING, said, num_lost)
         total = merged(shapes, found or [_nothing(shapes, bound)])
         return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
 
-    def _sums(self, order: Any, shards: Sequence[Sequence[str]], tries: int) -> list[PartialSum]:
+    def _sums(
+        self, order: Any, shards: Sequence[Sequence[str]], tries: int, key: Key
+    ) -> list[PartialSum]:
         calls = [Call("partial_sum", (order, shard)) for shard in shards]
-        return self._pool.run(calls, tries=tries)
+        with users_unsaid(key):
+            return self._pool.run(calls, tries=tries)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the metrics of all workers' parts of the examples, combined.

@@ -134,7 +134,7 @@ class Corpus:
         store = SentenceStore(self.directory)
         roster = choose(spec, store.num_sentences())
         parent = self.directory / "rosters"
-        parent.mkdir(exist_ok=True)
+        parent.mkdir(mode=0o700, exist_ok=True)
         if (parent / spec.name).exists():  # left by an addition that was killed before its listing
             shutil.rmtree(parent / spec.name)
         try:

@@ -116,6 +116,7 @@ def _write(path: Path, content: Mapping[str, object]) -> None:
         json.dump(content, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+    partial.chmod(0o600)
     partial.replace(path)
 
 

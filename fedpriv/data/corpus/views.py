@@ -22,6 +22,7 @@ from fedpriv.data.corpus.rosters import fewer_public
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.data.corpus.vocabulary import PUBLIC, RosterVocabulary
 from fedpriv.data.files.cache import cache_dir
+from fedpriv.data.files.places import keep_private
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.sentences.store import SentenceStore
 
@@ -106,12 +107,12 @@ def make(
     Raises:
         ValueError: the corpus cannot be split so, or public users give no words.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{split.name}.partial-", dir=parent))
     try:
         facts = _write(corpus, manifest, roster, split, partial, progress)
         manifests.write_view(partial, facts)
-        partial.chmod(0o755)
+        keep_private(partial)
         try:
             partial.rename(parent / split.name)
         except OSError:

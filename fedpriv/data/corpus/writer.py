@@ -22,7 +22,7 @@ from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.vocabulary import most_counted
-from fedpriv.data.files.places import writing_to
+from fedpriv.data.files.places import keep_private, writing_to
 from fedpriv.data.sentences.grouping import COLUMNS, group
 from fedpriv.data.sentences.interning import Interner
 from fedpriv.data.sentences.store import ELSEWHERE, HELD_USERS, OWN
@@ -231,7 +231,7 @@ class CorpusWriter:
         if self._held_users:
             (self._partial / HELD_USERS).write_text(json.dumps(self._held_users), "utf-8")
         corpus = self._with_rosters(rosters, totals, default_roster)
-        self._partial.chmod(0o755)
+        keep_private(self._partial)
         try:
             self._partial.rename(self._target)
         except OSError as error:

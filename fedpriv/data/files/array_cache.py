@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpriv.data.files.arrays import ArrayWriter, open_array
 from fedpriv.data.files.cache import cache_dir, locked
+from fedpriv.data.files.places import keep_private
 from fedpriv.hashes import document_sha256
 
 _INDEX = "arrays.json"
@@ -51,13 +52,15 @@ def cached_arrays(
             shutil.rmtree(half, ignore_errors=True)
         arrays = make()
         half = target.with_name(f".{target.name}.{os.getpid()}")
-        half.mkdir(parents=True)
+        half.parent.mkdir(parents=True, exist_ok=True)
+        half.mkdir(mode=0o700)
         try:
             index = {key: [values.dtype.str, len(values)] for key, values in arrays.items()}
             for key, values in arrays.items():
                 with ArrayWriter(half / f"{key}.npy", values.dtype) as writer:
                     writer.append(values)
             (half / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+            keep_private(half)
             half.rename(target)
         finally:
             shutil.rmtree(half, ignore_errors=True)

@@ -85,6 +85,17 @@ def writing_to(place: Path, then: str = "") -> Iterator[None]:
         raise ValueError(why + then) from error
 
 
+def keep_private(folder: Path) -> None:
+    """Let nobody but its owner into a folder of users' data: 0700, and what is in it 0600.
+
+    Whoever shares a corpus with others on purpose says so afterwards, by chmod.
+    """
+    folder.chmod(0o700)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
 def why_unwritten(error: BaseException, place: Path | None = None) -> str | None:
     """Return what to do about an error of writing, in a line; None if it is of another kind.
 

@@ -12,7 +12,6 @@ import bz2
 import gzip
 import lzma
 import re
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,9 +22,14 @@ from xml.sax.handler import ContentHandler
 
 from defusedxml import sax as defused_sax
 
+from fedpriv.data.files.seven_zip import unpack_one
+
 Progress = Callable[[int, int], None]
 
 _CHUNK = 1 << 18
+#: Bytes without the end of a row. A post's text has at most 30,000 signs; the parser holds a tag
+#: until it ends, and looks at all of it again with every piece that comes.
+_LONGEST = 1 << 22
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -54,7 +58,8 @@ class Dump:
             progress: called with (bytes read, bytes of the file) after each piece.
 
         Raises:
-            ValueError: not a `Posts.xml`, cut short, damaged, or with entities; says where.
+            ValueError: not a `Posts.xml`, cut short, damaged, with entities, or with a row that no
+                post is as long as; says where.
         """
         handler = _Rows()
         parser: Any = defused_sax.make_parser()
@@ -62,8 +67,17 @@ class Dump:
         parser.setContentHandler(handler)
         try:
             with self._path.open("rb") as raw, _decompressed(raw) as stream:
+                seen, pending = 0, 0
                 while chunk := stream.read(_CHUNK):
                     parser.feed(chunk)
+                    pending = pending + len(chunk) if handler.elements == seen else 0
+                    seen = handler.elements
+                    if pending > _LONGEST:
+                        raise ValueError(
+                            f"row {handler.rows + 1:,} (line {parser.getLineNumber():,}) is longer "
+                            f"than {_LONGEST:,} bytes, which no post is; the file is damaged or "
+                            "was made to exhaust memory: download it again"
+                        )
                     yield from handler.take()
                     if progress:
                         progress(raw.tell(), self.num_bytes)
@@ -100,7 +114,7 @@ def open_dump(path: Path, scratch: Path) -> Iterator[Dump]:
     if magic != _SEVEN_ZIP:
         yield Dump(path, path)
         return
-    unpacked = _unpack(path, scratch)
+    unpacked = unpack_one(path, scratch, "Posts.xml")
     try:
         yield Dump(unpacked, path)
     finally:
@@ -122,6 +136,7 @@ class _Rows(ContentHandler):
     def __init__(self) -> None:
         super().__init__()
         self._depth = 0
+        self.elements = self.rows = 0
         self._found: list[Mapping[str, str]] = []
 
     def startElement(self, name: str, attrs: Any) -> None:
@@ -131,7 +146,9 @@ class _Rows(ContentHandler):
                 "dump (or another format); give Posts.xml"
             )
         self._depth += 1
+        self.elements += 1
         if name == "row":
+            self.rows += 1
             self._found.append(dict(attrs))
 
     def endElement(self, name: str) -> None:
@@ -153,25 +170,3 @@ def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
                 yield stream
             return
     yield raw
-
-
-def _unpack(path: Path, scratch: Path) -> Path:
-    import py7zr  # slow to import, and rarely needed
-    from py7zr.exceptions import ArchiveError
-
-    try:
-        with py7zr.SevenZipFile(path) as archive:
-            members = {
-                info.filename: info.uncompressed
-                for info in archive.list()
-                if not info.is_directory and Path(info.filename).name.lower() == "posts.xml"
-            }
-            if len(members) != 1:
-                raise ValueError(f"{path} holds {len(members)} files named Posts.xml, not one")
-            name, size = members.popitem()
-            if size > shutil.disk_usage(scratch).free:
-                raise ValueError(f"{path} unpacks to {size} bytes; {scratch} has no room for them")
-            archive.extract(scratch, targets=[name])
-    except (ArchiveError, *_BROKEN) as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}); download it again") from error
-    return scratch / name

@@ -11,6 +11,7 @@ from typing import Any
 from fedpriv.checkpoints.frozen_file import FROZEN, frozen_digests, read_frozen
 from fedpriv.checkpoints.start_file import START_FILE, read_start
 from fedpriv.privacy.statement.coverage import as_object
+from fedpriv.untrusted_text import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,10 @@ class Check:
     name: str
     ok: bool
     text: str
+
+    def __post_init__(self) -> None:
+        # It quotes the folder, and may be printed by anybody.
+        object.__setattr__(self, "text", plain(self.text))
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -187,9 +187,9 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         num_lost=len(state.lost),
         mode=state.mode,
         engine=str(document.get("engine", "serial")),
-        corpus=document.get("corpus"),
-        side_information=document.get("side_information"),
-        options=document.get("experiment"),
+        corpus=as_object(document.get("corpus")),
+        side_information=as_object(document.get("side_information")) or None,
+        options=as_object(document.get("experiment")),
         hardened=document.get("hardened") is True,
     )
 

@@ -49,10 +49,12 @@ class _Draw:
     attempt: int
     row: int | None
     keys: Key
+    replays: bool = False  # everything is drawn from the vault's key
     again: bool = False  # a release that a crash cut off
 
-    def key(self, stream: str, name: str) -> Key:
-        key = self.keys.fold(stream)
+    def key(self, stream: str, name: str, keys: Key | None = None) -> Key:
+        """Return the key of a stream; of other root keys, where the release is not replayed."""
+        key = (self.keys if keys is None or self.replays else keys).fold(stream)
         if name != UPDATE:
             key = key.fold(name)
         return key.fold(self.round_num).fold(self.attempt)
@@ -75,6 +77,7 @@ class RunDoor:
         works: Works by name, for the shapes of their sums.
         roster: The frozen ids.
         root: The run's root key.
+        noise: The root key of what is added to sums; None takes `root`.
         vault: The run's secret state.
         noise_thread: Draws noise while users train.
         turnout: Records who came; in secure mode there is none.
@@ -92,9 +95,11 @@ class RunDoor:
         vault: Vault,
         noise_thread: Executor,
         turnout: Turnout | None = None,
+        noise: Key | None = None,
     ) -> None:
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
+        self._noise = root if noise is None else noise
         self._vault, self._noise_thread, self._turnout = vault, noise_thread, turnout
         self._round_num = 0
         self._asked: set[str] = set()
@@ -228,7 +233,12 @@ class RunDoor:
             # The same secret keys as before the crash: what is released again is the same.
             keys = self._vault.key(_REPLAY)
             return _Draw(
-                round_num=round_num, attempt=attempt, row=None, keys=keys, again=bool(open_)
+                round_num=round_num,
+                attempt=attempt,
+                row=None,
+                keys=keys,
+                replays=True,
+                again=bool(open_),
             )
         ledger.charge(round_num, attempt + 1, mechanism.event, query=name)
         return _Draw(round_num=round_num, attempt=attempt + 1, row=None, keys=self._root)
@@ -309,7 +319,7 @@ class RunDoor:
         template = find_work(self._works, query.work).template(query.params)
         if draw.row is not None:
             return self._noise_thread.submit(self._row, mechanism, template, draw.row)
-        key = draw.key("noise", query.name)
+        key = draw.key("noise", query.name, self._noise)
         return self._noise_thread.submit(mechanism.draw, template, key)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:

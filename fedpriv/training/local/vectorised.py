@@ -25,7 +25,7 @@ from torch.func import functional_call, grad, vmap
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.failures import contributes_zero, raised_at
+from fedpriv.training.failures import contributes_zero, raised_at, say_of_users
 from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ModuleTrainer, one_thread
 from fedpriv.training.local.padded_users import Kind, PaddedUsers, Work
@@ -35,6 +35,7 @@ from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
+_ALONE = "a user is trained without vectorisation: %s"
 
 Stacked = dict[str, torch.Tensor]
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.
@@ -156,7 +157,9 @@ class VectorisedTrainer:
                 lambda works: self._together(start, works)[0], kind, self.users_at_once
             )
             if not found:
-                _LOG.warning(
+                say_of_users(
+                    _LOG,
+                    logging.WARNING,
                     "the batch moves a user's last bits on %s in chunks of %d: users are trained "
                     "one by one; a multiple of 32 may do",
                     self.alone.device,
@@ -176,9 +179,10 @@ class VectorisedTrainer:
             if len(works) > 1:
                 # One user's training raises. No other is to pay for it: each in a chunk of its own.
                 if _LOG.isEnabledFor(logging.DEBUG):
-                    _LOG.debug("%d users are trained apart: %s", len(works), raised_at(error))
+                    said = "%d users are trained apart: %s"
+                    say_of_users(_LOG, logging.DEBUG, said, len(works), raised_at(error))
                 return set().union(*(self._many(start, [work], rows) for work in works))
-            _LOG.info("a user is trained without vectorisation: %s", type(error).__name__)
+            say_of_users(_LOG, logging.INFO, _ALONE, type(error).__name__)
             return self._one(start, works, rows)
         users = [work.user for work in works]
         for name, tensor in local.items():
@@ -186,7 +190,7 @@ class VectorisedTrainer:
         failed = set()
         for work, fine in zip(works, well.tolist(), strict=False):
             if not fine:
-                _LOG.info("a user is trained without vectorisation: loss not a mean, or diverged")
+                say_of_users(_LOG, logging.INFO, _ALONE, "loss not a mean, or diverged")
                 failed |= self._one(start, [work], rows)
         return failed
 

@@ -18,8 +18,10 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
 from server import app as server_app
@@ -63,7 +65,10 @@ def deploy(stub, tiny_corpus, monkeypatch):
             "rounds": NUM_ROUNDS,
             "cohort": 12,
             "eval-every": NUM_ROUNDS,
-            **{key.replace("_", "-"): str(value) for key, value in changes.items()},
+            **{
+                key.replace("_", "-"): value if isinstance(value, bool) else str(value)
+                for key, value in changes.items()
+            },
         }
         run_config = DECLARED | options
         nodes = {
@@ -172,7 +177,9 @@ class TestABoundOfOnesOwn:
         options = {"noise-multiplier": 1.0, "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": 4}
         experiment = load_experiment(f"{own}:experiment").with_options(options)
         components = build(experiment, Corpus.open(tiny_corpus))
-        *_, (_, state) = rounds(components, serial(experiment, components), Key.simulation(0))
+        root, facts = Key.simulation(0), read_ledger(tmp_path / "run" / "ledger.jsonl")[1].extra
+        noise = noise_root(root, facts)
+        *_, (_, state) = rounds(components, serial(experiment, components), root, noise=noise)
         released = fp.load(tmp_path / "run").params
         for name, array in components.algorithm.result(state).items():
             assert np.array_equal(array, released[name])
@@ -189,3 +196,18 @@ def test_a_missing_corpus_is_said_before_a_folder_is_made(made, deploy, tmp_path
     with pytest.raises(ValueError, match="under Flower name it by its absolute path"):
         deploy(corpus="", out=tmp_path / "run")
     assert not (tmp_path / "run").exists() and not made
+
+
+def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
+    deploy(out=tmp_path / "run")
+    before = (tmp_path / "run" / "ledger.jsonl").read_bytes()
+    with pytest.raises(ValueError, match=r"secure=true, but the run of resume=.* is a sim"):
+        deploy(resume=tmp_path / "run", secure=True)
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
+
+
+def test_a_secure_run_goes_on_whether_it_is_said_again_or_not(made, deploy, tmp_path):
+    deploy(out=tmp_path / "run", secure=True)
+    for said in ({}, {"secure": True}):
+        deploy(resume=tmp_path / "run", **said)
+        assert verify_run(tmp_path / "run").mode == "secure"

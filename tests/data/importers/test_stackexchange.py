@@ -14,6 +14,7 @@ import pytest
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import is_public_tenth
 from fedpriv.data.corpus.splits import BY_SENTENCE
+from fedpriv.data.importers.dump_rows import open_dump
 from fedpriv.data.importers.stackexchange import import_stackexchange, site_name
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -354,3 +355,31 @@ def test_an_imported_corpus_opens_again(tmp_path):
     corpus.verify()
     assert corpus.rosters == ("site-all",)
     assert "site-400" in corpus.manifest["rosters_left_out"]
+
+
+@pytest.mark.parametrize("where", ["attribute", "text", "comment", "name"])
+@pytest.mark.parametrize("kind", ["xml", "gz"])
+def test_a_row_longer_than_any_post_is_refused_before_it_is_held(tmp_path, where, kind):
+    path, long = tmp_path / "Posts.xml", "a" * 12_000_000
+    rows = {
+        "attribute": f'<row Id="2" Body="{long}"/>',
+        "text": long,
+        "comment": f"<!--{long}-->",
+        "name": f'<row {long}="1"/>',
+    }
+    path.write_text(f"<posts>\n{question(1, PUBLIC)}{rows[where]}\n</posts>")
+    if kind == "gz":  # few bytes that unpack to many
+        path.with_suffix(".gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+        path = path.with_suffix(".gz")
+    fed = []
+    dump = open_dump(path, tmp_path)
+    with pytest.raises(ValueError, match=r"row 2 \(line \d+\) is longer than 4,194,304"), dump as d:
+        list(d.rows(lambda done, total: fed.append(done)))
+    assert len(fed) <= 18  # pieces of a quarter of a megabyte
+
+
+def test_a_post_of_a_megabyte_is_read(tmp_path):
+    path = tmp_path / "Posts.xml"
+    path.write_text(document(question(1, PUBLIC, body="a" * 1_000_000), question(2, PUBLIC)))
+    with open_dump(path, tmp_path) as dump:
+        assert [len(row["Body"]) for row in dump.rows()] == [1_000_000, 19]

@@ -17,8 +17,10 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import on_ray, on_threads, serial
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import resume_run, start_run
@@ -78,6 +80,13 @@ def kept(folder):
     return [line["round_num"] for line in json_lines.read(folder / "rounds.jsonl")]
 
 
+def keys(folder):
+    """Return the keys of which a run in a folder was drawn."""
+    root = Key.simulation(0)
+    facts = read_ledger(folder / "ledger.jsonl")[1].extra
+    return {"root": root, "noise": noise_root(root, facts)}
+
+
 def model(folder, round_num):
     from fedpriv.checkpoints.store import CheckpointStore
 
@@ -88,7 +97,7 @@ def test_a_whole_run_is_the_loop_without_a_folder(tmp_path):
     summary = start_run(synthetic_experiment(), NAME, None, tmp_path / "r").run()
     components = build(synthetic_experiment())
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
-    *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
+    *_, (record, state) = rounds(components, backend, **keys(tmp_path / "r"), eval_every=6)
     found = model(tmp_path / "r", 20)
     assert all(np.array_equal(found[name], state.params[name]) for name in state.params)
     assert summary["accuracy_public"] == record.released.measured["accuracy"] > 0.5
@@ -124,7 +133,7 @@ def test_the_last_step_is_kept_and_measured_wherever_it_falls(tmp_path, ends):
     start_run(experiment, NAME, None, folder).run()
     components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
-    *_, (record, state) = rounds(components, backend, Key.simulation(0), eval_every=6)
+    *_, (record, state) = rounds(components, backend, **keys(folder), eval_every=6)
     assert state.round_num == last and kept(folder) == [*range(6, last, 6), last]
     for name, array in model(folder, last).items():
         np.testing.assert_array_equal(array, state.params[name])

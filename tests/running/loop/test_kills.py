@@ -17,6 +17,7 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
 
 # Kills. One helper process imports everything once and forks a real process for each run, so that
@@ -204,9 +205,12 @@ class Runner:
     def draws(log):
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
-    def digests(self, kind, charges):
+    def digests(self, kind, charges, folder):
+        root = self.root
+        if kind == "noise" and charges:
+            root = noise_root(root, ledger_state(folder).extra)
         return {
-            hashlib.sha256(self.root.fold(kind).fold(r).fold(a).to_bytes()).hexdigest()
+            hashlib.sha256(root.fold(kind).fold(r).fold(a).to_bytes()).hexdigest()
             for r, a in charges
         }
 
@@ -221,7 +225,7 @@ class Runner:
         for kind in ("cohort", "users", "noise"):
             keys = [entry["key"] for entry in drawn if entry["kind"] == kind]
             assert len(keys) == len(set(keys))  # nothing is ever drawn twice
-            assert set(keys) <= self.digests(kind, charges)
+            assert set(keys) <= self.digests(kind, charges, folder)
         assert len(charges) == len(set(charges)) <= self.plan.num_rounds
         released = (
             [(r.round_num, r.attempt) for r in ledger_state(folder).releases] if charges else []

@@ -12,6 +12,7 @@ from fedpriv.experiments.build import build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.loop import accounted_rounds, rounds
 from tests.privacy.plans.clipped import clipped
 from tests.running.loop.tag_runs import ledger_state, start
@@ -83,10 +84,12 @@ class TestReproducible:
         prepared = start(tiny_corpus, tmp_path / "a")
         prepared.run()
         components = build(prepared.experiment, tiny_corpus)
+        root = Key.simulation(11)
+        noise = noise_root(root, prepared.ledger.extra)
         backend = SerialBackend(
             trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
         )
-        *_, (record, state) = rounds(components, backend, Key.simulation(11))
+        *_, (record, state) = rounds(components, backend, root, noise=noise)
         found = tensors(tmp_path / "a", 6)
         for name, array in state.params.items():
             np.testing.assert_array_equal(found[name], array)

@@ -1,0 +1,97 @@
+"""What a secure federation logs says nothing of who came to a round: it bounds the cohort."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from flwr.app import Error, Message
+
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.flower.strategy import UserLevelStrategy
+from fedpriv.backends.threads import ThreadBackend
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.training.local.trainer import Schedule
+
+BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
+KEYS = {"simulation": Key.simulation(1), "secure": Key.secure()}
+
+
+def lost(request, reply):
+    return [Message(Error(3, "gone"), reply_to=request)]
+
+
+def broken(request, reply):
+    del reply.content["sum"]
+    return [reply]
+
+
+class Frail:
+    """Users of whom every second has no examples that can be read."""
+
+    def __init__(self, users):
+        self.users = users
+
+    def examples(self, user_id):
+        if int(user_id[-1]) % 2:
+            raise OSError("the text of an error may hold a user's data")
+        return self.users.examples(user_id)
+
+    def num_examples(self, user_id):
+        return self.users.num_examples(user_id)
+
+
+def asked(backend, task, mode, caplog):
+    """Return what is logged of one round with everybody in it."""
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "fedpriv"):
+        backend.partial_sum(
+            params=task.params(), bound=BOUND, cohort=task.roster[:8], key=KEYS[mode],
+            round_num=1, attempt=1,
+        )  # fmt: skip
+    return [record.getMessage() for record in caplog.records if record.name.startswith("fedpriv")]
+
+
+@pytest.mark.parametrize("tamper", [lost, broken, lambda request, reply: [reply, reply]])
+def test_answers_that_were_dropped_are_counted_in_a_simulation_alone(stub, caplog, tamper):
+    task = stub.TinyTags()
+    strategy = UserLevelStrategy(roster=task.roster)
+    grid = stub.StubGrid(stub.shards(task, 12), tamper={102: tamper, 104: tamper})
+    backend = strategy.start(grid, lambda backend: backend)
+    assert any("round 1" in line for line in asked(backend, task, "simulation", caplog))
+    assert strategy.counts
+    assert asked(backend, task, "secure", caplog) == []
+
+
+def in_process(task, data):
+    return SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=data)
+
+
+def on_threads(task, data):
+    return ThreadBackend(
+        trainer=task.trainer(SCHEDULE, {}),
+        data=data,
+        measure=lambda params, *, public, part: None,
+        num_workers=2,
+        max_examples=8,
+    )
+
+
+def on_a_node(task, data, stub):
+    task.data = data
+    grid = stub.StubGrid(stub.shards(task, 2))
+    return UserLevelStrategy(roster=task.roster).start(grid, lambda backend: backend)
+
+
+@pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])
+def test_a_user_that_fails_is_said_in_a_simulation_alone(stub, caplog, place):
+    task = stub.TinyTags()
+    data, more = Frail(task.data), {"stub": stub} if place is on_a_node else {}
+    backend = place(task, data, **more)
+    try:
+        said = asked(backend, task, "simulation", caplog)
+        assert sum("contributes zero: OSError" in line for line in said) == 4
+        assert asked(backend, task, "secure", caplog) == []
+    finally:
+        backend.close()

@@ -1,0 +1,85 @@
+"""What a run folder holds is printed as text: a terminal is never sent what it would obey."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from fedpriv.privacy.statement.verify import verify_run
+from tests.cli.typed import SMALL, main, run
+
+#: Clear the screen; a colour by one byte; a title and a bell; text turned around.
+SIGNS = "\x1b[2J\x9b31m\x1b]0;mine\x07\u202edesrever\u2066\x08"
+HALF = "\ud800"  # of a pair; it cannot be printed at all
+HARMFUL = ("\x1b", "\x9b", "\x07", "\u202e", "\u2066", "\x08")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run("run", "dp-fedavg-tags", *SMALL, "--out", folder)
+    return folder
+
+
+@pytest.fixture
+def tampered(finished, tmp_path):
+    """A copy into whose texts somebody wrote signs that terminals obey."""
+    folder = shutil.copytree(finished, tmp_path / "run")
+    file = folder / "experiment.json"
+    document = json.loads(file.read_text("utf-8"))
+    document |= {"name": f"x{SIGNS}", "description": f"x{SIGNS}", "mode": f"m{SIGNS}"}
+    document["corpus"] |= {"name": f"c{SIGNS}", "credit": f"c{SIGNS}", "roster": f"r{SIGNS}"}
+    file.write_text(json.dumps(document), "utf-8")
+    lines = (folder / "rounds.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) | {"epsilon": f"e{SIGNS}", "delta": f"d{SIGNS}"} for line in lines]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    summary |= {"relation": f"r{SIGNS}", "epsilon": f"e{SIGNS}", "rounds": f"n{SIGNS}"}
+    (folder / "summary.json").write_text(json.dumps(summary), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize("command", ["verify", "report", "compare", "export", "run"])
+def test_no_command_prints_what_a_terminal_obeys(
+    tampered, tmp_path, monkeypatch, capsys, command, as_json
+):
+    if command == "report" and as_json:
+        pytest.skip("has no JSON")
+    if command == "run":
+        arguments = ("run", "--resume", tampered, *as_json)
+    else:
+        arguments = (command, tampered, *as_json)
+        arguments += ("--to", tmp_path / "model") if command == "export" else ()
+    assert main(monkeypatch, *arguments) in (1, 2)
+    said = capsys.readouterr()
+    for sign in HARMFUL:
+        assert sign not in said.out + said.err, repr(sign)
+    if as_json and said.out:
+        json.loads(said.out)
+
+
+def test_names_in_a_comparison_are_text_too(finished, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    file = folder / "experiment.json"
+    document = json.loads(file.read_text("utf-8")) | {
+        "name": f"x{SIGNS}{HALF}",
+        "description": SIGNS,
+    }
+    file.write_text(json.dumps(document), "utf-8")
+    for arguments in (("compare", folder), ("compare", folder, "--json"), ("report", folder)):
+        assert main(monkeypatch, *arguments) == 0
+        said = capsys.readouterr()
+        for sign in HARMFUL:
+            assert sign not in said.out + said.err, repr(sign)
+
+
+def test_a_check_is_text_for_whoever_prints_it(tampered):
+    found = verify_run(tampered)
+    assert not found.ok
+    texts = " ".join(check.text for check in found.checks)
+    assert "r\ufffd[2J" in texts
+    for sign in HARMFUL:
+        assert sign not in texts
