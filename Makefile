@@ -8,12 +8,13 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: options run test test-full check collected install clean help bench bench-full
+.PHONY: trust trust-quick options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
+	@echo "make trust      the scoreboard: each privacy claim's tests, and broken twins that must fail them"
 	@echo "make check      lint and types only"
 	@echo "make options    write what is made from the parts of experiments: run-config, docs/options.md"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
@@ -25,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	# The first run need not wait for compilers.
 	$(BIN)/python -c "from fedpriv.kernels import normals, philox, sparse_adagrad, sparse_rows, \
-	  sparse_softmax, sums, tag_scores, word_features"
+	  sparse_softmax, rounded_normals, sums, tag_scores, word_features"
 	touch $(STAMP)
 
 install: $(STAMP)
@@ -54,6 +55,13 @@ options: $(STAMP)
 test-full: $(STAMP)
 	$(MAKE) --jobs 2 check collected
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or not slow"
+
+# Every claim's tests must pass, and each of its broken twins must turn them red.
+trust: $(STAMP)
+	$(BIN)/python -m tests.trust.scoreboard --out docs/results
+
+trust-quick: $(STAMP)
+	$(BIN)/python -m tests.trust.scoreboard --quick
 
 # Tables on stdout and in a scratch folder; benchmarks/results is left as it is.
 BENCH_SHORT := --blocks 3 --block-seconds 3 --results benchmarks/.data/short

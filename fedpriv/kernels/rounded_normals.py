@@ -8,7 +8,7 @@ Lemma. With w = min(b, 2^64 - 1 - b) >= 2^11 and r the computed radius √(-2 ln
 
     |X - x| and |Y - y| are at most s r (2^-46 + 1 / w),
 
-unread bits and double precision together, whose unit roundoff is h = 2^-53:
+unread bits and double precision together, which rounds by h = 2^-53 at most:
 
 * u, or 1 - u where u > 0.7, is that of a whole number below 2^64 and one half: 2h relative.
 * ln(1 + f) = 2 artanh(f / (2 + f)) with |f / (2 + f)| <= 0.172; the series after its eleventh term

@@ -125,18 +125,18 @@ def release_whole(total: np.ndarray, noise: np.ndarray, granularity: float, shar
     cache=True,
     fastmath={"reassoc"},
 )
-def release_on_grid(total: np.ndarray, noise: np.ndarray, unit: float, out: np.ndarray) -> float:
-    """Fill `out` with `float32((total + noise) * unit)`; return its sum of squares.
+def release_on_grid(total: np.ndarray, noise: np.ndarray, step: float, out: np.ndarray) -> float:
+    """Fill `out` with `float32((total + noise) * step)`; return its sum of squares.
 
     Args:
         total: Whole numbers `(n,)`.
         noise: int64 `(n,)`; with the total of a magnitude below 2^53, which is not checked.
-        unit: What one of them stands for in the mean.
+        step: What one of them stands for in the mean.
         out: float32 `(n,)`, overwritten.
     """
     squared = 0.0
     for i in range(total.size):
-        mean = np.float32(np.float64(np.int64(total[i]) + noise[i]) * unit)
+        mean = np.float32(np.float64(np.int64(total[i]) + noise[i]) * step)
         out[i] = mean
         squared += np.float64(mean) * np.float64(mean)
     return squared

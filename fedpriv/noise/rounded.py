@@ -140,9 +140,9 @@ def _at(radius: int, angle: int, num_bits: int, scale: float, *, sine: bool) -> 
     least = min(radius, (1 << num_bits) - 1 - radius)
     with _ONE_AT_A_TIME:
         _REAL.prec = num_bits + 32
-        unit = _REAL.mpf(2) ** -num_bits
-        length = scale * _REAL.sqrt(-2 * _REAL.log((radius + _REAL.mpf(0.5)) * unit))
-        turn = 2 * _REAL.pi * (angle + _REAL.mpf(0.5)) * unit
+        last = _REAL.mpf(2) ** -num_bits
+        length = scale * _REAL.sqrt(-2 * _REAL.log((radius + _REAL.mpf(0.5)) * last))
+        turn = 2 * _REAL.pi * (angle + _REAL.mpf(0.5)) * last
         value = length * (_REAL.sin(turn) if sine else _REAL.cos(turn))
         half = _REAL.mpf(0.5)
         if least == 0 and num_bits < _MOST:  # all bits alike: there is no telling how far out

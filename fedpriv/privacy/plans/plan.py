@@ -375,8 +375,7 @@ class Plan:
         """
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
-        rest = set(_REST)
-        names = {"mechanism", *rest} if "mechanism" in value else {*NUMBERS, *rest}
+        names = {"mechanism", *_REST} if "mechanism" in value else {*NUMBERS, *_REST}
         if set(value) != names:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
             raise ValueError(
@@ -385,9 +384,9 @@ class Plan:
             )
         if "mechanism" in value:
             recorded = RecordedMechanism.from_json(value["mechanism"])
-            return cls(mechanism=recorded, **{name: value[name] for name in rest})
+            return cls(mechanism=recorded, **{name: value[name] for name in _REST})
         mechanism = named_mechanism(**{name: value[name] for name in NUMBERS})
-        return cls(mechanism=mechanism, **{name: value[name] for name in rest})
+        return cls(mechanism=mechanism, **{name: value[name] for name in _REST})
 
 
 _REST = (

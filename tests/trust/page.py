@@ -1,0 +1,57 @@
+"""The scoreboard as a page and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    """Return the table."""
+    lines = [
+        "# The scoreboard",
+        "",
+        "Each row is a claim with its tests; a broken twin is the same code with one named fault, "
+        "which must turn them red. By `make trust`.",
+        "",
+        "| | claim | tests | holds | broken twins, red |",
+        "|---|---|---:|---|---|",
+    ]
+    for row in found:
+        twins = ", ".join(
+            f"{twin['name'].replace('_', ' ')} {'✓' if twin['red'] else '**not red**'}"
+            for twin in row["twins"]
+        )
+        holds = "yes" if row["holds"] else "**NO**"
+        lines.append(f"| {row['row']} | {row['claim']} | {row['tests']} | {holds} | {twins} |")
+    return "\n".join(lines) + "\n"
+
+
+def picture(found: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw a line a row: a mark for the claim, one for each twin."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(10, 0.36 * len(found) + 0.8))
+    for place, row in enumerate(found):
+        y = len(found) - place
+        color = "#1b7f4d" if row["holds"] else "#b3261e"
+        axes.text(0.0, y, row["row"], va="center", weight="bold", color=color)
+        axes.text(0.4, y, f"{row['claim']} ({row['tests']} tests)", va="center")
+        for number, twin in enumerate(row["twins"]):
+            axes.plot(
+                9.2 + 0.3 * number,
+                y,
+                marker="X" if twin["red"] else "o",
+                color="#b3261e" if twin["red"] else "#777777",
+                markersize=8,
+            )
+    axes.text(9.05, len(found) + 0.9, "broken twins: X is red", va="center", size=9)
+    axes.set(xlim=(0, 10.6), ylim=(0.4, len(found) + 1.3))
+    axes.axis("off")
+    with plt.rc_context({"svg.hashsalt": "trust"}):
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)

@@ -1,0 +1,172 @@
+"""The rows of the scoreboard: what is claimed, the tests that would go red, and broken twins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """A fault that turns a row red.
+
+    Attributes:
+        name: Of `twins.breaks`.
+        tests: Where it shows, the fewest that do.
+    """
+
+    name: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A claim.
+
+    Attributes:
+        number: From 1.
+        claim: In a sentence.
+        tests: Files, folders and tests below `tests/`; of these the default suite's.
+        long: Tests marked slow that belong to it too, left out of the quick form.
+        twins: At least one.
+    """
+
+    number: int
+    claim: str
+    tests: tuple[str, ...]
+    twins: tuple[Twin, ...]
+    long: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As in tables."""
+        return f"R{self.number}"
+
+
+_GOLDEN = "golden/test_privacy_golden.py"
+_SAMPLING = "privacy/test_sampling.py"
+_NOISE = "laws/test_noise.py"
+_ROUNDED = "noise/test_rounded.py"
+_BOUNDS = "laws/bounds"
+_KILLS = "running/loop/test_kills.py"
+_RANDOM_KILLS = f"{_KILLS}::test_killed_at_random_moments_and_resumed"
+_BUDGET = "running/loop/test_budget.py"
+_HOSTILE = "backends/flower/hostile"
+_LEDGER = "privacy/ledger"
+
+ROWS = (
+    Row(
+        number=1,
+        claim="The accountants agree with committed values of other libraries, never below",
+        tests=(_GOLDEN,),
+        long=(_GOLDEN,),
+        twins=(
+            Twin(name="rate_squared", tests=(f"{_GOLDEN}::test_epsilon_by_delta",)),
+            Twin(name="fixed_size_not_doubled", tests=(f"{_GOLDEN}::test_epsilon_is_golden",)),
+        ),
+    ),
+    Row(
+        number=2,
+        claim="A wrong number, a mixed relation or a forged ledger is refused, never priced",
+        tests=("privacy/test_event.py", "privacy/plans", "test_ranges.py"),
+        twins=(Twin(name="numbers_unchecked", tests=("privacy/test_event.py",)),),
+    ),
+    Row(
+        number=3,
+        claim="Nobody moves the sum by more than the bound, whatever weights or dropouts",
+        tests=(_BOUNDS, "test_sums.py", "training/per_example/linear/test_rounded_sums.py"),
+        long=(_BOUNDS,),
+        twins=(
+            Twin(name="bound_one_percent_long", tests=(f"{_BOUNDS}/test_sensitivity.py",)),
+            Twin(name="bounded_before_preconditioned", tests=(f"{_BOUNDS}/test_norm.py",)),
+            Twin(name="weighted_by_examples", tests=(f"{_BOUNDS}/test_sensitivity.py",)),
+            Twin(name="divided_by_survivors", tests=(f"{_BOUNDS}/test_denominator.py",)),
+        ),
+    ),
+    Row(
+        number=4,
+        claim="Noise has its standard deviation to a part in a hundred, its shape, no correlation",
+        tests=(_NOISE, f"{_ROUNDED}::TestDistribution"),
+        twins=(
+            Twin(name="noise_one_percent_short", tests=(_NOISE,)),
+            Twin(name="rounded_noise_one_percent_short", tests=(f"{_ROUNDED}::TestDistribution",)),
+            Twin(name="noise_in_half_precision", tests=(_NOISE,)),
+        ),
+    ),
+    Row(
+        number=5,
+        claim="A hostile answer contributes nothing, alone, and stops nothing",
+        tests=(_HOSTILE, "backends/flower/test_records.py", f"{_BOUNDS}/test_sensitivity.py"),
+        twins=(Twin(name="nan_passes", tests=(f"{_BOUNDS}/test_sensitivity.py",)),),
+    ),
+    Row(
+        number=7,
+        claim="Killed at any moment, a run has paid for whatever it drew",
+        tests=(
+            _RANDOM_KILLS,
+            _BUDGET,
+        ),
+        long=(_KILLS, f"{_LEDGER}/test_failed_writes.py"),
+        twins=(
+            Twin(
+                name="charged_after_the_draw",
+                tests=("privacy/ledger/test_ledger.py", _BUDGET),
+            ),
+        ),
+    ),
+    Row(
+        number=8,
+        claim="No noise and no cohort is used twice, a crash between",
+        tests=(
+            _BUDGET,
+            _RANDOM_KILLS,
+        ),
+        twins=(Twin(name="noise_by_the_round", tests=(_BUDGET,)),),
+    ),
+    Row(
+        number=10,
+        claim="Cohorts are drawn as they are accounted",
+        tests=(_SAMPLING,),
+        twins=(Twin(name="cohorts_of_one_size", tests=(_SAMPLING,)),),
+    ),
+    Row(
+        number=11,
+        claim="Secure noise is exact: no bit of a release tells who is in its sum",
+        tests=("noise",),
+        long=(_ROUNDED,),
+        twins=(
+            Twin(name="noise_in_floats", tests=("noise/test_checkpoint_attack.py",)),
+            Twin(name="undecided_bits_ignored", tests=(_ROUNDED,)),
+        ),
+    ),
+    Row(
+        number=12,
+        claim="Secure runs share nothing, keep no key, and write down nothing of who took part",
+        tests=(
+            "running/loop/test_reproducible.py",
+            "running/loop/test_kept.py",
+            "backends/flower/hostile/test_secure_logs.py",
+        ),
+        twins=(
+            Twin(name="secure_by_a_seed", tests=("running/loop/test_reproducible.py",)),
+            Twin(name="cohorts_in_the_log", tests=("running/loop/test_kept.py",)),
+        ),
+    ),
+    Row(
+        number=13,
+        claim="A ledger cut, edited, swapped or put back is refused; a full disk draws nothing",
+        tests=(_LEDGER, "running/loop/test_damage.py"),
+        twins=(Twin(name="chain_not_checked", tests=(f"{_LEDGER}/test_damage.py",)),),
+    ),
+    Row(
+        number=14,
+        claim="Serial, threads, Ray and Flower give the same sum, to the bit",
+        tests=("laws/test_backends.py",),
+        twins=(Twin(name="floats_summed", tests=("laws/test_backends.py",)),),
+    ),
+    Row(
+        number=15,
+        claim="A run stops before the charge that its budget does not pay for",
+        tests=(_BUDGET, "privacy/ledger/test_ledger.py"),
+        twins=(Twin(name="one_charge_too_many", tests=("privacy/ledger/test_ledger.py",)),),
+    ),
+)

@@ -1,0 +1,262 @@
+"""What a broken twin does: one named fault each, in one module.
+
+Every fault is one that a framework or a paper's code has had, or that an attack on this one found.
+Nothing is imported here: a fault is put into a module that has just been executed, in whatever
+process that is.
+"""
+
+
+def rate_squared(event):
+    """q² where q is meant: cohorts half as likely would be four times as cheap."""
+    from dataclasses import replace
+
+    right = event.cohort_event
+
+    def wrong(**numbers):
+        found = right(**numbers)
+        rate = found.sampling_prob
+        return found if rate is None else replace(found, sampling_prob=rate**2)
+
+    event.cohort_event = wrong
+
+
+def fixed_size_not_doubled(event):
+    """σ handed to the RDP accountant raw under replace-one, which leaves the doubling out."""
+    right = event.Event.to_dp_event
+
+    def wrong(self, relation=event.Relation.ADD_REMOVE, *, accountant="PLD"):
+        if relation is event.Relation.REPLACE_ONE and accountant == "RDP":
+            relation = event.Relation.ADD_REMOVE
+        return right(self, relation, accountant=accountant)
+
+    event.Event.to_dp_event = wrong
+
+
+def numbers_unchecked(ranges):
+    """Numbers go to accountants as they come."""
+    ranges.finite_float = ranges.positive_float = lambda name, value, *more: value
+    ranges.positive_int = lambda name, value, *more: value
+
+
+def bound_one_percent_long(bound):
+    """Updates leave the bound one part in a hundred too long."""
+    right = bound.scaling_factor
+    bound.scaling_factor = lambda *given: 1.01 * right(*given)
+
+
+def bounded_before_preconditioned(bound):
+    """Bound first, precondition second: sensitivity C max(1/A)."""
+
+    def wrong(self, update):
+        from fedpriv import tree
+
+        return tree.multiply(self.bound.apply(update), self.multiplier)
+
+    bound.Preconditioned.apply = wrong
+
+
+def weighted_by_examples(work):
+    """Who has more examples weighs more."""
+
+    class Weighing(work.RunningSum):
+        def add(self, update, factor, key=None):
+            import numpy as np
+
+            first = next(iter(update.values()))
+            values = getattr(first, "values", first)
+            super().add(update, factor * (1 + np.count_nonzero(values) % 3), key)
+
+    work.RunningSum = Weighing
+    work.UserByUser.__dataclass_fields__["adder"].default = Weighing
+    work.UserByUser.__init__.__kwdefaults__["adder"] = Weighing
+
+
+def divided_by_survivors(mechanism):
+    """The mean over those who came, where noise is for the expected cohort."""
+
+    def wrong(self, total, drawn):
+        came = max(1, total.num_users - total.num_failed)
+        return self.privatizer.release(total, drawn, 1.0 / came)
+
+    mechanism.Mechanism.release = wrong
+
+
+def noise_one_percent_short(gaussian):
+    """σ · 0.99."""
+    right = gaussian.gaussian
+    gaussian.gaussian = lambda key, template, stddev: right(key, template, 0.99 * stddev)
+
+
+def rounded_noise_one_percent_short(rounded):
+    """The same of the sampler of secure runs."""
+    right = rounded.rounded_gaussian
+    rounded.rounded_gaussian = lambda key, shape, scale, **more: right(
+        key, shape, 0.99 * scale, **more
+    )
+
+
+def noise_in_half_precision(gaussian):
+    """Noise rounded to float16."""
+    right = gaussian.gaussian
+
+    def wrong(key, template, stddev):
+        drawn = right(key, template, stddev)
+        return {name: a.astype("float16").astype("float32") for name, a in drawn.items()}
+
+    gaussian.gaussian = wrong
+
+
+def nan_passes(bound):
+    """A norm that is no number makes the factor 1, as in Flower's own clipping."""
+    import math
+
+    right = bound.scaling_factor
+
+    def wrong(bound, norm, num_elements):
+        return right(bound, norm, num_elements) if math.isfinite(norm) else 1.0
+
+    bound.scaling_factor = wrong
+
+
+def charged_after_the_draw(ledger):
+    """A charge is written with its release, as where an accountant composes last."""
+    charge, release = ledger.Ledger.charge, ledger.Ledger.release
+
+    def later(self, round_num, attempt, event=None, *, query="update"):
+        self.__dict__.setdefault("_late", []).append((round_num, attempt, event, query))
+        return None
+
+    def both(self, *given):
+        for round_num, attempt, event, query in self.__dict__.pop("_late", []):
+            charge(self, round_num, attempt, event, query=query)
+        return release(self, *given)
+
+    ledger.Ledger.charge, ledger.Ledger.release = later, both
+
+
+def noise_by_the_round(door):
+    """Noise of a round and not of an attempt: what is redone after a crash meets it again."""
+    right = door._Draw.key
+
+    def wrong(self, stream, name):
+        from dataclasses import replace
+
+        return right(replace(self, attempt=1) if stream == "noise" else self, stream, name)
+
+    door._Draw.key = wrong
+
+
+def cohorts_of_one_size(sampling):
+    """Fixed-size cohorts sold as Poisson."""
+    import numpy as np
+
+    def wrong(self, key, roster):
+        size = round(self.expected_cohort_size)
+        drawn = key.generator().choice(len(roster), size, replace=False)
+        return tuple(roster[i] for i in np.sort(drawn))
+
+    sampling.PoissonSampler.cohort = wrong
+
+
+def noise_in_floats(mechanism):
+    """Secure noise drawn in float32 and rounded to the grid afterwards."""
+
+    class Nobody:
+        pass
+
+    mechanism.DrawsOnGrid = Nobody
+
+
+def undecided_bits_ignored(kernel):
+    """The sampler without its check: what 64 bits and double precision give, as it is."""
+    right = kernel.rounded_normals
+
+    def wrong(bits, scale, out):
+        right(bits, scale, out)
+        out[out == kernel.UNDECIDED] = 0
+
+    kernel.rounded_normals = wrong
+
+
+def secure_by_a_seed(rng):
+    """Secure keys of a seed."""
+    rng.Key.secure = classmethod(lambda cls: cls(b"\0" * 32, "secure"))
+
+
+def cohorts_in_the_log(door):
+    """Who takes part is logged."""
+    import logging
+
+    right = door.RunDoor._cohort
+
+    def wrong(self, *given):
+        found = right(self, *given)
+        logging.getLogger("fedpriv").warning("cohort %s", found)
+        return found
+
+    door.RunDoor._cohort = wrong
+
+
+def chain_not_checked(chain):
+    """A ledger's lines are read and not compared."""
+    import json
+
+    def wrong(data):
+        end = data.rfind(b"\n") + 1
+        records = []
+        for line in data[:end].splitlines():
+            body = json.loads(line)
+            digest, seq, _, kind = (body.pop(n) for n in ("hash", "seq", "prev", "kind"))
+            records.append(chain.Record(seq=seq, kind=kind, fields=body, hash=digest))
+        return chain.Chain(records=tuple(records), num_bytes=end, torn=len(data) - end)
+
+    chain.decode = wrong
+
+
+def floats_summed(rounding):
+    """Sums of floats, which depend on the order."""
+    rounding.Rounded.granularity = property(lambda self: None)
+
+
+def one_charge_too_many(state):
+    """The budget is looked at after the charge."""
+    right = state.LedgerState.refusal
+    seen = []
+
+    def wrong(self, event):
+        refused = right(self, event)
+        if refused and id(self) not in seen:
+            seen.append(id(self))
+            return ""
+        return refused
+
+    state.LedgerState.refusal = wrong
+
+
+_PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.running.door.door"
+BREAKS = {
+    change.__name__: (module, change)
+    for module, change in (
+        (f"{_PRIVACY}.event", rate_squared),
+        (f"{_PRIVACY}.event", fixed_size_not_doubled),
+        ("fedpriv.ranges", numbers_unchecked),
+        ("fedpriv.mechanisms.bound", bound_one_percent_long),
+        ("fedpriv.mechanisms.bound", bounded_before_preconditioned),
+        ("fedpriv.training.work", weighted_by_examples),
+        (f"{_PRIVACY}.mechanism", divided_by_survivors),
+        ("fedpriv.noise.gaussian", noise_one_percent_short),
+        ("fedpriv.noise.rounded", rounded_noise_one_percent_short),
+        ("fedpriv.noise.gaussian", noise_in_half_precision),
+        ("fedpriv.mechanisms.bound", nan_passes),
+        (f"{_PRIVACY}.ledger.ledger", charged_after_the_draw),
+        (_DOOR, noise_by_the_round),
+        (f"{_PRIVACY}.sampling", cohorts_of_one_size),
+        (f"{_PRIVACY}.mechanism", noise_in_floats),
+        ("fedpriv.kernels.rounded_normals", undecided_bits_ignored),
+        ("fedpriv.rng", secure_by_a_seed),
+        (_DOOR, cohorts_in_the_log),
+        (f"{_PRIVACY}.ledger.chain", chain_not_checked),
+        ("fedpriv.mechanisms.rounding", floats_summed),
+        (f"{_PRIVACY}.ledger.state", one_charge_too_many),
+    )
+}
