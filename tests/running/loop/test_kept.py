@@ -1,6 +1,7 @@
 """What a run keeps: what is released and what is not apart, no user's name, no NaN."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -67,6 +68,16 @@ class TestWhatIsKept:
             content = file.read_bytes()
             for user in tiny_corpus.view().roster:
                 assert f'"{user}"'.encode() not in content, file
+
+    def test_no_log_line_of_a_secure_run_names_a_user_or_counts_them(
+        self, tiny_corpus, tmp_path, caplog
+    ):
+        with caplog.at_level(logging.DEBUG):
+            start(tiny_corpus, tmp_path / "run", secure=True).run()
+        said = [record.getMessage() for record in caplog.records if "fedpriv" in record.name]
+        for user in tiny_corpus.view().roster:
+            assert not any(user in line for line in said), said
+        assert not any("cohort" in line for line in said), said
 
     def test_the_summary_of_a_run_without_privacy_has_no_epsilon(self, tiny_corpus, tmp_path):
         summary = start(tiny_corpus, tmp_path / "run", noise="none").run()
