@@ -28,6 +28,7 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
+from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
@@ -79,6 +80,7 @@ def _open_run(run_config: Any) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
     if read_switch(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
+    anchors = anchors_of(read_path("anchor", run_config))
     if resume is not None:
         mode = read_document(resume).get("mode")
         if read_switch(run_config, "secure") and mode != "secure":
@@ -86,7 +88,7 @@ def _open_run(run_config: Any) -> PreparedRun:
                 f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
                 "leave secure out to go on with it, or start a secure run in another folder"
             )
-        prepared = resume_run(resume)
+        prepared = resume_run(resume, anchors=anchors)
         if prepared.experiment.options() != experiment.options():
             raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
         return prepared
@@ -101,6 +103,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             out,
             secure=read_switch(run_config, "secure"),
             engine="flower",
+            anchors=anchors,
         )
 
 

@@ -19,6 +19,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option, kebab
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
+from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.running.document import read_document
 from fedpriv.running.engines.named import engines
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
@@ -52,6 +53,7 @@ def run(
     secure: bool = False,
     progress: Shown = "auto",
     keep_checkpoints: int | None = 10,
+    anchor: str | Path | None = None,
     **options: Option,
 ) -> Run:
     """Train an experiment, federated or centralised, to the end of its plan.
@@ -72,6 +74,8 @@ def run(
         progress: "auto" shows it in a terminal and in a notebook, True elsewhere too, as lines;
             False prints nothing.
         keep_checkpoints: Newest checkpoints to keep besides every tenth; None keeps all.
+        anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
+            the folder that is continued besides, and an old backup, are then refused.
         **options: Options of the experiment to change, such as `rounds=10`.
 
     Guarantees:
@@ -87,6 +91,8 @@ def run(
             "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
             "and must not be thrown away"
         )
+    if anchor is not None and out is None:
+        raise ValueError(f"anchor={str(anchor)!r} needs out=...: a temporary folder is not resumed")
     if secure and "seed" in options:
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
     if out is not None and (Path(out) / "experiment.json").exists():
@@ -120,6 +126,7 @@ def run(
             engine=backend,
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
+            anchors=anchors_of(anchor),
         )
         _follow(prepared, console, progress, kept=temporary is None)
     return read(path, temporary)
@@ -135,6 +142,7 @@ def resume(
     ray_address: str | None = None,
     progress: Shown = "auto",
     keep_checkpoints: int | None = 10,
+    anchor: str | Path | None = None,
 ) -> Run:
     """Go on with the run of a folder, to the end of its plan; everything else is as it was.
 
@@ -147,6 +155,7 @@ def resume(
         ray_address: As for `run`.
         progress: As for `run`.
         keep_checkpoints: As for `run`.
+        anchor: The one that the run was started with, if it was.
 
     Guarantees:
         * An attempt that was lost stays spent; the next one has a new cohort and new noise.
@@ -170,6 +179,7 @@ def resume(
             experiment=experiment,
             make_backend=factories(document["reference"], document["corpus"]["path"]),
             keep_last=_kept(keep_checkpoints),
+            anchors=anchors_of(anchor),
         )
         _follow(prepared, console, progress, kept=True)
     return read(folder, None)

@@ -13,9 +13,18 @@ from rich.table import Table
 from fedpriv.api import account as api
 from fedpriv.cli.flags import with_flags
 from fedpriv.cli.output import console, errors, fail, print_json, print_table
-from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
+from fedpriv.cli.run import (
+    EXPERIMENT,
+    FLAGS,
+    AnchorCommand,
+    AnchorFile,
+    CorpusName,
+    Settings,
+    settings_of,
+)
 from fedpriv.experiments.parts.options import Option, renamed
 from fedpriv.measures import grouped
+from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.progress import moves, plain_lines
@@ -214,11 +223,13 @@ def plan_command(
 
 def verify(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
+    anchor: AnchorFile = None,
+    anchor_command: AnchorCommand = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a run's ledger and files, and recompute its ε; exits with 1 if anything is wrong."""
     try:
-        found = verify_run(run)
+        found = verify_run(run, anchors=anchors_of(anchor, anchor_command))
     except ValueError as error:
         fail(str(error))
     if as_json:

@@ -17,6 +17,7 @@ from fedpriv.cli.output import errors, print_json, print_table
 from fedpriv.cli.run_output import print_summary
 from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.parts.options import Option
+from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.engines.named import engines
@@ -51,6 +52,19 @@ Settings = Annotated[
         "`fedpriv list EXPERIMENT` shows them.",
         autocompletion=complete_settings,
     ),
+]
+
+
+AnchorFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor",
+        help="A file on another volume that keeps how far the ledger is: copies of the run folder "
+        "that are continued twice, and old backups, are then refused.",
+    ),
+]
+AnchorCommand = Annotated[
+    str | None, typer.Option(help="A command that keeps it; see docs/sharp-edges.md.")
 ]
 
 
@@ -126,6 +140,8 @@ def run_command(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    anchor: AnchorFile = None,
+    anchor_command: AnchorCommand = None,
     keep_checkpoints: Annotated[
         str, typer.Option(help="'all', or how many of the last; every tenth stays too.")
     ] = "10",
@@ -147,15 +163,19 @@ def run_command(
         ray_address=ray_address,
         tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
-    keep_last = keep_last_from(keep_checkpoints)
+    keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     options = _with_start_file(flags) | settings_of(option or ())
     if resume is not None and (experiment or out or corpus or secure or options):
-        raise ValueError("--resume takes everything from the run folder; give it alone")
+        raise ValueError(
+            "--resume takes everything from the run folder; give it alone, or with its anchor"
+        )
     with hired as backends:
         if resume is not None:
             document = read_document(resume)
             make_backend = backends(document["reference"], document["corpus"]["path"])
-            prepared = resume_run(resume, make_backend=make_backend, keep_last=keep_last)
+            prepared = resume_run(
+                resume, make_backend=make_backend, keep_last=keep_last, anchors=anchors
+            )
         else:
             if experiment is None:
                 raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
@@ -175,6 +195,7 @@ def run_command(
                     engine=engine,
                     make_backend=backends(experiment, found and str(found.directory.resolve())),
                     keep_last=keep_last,
+                    anchors=anchors,
                 )
         summary = _followed(prepared, quiet=as_json)
     with writing_to(prepared.folder.path):

@@ -31,7 +31,7 @@ are lost attempts, and spent.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
+from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
@@ -88,6 +89,7 @@ class RunFolder:
         keep_last: int | None = 10,
         begun: Start | None = None,
         baseline: Mapping[str, float] | None = None,
+        anchors: Sequence[Anchor] = (),
     ) -> RunFolder:
         """Start a run in a folder that does not hold one yet.
 
@@ -102,6 +104,7 @@ class RunFolder:
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
             begun: The params before the first round; None where the task makes them.
             baseline: Further figures to compare with, of models that cost nothing.
+            anchors: Where the ledger's lines are marked outside the folder.
 
         Raises:
             ValueError: If the folder already holds a run, or the task's files cannot lie in it.
@@ -131,7 +134,9 @@ class RunFolder:
         extra = {"experiment": experiment.name, "experiment_sha256": document_sha256(document)}
         if mode == "simulation":
             extra[NOISE] = noise_digest(document)
-        ledger = Ledger.create(path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra)
+        ledger = Ledger.create(
+            path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
+        )
         write_files(path, files)
         if begun is not None and begun.facts["kind"] != "fresh":
             write_start(path, begun.params)
@@ -173,14 +178,16 @@ class RunFolder:
         return cls(path, ledger, _store(path, None, 1), {})
 
     @classmethod
-    def open(cls, path: Path, *, keep_last: int | None = 10) -> RunFolder:
+    def open(
+        cls, path: Path, *, keep_last: int | None = 10, anchors: Sequence[Anchor] = ()
+    ) -> RunFolder:
         """Open a run to continue it; its ledger is verified, and nothing else changed yet.
 
         Raises:
             ValueError: If there is no run, or its ledger does not verify.
         """
         document = read_document(path)
-        ledger = Ledger.open(path / "ledger.jsonl")
+        ledger = Ledger.open(path / "ledger.jsonl", anchors=anchors)
         # The ledger's first line seals the document: mode, seed and every option are in it.
         sealed = ledger.extra.get("experiment_sha256")
         if sealed != document_sha256(document) or ledger.plan != read_plan(document["plan"]):

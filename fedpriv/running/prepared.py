@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.parts.start import Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
+from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
@@ -165,6 +166,7 @@ def start_run(
     engine: str = "serial",
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
+    anchors: Sequence[Anchor] = (),
 ) -> PreparedRun:
     """Return a new prepared run in a new run folder.
 
@@ -178,6 +180,7 @@ def start_run(
         engine: The backend's name, recorded.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
+        anchors: Where the ledger's lines are marked outside the folder.
 
     Raises:
         ValueError: If the options do not fit together, the backend cannot carry this task, a
@@ -210,6 +213,7 @@ def start_run(
         keep_last=keep_last,
         begun=tried.begun,
         baseline=baseline,
+        anchors=anchors,
     )
     return PreparedRun(
         experiment=experiment,
@@ -272,6 +276,7 @@ def resume_run(
     experiment: Experiment | None = None,
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
+    anchors: Sequence[Anchor] = (),
 ) -> PreparedRun:
     """Return the prepared run that a run folder holds, ready to go on.
 
@@ -284,6 +289,7 @@ def resume_run(
             are those of the run folder, whatever it says.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
+        anchors: Those that the run was started with.
 
     Raises:
         ValueError: If there is no run, its files do not verify, its corpus or training set
@@ -292,7 +298,7 @@ def resume_run(
     """
     # First of all: the ledger's chain and its seal on experiment.json. What that names is imported
     # and opened afterwards, so that a file somebody edited cannot choose what is executed.
-    folder = RunFolder.open(path, keep_last=keep_last)
+    folder = RunFolder.open(path, keep_last=keep_last, anchors=anchors)
     try:
         document = folder.document
         if experiment is None:

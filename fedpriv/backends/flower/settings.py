@@ -37,6 +37,7 @@ OWN_KEYS: dict[str, Value] = {
     "corpus": "",
     "out": "",
     "resume": "",
+    "anchor": "",
     "own-options": "",
     "secure": False,
     "max-in-flight": 16,

@@ -20,32 +20,35 @@ class LedgerFile:
         broken: Why it takes no further line; "" while it does.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, new: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, new: bool = False, called: str = "ledger"
+    ) -> None:
         """Open a file and take its lock.
 
         Args:
             path: Where it is.
             new: Whether to make it if it is not there.
+            called: What messages call it.
 
         Raises:
             LedgerError: If it is missing, cannot be opened, or another process holds it.
         """
-        self.path, self.broken, self._size = Path(path), "", 0
+        self.path, self.broken, self._size, self._called = Path(path), "", 0, called
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if new else 0)
         try:
             self._fd = os.open(self.path, flags, 0o644)
         except OSError as error:
-            raise LedgerError(f"cannot open the ledger {path}: {error}") from error
+            raise LedgerError(f"cannot open the {called} {path}: {error}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self.close()
             if isinstance(error, BlockingIOError):
                 raise LedgerError(
-                    f"the ledger {path} is in use by another process; wait for that run "
+                    f"the {called} {path} is in use by another process; wait for that run "
                     "to end, or stop it"
                 ) from None
-            raise LedgerError(f"cannot lock the ledger {path}: {error}") from error
+            raise LedgerError(f"cannot lock the {called} {path}: {error}") from error
 
     def read(self) -> bytes:
         """Return everything in it."""
@@ -84,8 +87,8 @@ class LedgerFile:
             if not isinstance(error, OSError):
                 raise
             raise LedgerError(
-                f"cannot write the ledger {self.path}: {error}. Nothing was drawn for this line; "
-                "make room or make the disk writable, then resume the run"
+                f"cannot write the {self._called} {self.path}: {error}. Nothing was drawn for this "
+                "line; make room or make the disk writable, then resume the run"
             ) from error
         self._size += len(line)
 

@@ -12,16 +12,18 @@ the charge was never acknowledged and nothing was drawn for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
+from fedpriv.privacy.ledger.anchor import Anchor
+from fedpriv.privacy.ledger.anchored import ANCHORED, AnchoredFile, open_anchored
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row, as_ranges
-from fedpriv.privacy.ledger.file import LedgerError, LedgerFile
+from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import is_unspent
 from fedpriv.privacy.ledger.state import Entry, LedgerState, first_line
 from fedpriv.privacy.plans.adaptive import AnyPlan
@@ -43,7 +45,7 @@ class Ledger:
         * An attempt of a query is charged at most once, and a row is used at most once.
     """
 
-    def __init__(self, file: LedgerFile | None, chain: Chain) -> None:
+    def __init__(self, file: AnchoredFile | None, chain: Chain) -> None:
         """Take over a file; use `create`, `open` or `in_memory`."""
         self._file, self._closed = file, False
         self._num_lines, self._head = len(chain.records), chain.head
@@ -58,6 +60,7 @@ class Ledger:
         *,
         mode: str,
         extra: Mapping[str, Any] | None = None,
+        anchors: Sequence[Anchor] = (),
     ) -> Ledger:
         """Start the ledger of a new run, in a folder that exists.
 
@@ -66,6 +69,7 @@ class Ledger:
             plan: The promise, frozen in the first line.
             mode: "simulation" or "secure", the mode of the run's keys.
             extra: Further public facts for the first line, as plain JSON.
+            anchors: Where its lines are marked outside the folder; for good.
 
         Returns:
             The ledger, its first line on disk, with a random run id so that no other run's
@@ -75,8 +79,8 @@ class Ledger:
             LedgerError: If a ledger with charges, or something else, is there already, another
                 process holds it, or the disk refuses.
         """
-        fields = first_line(plan, mode, extra)
-        file = LedgerFile(path, new=True)
+        fields = first_line(plan, mode, {**(extra or {}), **({ANCHORED: True} if anchors else {})})
+        file = open_anchored(path, anchors, new=True)
         try:
             if not is_unspent(file.read()):
                 raise LedgerError(
@@ -110,14 +114,14 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Ledger:
+    def open(cls, path: str | os.PathLike[str], *, anchors: Sequence[Anchor] = ()) -> Ledger:
         """Open the ledger of an interrupted run for writing, verifying its chain.
 
         Raises:
-            LedgerError: If it is missing, damaged, without a first line, or held by another
-                process.
+            LedgerError: If it is missing, damaged, without a first line, held by another
+                process, or not as far as its anchors.
         """
-        file = LedgerFile(path)
+        file = open_anchored(path, anchors)
         try:
             chain = decode(file.read())
             ledger = cls(file, chain)
@@ -125,6 +129,7 @@ class Ledger:
                 raise ValueError(
                     "it holds no complete line, so nothing was ever charged; start the run anew"
                 )
+            file.check(chain)
             file.keep(chain.num_bytes)
         except (OSError, ValueError) as error:
             file.close()

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
 from fedpriv.privacy.event import Relation
+from fedpriv.privacy.ledger.anchored import ANCHORED
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.counting import how_counted
@@ -104,6 +105,7 @@ def privacy_statement(
     side_information: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     hardened: bool = False,
+    anchored: bool | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -118,6 +120,7 @@ def privacy_statement(
         options: The experiment's, by their command-line names; they tell noise that is added
             without a promise.
         hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
+        anchored: Whether the ledger is marked outside its folder; None says nothing of it.
     """
     corpus = corpus or {}
     covers = coverage(
@@ -141,7 +144,10 @@ def privacy_statement(
     parts = (
         ("The promise", _promise(plan, spent, label, covers)),
         ("Who is protected", _who(plan, corpus)),
-        ("How ε was counted", how_counted(plan, spent, num_charges, num_lost)),
+        (
+            "How ε was counted",
+            [*how_counted(plan, spent, num_charges, num_lost), *_copies(plan, anchored)],
+        ),
         ("Randomness", _randomness(plan, spent, simulated, hardened)),
         ("Whose words are in an example", words_of_others(corpus)),
         (
@@ -191,6 +197,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         side_information=as_object(document.get("side_information")) or None,
         options=as_object(document.get("experiment")),
         hardened=document.get("hardened") is True,
+        anchored=bool(state.extra.get(ANCHORED)),
     )
 
 
@@ -338,6 +345,22 @@ def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> l
         "and to forget them; message sizes and times are not hidden."
     )
     return text
+
+
+def _copies(plan: AnyPlan, anchored: bool | None) -> list[str]:
+    if not plan.is_private or anchored is None:
+        return []
+    if anchored:
+        return [
+            "The ledger is marked outside its folder (anchored): a copy of the folder that was "
+            "continued besides, an older backup and charges cut off its end are found where the "
+            "run is verified with its anchor. Who could write to both is trusted."
+        ]
+    return [
+        "The ledger has no anchor outside its folder, so three things cannot be found: a copy of "
+        "the folder that was continued besides, whose releases ε does not count; an older backup; "
+        "and charges cut off its end after the last checkpoint."
+    ]
 
 
 def _nodes(plan: AnyPlan, engine: str) -> list[str]:

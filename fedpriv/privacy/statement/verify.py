@@ -3,9 +3,10 @@
 What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
 hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
 do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
-after its release, frozen parameters or params before round 1 that were changed since. What cannot:
-lines cut off the end of a ledger after the last checkpoint, and a folder all of whose files were
-forged together.
+after its release, frozen parameters or params before round 1 that were changed since. With the
+run's anchor also: lines cut off the end of a ledger, an older backup, and a copy of the folder that
+was continued elsewhere. Without it those cannot be found, and a folder all of whose files were
+forged together cannot be either way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from safetensors import SafetensorError, safe_open
 
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
+from fedpriv.privacy.ledger.anchor import Anchor
+from fedpriv.privacy.ledger.anchored import ANCHORED, check_anchors
+from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
@@ -79,12 +83,14 @@ class Verification:
         }
 
 
-def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
+def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = ()) -> Verification:
     """Verify a run folder; a run in progress may be verified too.
 
     Args:
         run_dir: Folder with `ledger.jsonl` and, where present, `experiment.json`,
             `rounds.jsonl`, `summary.json`, `state.safetensors` and `checkpoints/`.
+        anchors: Where the ledger's lines were marked outside the folder. Without them a cut
+            ledger, an old backup and a copy that was continued elsewhere may verify.
 
     Returns:
         The checks; nothing in the folder is changed, locked, imported or executed.
@@ -125,6 +131,7 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         ),
     ]
     final = state.epsilon()
+    checks += _anchored(folder, state, anchors)
     checks += _budget(state, final)
     stated, covers = _experiment(folder, state)
     checks += stated
@@ -143,6 +150,20 @@ def verify_run(run_dir: str | os.PathLike[str]) -> Verification:
         mode=state.mode,
         coverage=covers,
     )
+
+
+def _anchored(folder: Path, state: LedgerState, anchors: Sequence[Anchor]) -> list[Check]:
+    if not anchors:
+        if not state.extra.get(ANCHORED):
+            return []
+        said = "not compared: give --anchor; an older ledger than the last one would verify"
+        return [Check(name="anchor", ok=True, text=said)]
+    try:
+        # Read again: a run under way marks a line after it is written, and has marked others since.
+        text = check_anchors(anchors, lambda: decode((folder / "ledger.jsonl").read_bytes()))
+    except (LedgerError, OSError, ValueError) as error:
+        return [Check(name="anchor", ok=False, text=str(error))]
+    return [Check(name="anchor", ok=True, text=text)]
 
 
 def _budget(state: LedgerState, final: Epsilon) -> list[Check]:

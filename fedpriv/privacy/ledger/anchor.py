@@ -1,0 +1,199 @@
+"""An anchor: how far a run's ledger had come, kept outside its folder.
+
+A folder cannot tell that it was copied. Two copies of a run that are both continued release twice
+as much as either ledger counts, a backup that is put back has forgotten charges, and lines cut off
+the end of a ledger leave a chain that is whole. An anchor sees all three, if it does not lie where
+the folder lies: every line of the ledger is marked there before anything is drawn for it, and a
+ledger that lacks the line marked last is refused.
+
+There are two kinds: a file on another volume, appended and synced, and a command, which may ask a
+service. Without an anchor none of the three is detected. With one, who can write to both the folder
+and the anchor, or has a copy that was never resumed at all, is still free to lie.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpriv.privacy.ledger.entries import hex_digest
+from fedpriv.privacy.ledger.file import LedgerError, LedgerFile
+from fedpriv.untrusted_text import plain
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A line of a ledger.
+
+    Attributes:
+        run_id: Of the run, from the ledger's first line.
+        seq: The line's position, from 0.
+        head: Its hash, 64 hex digits.
+    """
+
+    run_id: str
+    seq: int
+    head: str
+
+    @classmethod
+    def read(cls, text: bytes | str, where: str) -> Mark:
+        """Return a mark from its JSON.
+
+        Raises:
+            LedgerError: If it is none.
+        """
+        try:
+            found = json.loads(text)
+            mark = cls(run_id=found["run_id"], seq=found["seq"], head=hex_digest(found["head"]))
+            if not isinstance(mark.run_id, str) or type(mark.seq) is not int or mark.seq < 0:
+                raise ValueError("its run_id or seq is of another kind")
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{where} holds no mark of a ledger: {plain(error)}") from None
+        return mark
+
+
+class Anchor(Protocol):
+    """Where marks are kept, by one writer at a time."""
+
+    def hold(self) -> None:
+        """Take it for this process; raise `LedgerError` where that is not possible."""
+        ...
+
+    def last(self, run_id: str) -> Mark | None:
+        """Return the mark made last, of this run or, where it keeps only one, of another."""
+        ...
+
+    def advance(self, mark: Mark) -> None:
+        """Keep a mark for good before this returns; raise `LedgerError` where it cannot."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class FileAnchor:
+    """A file of one run's marks, a line each, appended and synced; the last whole one counts."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Name the file; it is made with the run. It must not lie in the run folder."""
+        self.path, self._file, self._size = Path(path), None, 0
+
+    def __str__(self) -> str:
+        return f"the anchor {self.path}"
+
+    def hold(self) -> None:
+        """Take its lock, and cut off half a mark that a crash left."""
+        self._file = file = LedgerFile(self.path, new=True, called="anchor")
+        whole = file.read().rfind(b"\n") + 1
+        try:
+            file.keep(whole)
+            file.sync_folder()
+        except OSError as error:
+            self.close()
+            raise LedgerError(f"cannot write {self}: {error}") from error
+        self._size = whole
+
+    def last(self, run_id: str) -> Mark | None:
+        """Return the last mark; None where there is none yet."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerError(f"cannot read {self}: {error}") from error
+        return Mark.read(lines[-1], str(self)) if lines else None
+
+    def advance(self, mark: Mark) -> None:
+        """Append a mark and sync it."""
+        assert self._file is not None
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            raise LedgerError(f"cannot write {self}: {error}") from error
+        if size != self._size:  # where locks do not reach, as on some shared disks
+            raise LedgerError(
+                f"{self} was written by somebody else while this run held it: the run is "
+                "continued twice; stop one"
+            )
+        line = json.dumps(asdict(mark)).encode() + b"\n"
+        self._file.append(line)
+        self._size += len(line)
+
+    def close(self) -> None:
+        """Let go of its lock."""
+        if self._file is not None:
+            self._file.close()
+
+
+class CommandAnchor:
+    """A command that keeps marks. It gets one line of JSON on its standard input.
+
+    `{"ask": "last", "run_id": ...}` wants the mark made last of this run, as it was given, or
+    nothing, on standard output. `{"ask": "advance", "run_id": ..., "seq": ..., "head": ...}` wants
+    it kept: the command ends with status 0 once that is so, and with another where it has kept one
+    of that `seq` already. It is not run by a shell, and has 60 seconds.
+    """
+
+    def __init__(self, command: str) -> None:
+        """Name the command and its arguments, quoted as for a shell."""
+        self._command = shlex.split(command)
+        if not self._command:
+            raise LedgerError(f"anchor command {command!r} is empty; give a program")
+
+    def __str__(self) -> str:
+        return f"the anchor command {self._command[0]}"
+
+    def hold(self) -> None:
+        """Do nothing: that one run is not continued twice, the command sees by itself."""
+
+    def last(self, run_id: str) -> Mark | None:
+        """Return what the command says."""
+        said = self._ask({"ask": "last", "run_id": run_id}).strip()
+        return Mark.read(said, str(self)) if said else None
+
+    def advance(self, mark: Mark) -> None:
+        """Have the command keep a mark."""
+        self._ask({"ask": "advance", **asdict(mark)})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _ask(self, question: Mapping[str, Any]) -> str:
+        try:
+            done = subprocess.run(
+                self._command,
+                input=json.dumps(question) + "\n",
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
+            raise LedgerError(f"{self} did not answer: {plain(error)}") from error
+        if done.returncode:
+            said = plain((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+            raise LedgerError(
+                f"{self} ended with status {done.returncode}: {said}. Nothing was drawn"
+            )
+        return done.stdout
+
+
+def anchors_of(
+    path: str | os.PathLike[str] | None, command: str | None = None
+) -> tuple[Anchor, ...]:
+    """Return the anchors that were asked for: a file, a command, both or none.
+
+    Raises:
+        LedgerError: If the command is empty.
+    """
+    file = () if path is None else (FileAnchor(path),)
+    return file if command is None else (*file, CommandAnchor(command))

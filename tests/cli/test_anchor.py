@@ -1,0 +1,44 @@
+"""`--anchor` of `fedpriv run` and `verify`, and `anchor=` in Python."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+import fedpriv as fp
+from tests.cli.typed import SMALL, main, run
+
+
+def test_a_run_is_started_resumed_and_verified_with_its_anchor(tmp_path, monkeypatch, capsys):
+    folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"
+    run("run", "dp-fedavg-tags", *SMALL, "--secure", "--out", folder, "--anchor", anchor)
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    run("run", "--resume", folder, "--anchor", anchor)
+    found = json.loads(run("verify", folder, "--anchor", anchor, "--json").stdout)
+    assert found["ok"] and any(check["name"] == "anchor" for check in found["checks"])
+    assert "not compared: give --anchor" in run("verify", folder).stdout
+    assert main(monkeypatch, "verify", backup, "--anchor", anchor) == 1
+    assert main(monkeypatch, "run", "--resume", backup, "--anchor", anchor) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "lacks line" in said and "Traceback" not in said
+    assert main(monkeypatch, "run", "--resume", folder) == 2
+
+
+def test_a_command_may_keep_it(tmp_path, monkeypatch, capsys):
+    arguments = ("run", "dp-fedavg-tags", *SMALL, "--out", tmp_path / "run")
+    assert main(monkeypatch, *arguments, "--anchor-command", "false") == 2
+    assert "the anchor command false ended with status 1" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "experiment.json").exists()
+
+
+def test_python_takes_one_too(tmp_path):
+    options = {"rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3, "cohort": 6}
+    folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"
+    fp.run("dp-fedavg-tags", folder, anchor=anchor, progress=False, **options)
+    with pytest.raises(ValueError, match="started with an anchor"):
+        fp.resume(folder, progress=False)
+    fp.resume(folder, anchor=anchor, progress=False)
+    with pytest.raises(ValueError, match="needs out="):
+        fp.run("dp-fedavg-tags", anchor=anchor, progress=False, **options)
