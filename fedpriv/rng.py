@@ -220,3 +220,17 @@ class Key:
 
     def __repr__(self) -> str:
         return f"Key(mode={self.mode!r}, value=hidden)"
+
+
+def check_key(key: Any) -> Key:
+    """Return a key; refuse generators and seeds, whose numbers can be foretold.
+
+    Raises:
+        TypeError: If it is anything else.
+    """
+    if not isinstance(key, Key):
+        raise TypeError(
+            f"noise is drawn with a fedpriv.rng.Key, not with {type(key).__name__}: a generator's "
+            "numbers can be foretold from those before; give Key.secure()"
+        )
+    return key

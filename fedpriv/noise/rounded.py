@@ -25,7 +25,7 @@ from threading import Lock
 import numpy as np
 from mpmath.ctx_mp import MPContext
 
-from fedpriv.rng import Key, fill_blocks
+from fedpriv.rng import Key, check_key, fill_blocks
 from fedpriv.tree import Tree
 
 LARGEST_SCALE = 2.0**40
@@ -67,7 +67,7 @@ def grid_noise(key: Key, template: Tree, *, stddev: float, granularity: float) -
     numbers = {}
     for name in sorted(template):
         shape = tuple(template[name].shape)
-        numbers[name] = rounded_gaussian(_a_key(key).fold(name), shape, scale)
+        numbers[name] = rounded_gaussian(check_key(key).fold(name), shape, scale)
     return GridNoise(numbers=numbers, granularity=granularity)
 
 
@@ -152,12 +152,3 @@ def _at(radius: int, angle: int, num_bits: int, scale: float, *, sine: bool) -> 
             int(_REAL.floor(value - error + half)),
             int(_REAL.floor(value + error + half)),
         )
-
-
-def _a_key(key: Key) -> Key:
-    if not isinstance(key, Key):
-        raise TypeError(
-            f"noise is drawn with a fedpriv.rng.Key, not with {type(key).__name__}: a generator's "
-            "numbers can be foretold from those before; give Key.secure()"
-        )
-    return key

@@ -27,7 +27,7 @@ from fedpriv.noise.privatizer import DrawsOnGrid, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import positive_float, positive_int
-from fedpriv.rng import Key
+from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
 
@@ -152,7 +152,9 @@ class Mechanism:
 
         Raises:
             ValueError: If its noise has a memory: rows of that are drawn by a run.
+            TypeError: If the key is a generator or a seed.
         """
+        check_key(key)
         privatizer, granularity = self.privatizer, self.bound.granularity
         if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
             return privatizer.draw_on_grid(

@@ -233,3 +233,14 @@ class TestOneTruth:
     def test_a_bound_cannot_be_taken_away_from_noise(self):
         with pytest.raises(ValueError, match="without a bound"):
             replace(plan().live_mechanism, bound=Unbounded())
+
+
+@pytest.mark.parametrize("other", [np.random.default_rng(0), np.random, 7, None])
+def test_generators_and_seeds_draw_no_noise(other):
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=5),
+        bound=Clip(l2_clip_norm=1.0),
+        privatizer=Gaussian(noise_multiplier=2.0),
+    )
+    with pytest.raises(TypeError, match=r"fedpriv\.rng\.Key"):
+        mechanism.draw(PARAMS, other)
