@@ -219,7 +219,8 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
         values = [exact(group.head.options.get(name)) for group in groups]
         if len(set(values)) > 1:
             found[name] = values
-    return found
+    modes = ["simulated" if group.head.simulated else "secure" for group in groups]
+    return {"mode": modes, **found} if len(set(modes)) > 1 else found
 
 
 def mismatches(groups: Sequence[Group]) -> list[str]:

@@ -11,6 +11,7 @@ from fedpriv.report.tables import exact
 _FIRST = ("target-epsilon", "noise-multiplier", "start", "method", "precondition", "bound")
 _LEFT_OUT = ("seed", "name", "description")
 _MOST = 4
+_MODE = "mode"
 
 
 def labels_of_runs(runs: Sequence[RunRecord]) -> list[str]:
@@ -36,7 +37,8 @@ def _distinguished(runs: Sequence[RunRecord]) -> list[str]:
     names = list(dict.fromkeys(name for found in facts for name in found))
     names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     columns = {name: [found.get(name, "none") for found in facts] for name in names}
-    chosen: list[str] = []
+    # An ε that is simulated is another thing than one that is not: that is always said.
+    chosen = [_MODE] if len(set(columns[_MODE])) > 1 else []
 
     def kinds(also: str | None = None) -> int:
         taken = [*chosen, *([] if also is None else [also])]
@@ -74,7 +76,7 @@ def _facts(run: RunRecord) -> Mapping[str, str]:
     made = " (synthetic)" if run.synthetic else ""
     return options | {
         "engine": str(run.description.get("engine")),
-        "mode": str(run.description.get("mode")),
+        _MODE: "simulated" if run.simulated else "secure",
         "on": f"{corpus.get('name') or 'own data'}{made}",
         "roster": str(corpus.get("roster")),
         "users": str(corpus.get("num_users")),

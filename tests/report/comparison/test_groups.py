@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from fedpriv.report.comparison.groups import find_groups, read_groups
+from fedpriv.report.comparison.groups import differences, find_groups, read_groups
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.comparison.sections import sections_of
@@ -54,6 +54,14 @@ def test_rows_are_named_by_the_fewest_options_that_differ(make_run) -> None:
     assert [label for label, _ in _labels(low, high, third)] == [
         f"adadps-tags · cohort {cohort}" for cohort in (100, 200, 300)
     ]
+
+
+def test_a_simulated_epsilon_is_never_beside_a_secure_one_unsaid(make_run) -> None:
+    groups = read_groups([make_run("a", mode="simulation"), make_run("b", mode="secure")])
+    labels = [group.label for group in groups]
+    assert labels == ["adadps-tags · mode simulated", "adadps-tags · mode secure"]
+    assert differences(groups)["mode"] == ["simulated", "secure"]
+    assert "mode" not in differences(read_groups([make_run("c"), make_run("d")]))
 
 
 def test_labels_are_never_alike(make_run, tmp_path) -> None:
