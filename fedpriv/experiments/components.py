@@ -36,7 +36,8 @@ class Components:
 
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
-            cohorts would be drawn with another probability than its ε is of.
+            cohorts would be drawn with another probability than its ε is of. If the clip norm
+            adapts and noise is correlated over rounds.
     """
 
     task: Any
@@ -48,6 +49,7 @@ class Components:
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
+        self.algorithm.check_plan(self.plan)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the params before the first round, and where they came from.

@@ -36,11 +36,7 @@ def make_components(experiment: Experiment, task: Task) -> Components:
     return Components(
         task=task,
         plan=_plan(experiment, task),
-        algorithm=FederatedAveraging(
-            optimizer=experiment.part("server-optimizer").make(),
-            aggregate=experiment.part("aggregate").make(),
-            preconditioner=_preconditioner(experiment, side),
-        ),
+        algorithm=_algorithm(experiment, side),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
         start=experiment.part("start").make,
@@ -69,8 +65,30 @@ def make_trainer(
     schedule = experiment.part("local work").schedule()
     multiplier = experiment.part("precondition").in_steps(side)
     if device == "cpu":  # a task of somebody's own need not know of devices
-        return task.trainer(schedule, multiplier)
-    return task.trainer(schedule, multiplier, device=device)
+        trainer = task.trainer(schedule, multiplier)
+    else:
+        trainer = task.trainer(schedule, multiplier, device=device)
+    if not experiment.has_part("clip-norm"):
+        return trainer
+    return experiment.part("clip-norm").sending(trainer, experiment.part("bound").make())
+
+
+def _algorithm(experiment: Experiment, side: SideInformation | None) -> FederatedAveraging:
+    """Return what the server does.
+
+    Raises:
+        ValueError: If updates would be preconditioned twice, or before a clip norm that adapts.
+    """
+    preconditioner = _preconditioner(experiment, side)
+    optimizer = experiment.part("server-optimizer").make()
+    aggregate = experiment.part("aggregate").make()
+    if not experiment.has_part("clip-norm"):
+        return FederatedAveraging(
+            optimizer=optimizer, aggregate=aggregate, preconditioner=preconditioner
+        )
+    return experiment.part("clip-norm").averaging(
+        experiment.part("bound").make(), preconditioner, optimizer=optimizer, aggregate=aggregate
+    )
 
 
 def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Preconditioner:
@@ -96,6 +114,8 @@ def _plan(experiment: Experiment, task: Task) -> Plan:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
     bound = experiment.part("bound").make()
+    if experiment.has_part("clip-norm"):
+        bound = experiment.part("clip-norm").bound(bound)
     if experiment.has_part("sum"):
         bound = experiment.part("sum").rounded(bound)
     return make_plan(

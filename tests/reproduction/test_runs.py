@@ -155,6 +155,7 @@ class TestIdentity:
             "micro-batch": 2,
             "target-epsilon": 4.0,
             "start": "public",
+            "exact-sum": True,
         }
         seen = {self.base.identity}
         base = self.base.experiment.with_options(

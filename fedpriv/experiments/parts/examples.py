@@ -133,7 +133,9 @@ class ExactSum:
     """Whether the sum of a step is of whole numbers."""
 
     exact_sum: bool = option(
-        False, "Round the sum to a grid, which hardens a secure run; of linear models."
+        False,
+        "Round the sum to a grid, which hardens a secure run; of linear models.",
+        before=False,
     )
 
     def rounded(self, bound: Bound, task: CentralTask) -> Bound:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedpriv.data.corpus.splits import Kind, Measured, PublicText, Split
 from fedpriv.experiments.parts import guides, precondition, shared, steps
+from fedpriv.experiments.parts.clip_norm import CLIP_NORM
 from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.parts.start import START
@@ -212,6 +213,7 @@ SLOTS = (
         choices={"poisson": PoissonCohorts, "fixed": FixedCohorts},
     ),
     shared.BOUND,
+    CLIP_NORM,
     shared.NOISE,
     Slot(
         name="sum",

@@ -12,7 +12,9 @@ from fedpriv.privacy.statement.wording import short
 from fedpriv.privacy.unit_words import words_of
 
 
-def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) -> list[str]:
+def how_counted(
+    plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int, *, adaptive: bool = False
+) -> list[str]:
     """Return the paragraphs on what each charge did and how they were added up.
 
     Args:
@@ -20,6 +22,7 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
         spent: ε of the charges.
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
+        adaptive: Whether the clip norm follows the users' norms.
     """
     if not plan.is_private:
         return []
@@ -59,7 +62,16 @@ def how_counted(plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int) 
             f"{num_charges:,} of {plan.planned_rounds:,} planned {words.turn}s are charged{lost}. "
             f"Every {words.turn} {before}"
         )
-    return [*_what_was_done(plan, mechanism), charged, relation]
+    counted = [_COUNTED] if adaptive else []
+    return [*_what_was_done(plan, mechanism), *counted, charged, relation]
+
+
+_COUNTED = (
+    "The clip norm adapts. What is called an update here is a vector of two parts: the update, "
+    "over the clip norm of the round, and on which side of that norm it was. Both get the noise "
+    "above in one answer and under one charge; the next clip norm is computed from the noisy "
+    "count alone."
+)
 
 
 def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:

@@ -146,7 +146,16 @@ def privacy_statement(
         ("Who is protected", _who(plan, corpus)),
         (
             "How ε was counted",
-            [*how_counted(plan, spent, num_charges, num_lost), *_copies(plan, anchored)],
+            [
+                *how_counted(
+                    plan,
+                    spent,
+                    num_charges,
+                    num_lost,
+                    adaptive=as_object(options).get("clip-norm") == "adaptive",
+                ),
+                *_copies(plan, anchored),
+            ],
         ),
         ("Randomness", _randomness(plan, spent, simulated, hardened)),
         ("Whose words are in an example", words_of_others(corpus)),

@@ -7,6 +7,7 @@ the sum is the integers that `fedpriv.sums.RunningSum` adds up, and handed out a
 >>> import torch
 >>> running = DeviceSum({"w": torch.zeros(3)}, granularity=0.5)
 >>> running.add({"w": torch.tensor([[1.0, 0.7, -3.0], [9.0, 9.0, 9.0]])}, [1.0, 0.0])
+[]
 >>> running.result()["w"]
 array([ 2,  1, -6], dtype=int32)
 """

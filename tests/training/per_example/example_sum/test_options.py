@@ -36,7 +36,7 @@ class TestRefusals:
 
     def test_no_grid(self):
         components = build(BASE)
-        with pytest.raises(ValueError, match="exact-sum false"):
+        with pytest.raises(ValueError, match="summed as floats, and their sum may be rounded"):
             components.trainer.partial_sum(
                 params=components.task.init_params(KEY),
                 bound=Rounded(bound=Clip(l2_clip_norm=1.0)),

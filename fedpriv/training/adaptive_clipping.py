@@ -1,0 +1,190 @@
+"""A clip norm that follows a quantile of the users' update norms, paid for by the same noise.
+
+With the clip norm C of the round a user sends two things as one vector of length at most one,
+
+    ( a Δ min(1, C / ‖Δ‖) / C ,  ± h ),   a² + h² = 1,
+
+where the sign says whether ‖Δ‖ <= C. The server clips the vector to one, sums, adds noise of
+standard deviation σ to every coordinate and divides by the expected cohort m: one Gaussian
+mechanism of σ, whatever C is. Of the answer (u, q) the mean update is C u / a, with noise
+σ C / (a m), and ½ + q / 2h is the noisy share of users below C; then C moves geometrically,
+
+    C <- C exp(-rate (½ + q / 2h - quantile)),
+
+down where more than the quantile are below it, and stays within public limits.
+
+Guarantees: one charge of the plan's mechanism a round pays for both; C is post-processing of what
+was released; noise is that of the C under which the sum was made. The share is of the expected
+cohort, so that neither dropouts nor the cohort's size are told. Noise that is correlated over
+rounds would have to begin anew with every C and is refused.
+
+Reference: Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021),
+Algorithm 1, whose two noises of z_Δ and σ_b are σ / a and σ / 2h here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.rng import Key
+from fedpriv.training.algorithm import Door, Query
+from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
+from fedpriv.training.work import CpuOnly, LocalTrainer, Shareable
+from fedpriv.tree import Params, Tree
+
+CLIP = "clip norm"
+"""The name of the tensor that brings C to users, and the count back."""
+
+_GROUP = "clip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveClip:
+    """How the clip norm moves; all of it is public.
+
+    Attributes:
+        initial: The clip norm of the first round.
+        least: It never falls below.
+        most: It never rises above.
+        quantile: Share of users whose updates are to be shorter than it.
+        rate: Of the geometric step.
+        count_weight: h, what the count takes of the vector's length.
+
+    Raises:
+        ValueError: If the limits do not hold the initial norm.
+    """
+
+    initial: float
+    least: float
+    most: float
+    quantile: float = 0.5
+    rate: float = 0.2
+    count_weight: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.least <= self.initial <= self.most < math.inf:
+            raise ValueError(
+                f"clip norm {self.initial!r} must lie within its limits {self.least!r} and "
+                f"{self.most!r}, which must be above 0; set clip-least and clip-most"
+            )
+
+    @property
+    def update_weight(self) -> float:
+        """a, what the update takes of the vector's length."""
+        return math.sqrt(1.0 - self.count_weight**2)
+
+    def moved(self, norm: float, count: float) -> float:
+        """Return the next clip norm.
+
+        Args:
+            norm: Of the round.
+            count: The released mean of the users' ± h.
+        """
+        share = 0.5 + count / (2.0 * self.count_weight)
+        exponent = min(max(-self.rate * (share - self.quantile), -50.0), 50.0)
+        return min(max(norm * math.exp(exponent), self.least), self.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountingTrainer:
+    """A trainer whose users send their update over the clip norm, and on which side of it they are.
+
+    Given params without a clip norm it is the trainer inside.
+
+    Attributes:
+        trainer: Trains a user.
+        clip: Its count's weight.
+    """
+
+    trainer: LocalTrainer
+    clip: AdaptiveClip
+
+    @property
+    def thread_safe(self) -> bool:
+        """As the trainer's."""
+        return isinstance(self.trainer, Shareable) and self.trainer.thread_safe
+
+    @property
+    def cpu_only(self) -> str:
+        """As the trainer's."""
+        return self.trainer.cpu_only if isinstance(self.trainer, CpuOnly) else ""
+
+    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+        """Return a user's vector.
+
+        Raises:
+            ValueError: If the update is not finite.
+        """
+        if CLIP not in params:
+            return self.trainer.train(params, examples, key)
+        own = {name: array for name, array in params.items() if name != CLIP}
+        update = tree.check_like(own, self.trainer.train(own, examples, key))
+        norm, clip_norm = tree.l2_norm(update), float(params[CLIP][0])
+        if not math.isfinite(norm):
+            raise ValueError("an update is not finite")
+        weight, count = self.clip.update_weight, self.clip.count_weight
+        sign = 1.0 if norm <= clip_norm else -1.0
+        scaled: Mapping[str, Any] = tree.scale(update, weight / max(norm, clip_norm))
+        return {**scaled, CLIP: np.array([sign * count], np.float32)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptivelyClipped(FederatedAveraging):
+    """Federated averaging whose clip norm follows the users' norms.
+
+    Attributes:
+        clip: How it moves.
+    """
+
+    clip: AdaptiveClip
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse noise of a whole run.
+
+        Raises:
+            ValueError: If one charge pays for all rounds.
+        """
+        if plan.charged_once:
+            raise ValueError(
+                "clip-norm 'adaptive': noise of a whole run is correlated over rounds, and would "
+                "have to begin anew with every clip norm; use clip-norm 'fixed'"
+            )
+
+    def init(self, params: Params) -> ServerState:
+        """Return the state before the first round."""
+        state = FederatedAveraging.init(self, params)
+        return replace(state, preconditioner=_kept(self.clip.initial))
+
+    def step(self, state: ServerState, door: Door) -> ServerState:
+        """Return the state after one more round."""
+        clip_norm = np.array([clip_norm_of(state)], np.float32)
+        answer = door.ask(Query(params={**state.params, CLIP: clip_norm}))
+        return self.after(state, answer)
+
+    def after(self, state: ServerState, answer: NoisedMean) -> ServerState:
+        """Return the state after a release; everything here is post-processing."""
+        norm = clip_norm_of(state)
+        mean = dict(answer.update)
+        count = float(mean.pop(CLIP)[0])
+        mean = tree.to_dense(tree.scale(mean, norm / self.clip.update_weight))
+        noised = NoisedMean(update=mean, squared_norm=tree.l2_norm(mean) ** 2)
+        found = FederatedAveraging.next(self, state, noised)
+        return replace(found, preconditioner=_kept(self.clip.moved(norm, count)))
+
+
+def clip_norm_of(state: ServerState) -> float:
+    """Return the clip norm of the coming round."""
+    return float(state.preconditioner[_GROUP]["norm"][0])
+
+
+def _kept(norm: float) -> dict[str, dict[str, np.ndarray]]:
+    # float32, as users are told it: both sides divide by and multiply with the same number.
+    return {_GROUP: {"norm": np.array([norm], np.float32)}}
