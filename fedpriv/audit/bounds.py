@@ -1,9 +1,9 @@
 """Lower bounds on ε from canaries: some were in, some were out, and each was given a score.
 
 A mechanism that is (ε, δ)-DP lets no rule tell the two apart better than
-`true positives <= e^ε · false positives + δ`, nor the other way round. So rates that are known with
-confidence bound ε from below. Rules here are "in, if the score is above a threshold" and "out, if it
-is below one".
+`true positives <= e^ε · false positives + δ`, nor the other way round. So rates that are known
+with confidence bound ε from below. Rules here are "in, if the score is above a threshold" and
+"out, if it is below one".
 
 =================  ============================================  ==================================
 form               holds if the mechanism is (ε, δ)-DP and       threshold
@@ -25,9 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from fedpriv.ranges import Range, finite_float
 
@@ -302,14 +303,29 @@ def one_run_p_value(
     share = special.expit(epsilon)
     probability = 1.0 if right <= 0 else float(special.bdtrc(right - 1, guesses, share))
     if delta > 0 and right > 0:
-        below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, share))
+        below = np.cumsum(_binomial(guesses, epsilon)[right - 1 :: -1])
         probability += 2 * canaries * delta * float((below / np.arange(1, right + 1)).max())
     return min(probability, 1.0)
 
 
-def _tested(
-    kinds: Sequence[Scores], delta: float, alpha: float
-) -> tuple[int, int, int, int, str]:
+def _binomial(trials: int, log_odds: float) -> np.ndarray:
+    """Return the probabilities of 0 to `trials` successes, float64."""
+    counts = np.arange(trials + 1)
+    return np.exp(
+        _log_choices(trials)
+        + counts * special.log_expit(log_odds)
+        + (trials - counts) * special.log_expit(-log_odds)
+    )
+
+
+@lru_cache(maxsize=8)
+def _log_choices(trials: int) -> np.ndarray:
+    counts = np.arange(trials + 1)
+    whole = special.gammaln(counts + 1)
+    return special.gammaln(trials + 1) - whole - whole[::-1]
+
+
+def _tested(kinds: Sequence[Scores], delta: float, alpha: float) -> tuple[int, int, int, int, str]:
     """Return right of n and wrong of m of the rule that one half chose, on the other half."""
     _check(delta, alpha)
     best, chosen = 0.0, None

@@ -54,7 +54,7 @@ class Trials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryUsers:
-    """A `fedpriv.training.work.UserData` in which a user's only example is where it points, if at all.
+    """A `fedpriv.training.work.UserData` whose users have one example: where they point.
 
     Attributes:
         pointed: By user id, (coordinate, direction): +1 with its records, 0 or -1 without.

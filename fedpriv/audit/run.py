@@ -1,4 +1,4 @@
-"""The audit of a plan: its mechanism run on canary users, and an ε that this refutes or does not."""
+"""The audit of a plan: its mechanism run on canary users, and whether that refutes its ε."""
 
 from __future__ import annotations
 
