@@ -86,12 +86,51 @@ def audit_command(
     if as_json:
         print_json(audit.to_json())
     else:
-        table = Table(box=None, show_header=False, pad_edge=False)
-        for name, text in said_of(audit):
-            red = audit.refuted and name == "verdict"
-            table.add_row(name, f"[bold red]{text}[/]" if red else text.replace("[", "\\["))
-        print_table(table)
+        _print_lines(said_of(audit), red="verdict" if audit.refuted else "")
         if out is not None:
             console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
     if audit.refuted:
         raise typer.Exit(1)
+
+
+@attack.callback()
+def _attacks() -> None:
+    pass
+
+
+@attack.command("membership")
+def membership_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished simulation.")],
+    out: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Guess which users a released model was trained on, and say how often that is right.
+
+    It reads users' data, so it is made on simulations only. Runs of the first `users` of a roster
+    have the best non-members: the others of that roster.
+
+    For example: fedpriv attack membership runs/eps8 --out membership.svg
+    """
+    from fedpriv.attacks.membership import attack_membership, said_of
+    from fedpriv.attacks.plot import write_membership_plot
+    from fedpriv.audit.plot import check_plot_file
+
+    if out is not None:
+        check_plot_file(out)
+    found = attack_membership(run)
+    if out is not None:
+        write_membership_plot(found, out)
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print_lines(said_of(found))
+    if out is not None:
+        console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_lines(lines: list[tuple[str, str]], *, red: str = "") -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, text in lines:
+        shown = text.replace("[", "\\[")
+        table.add_row(name, f"[bold red]{shown}[/]" if name == red else shown)
+    print_table(table)

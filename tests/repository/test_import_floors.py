@@ -18,7 +18,7 @@ FLOORS = (
     "backends",
     "running",
     "report",
-    "audit",
+    "audit attacks",
     "reproduction",
     "api",
     "cli",
