@@ -17,7 +17,7 @@ from fedpriv.audit.bounds import (
     one_run,
     simultaneous,
 )
-from fedpriv.audit.canaries import Trials, WorkMaker, run_canaries, scores_of, user_by_user
+from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import positive_int
@@ -104,14 +104,14 @@ def audit_plan(
     trials: int = TRIALS,
     seed: int = 0,
     secure: bool = False,
-    make_work: WorkMaker = user_by_user,
+    make: CanaryMaker | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Audit:
     """Run a plan's mechanism on canary users until there are enough, and bound its ε from below.
 
-    What is run: sampler, bound, sum over users, privatizer and denominator of the plan's mechanism,
-    each round charged to a ledger in memory. What is not: what users do on their data, whose
-    outcome the bound is there to limit.
+    What is run: sampler, bound, sum over users or examples, privatizer and denominator of the
+    plan's mechanism, each round charged to a ledger in memory. What is not: what users do on their
+    data, whose outcome the bound is there to limit.
 
     Args:
         plan: Fixed, with Gaussian noise.
@@ -119,7 +119,7 @@ def audit_plan(
         trials: Canaries in all, in and out; each run has at most as many as the plan has users.
         seed: Of coins, cohorts and noise.
         secure: Cohorts, noise and coins from the operating system instead, as a secure run's.
-        make_work: As `run_canaries`.
+        make: As `run_canaries`.
         progress: Called with rounds done and rounds in all.
 
     Guarantees:
@@ -155,12 +155,12 @@ def audit_plan(
                 root.fold("run").fold(number),
                 coins[start : start + size],
                 num_rounds=num_rounds,
-                make_work=make_work,
+                make=make,
                 after_round=after_round,
             )
         )
     stated = plan.epsilon(num_rounds)
-    kinds = scores_of(found, plan)
+    kinds = scores_of(found)
     if num_rounds == 1:
         kinds = kinds[:1]  # there is no other round to stand out from
     return Audit(

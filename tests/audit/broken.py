@@ -15,6 +15,7 @@ from fedpriv.noise.gaussian import Gaussian, gaussian
 from fedpriv.noise.privatizer import Memory, Privatizer
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.promise import Unit
 from fedpriv.privacy.sampling import PoissonSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
@@ -39,6 +40,7 @@ class Setting:
         sampler: Callable[..., Sampler] = PoissonSampler,
         bound: Bound | None = None,
         privatizer: Privatizer | None = None,
+        unit: Unit = "user",
     ) -> Plan:
         """The plan, with parts of its mechanism substituted."""
         users = min(self.trials, 20_000)
@@ -52,6 +54,7 @@ class Setting:
             ),
             num_rounds=self.rounds,
             delta=DELTA,
+            unit=unit,
         )
 
 

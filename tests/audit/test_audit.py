@@ -15,6 +15,7 @@ import pytest
 from fedpriv.audit.canaries import run_canaries
 from fedpriv.audit.run import Audit, audit_plan, said_of
 from fedpriv.mechanisms import Clip, Normalise, Rounded
+from fedpriv.mechanisms.rounding import RoundedSum
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -45,6 +46,15 @@ def test_a_broken_mechanism_is_refuted(name):
     found = audited(BROKEN[name](QUICK), QUICK)
     assert found.stated.value == pytest.approx(QUICK.epsilon, abs=0.01)  # it states what it should
     assert found.refuted and found.verdict.startswith("REFUTED"), found.bound
+
+
+@pytest.mark.parametrize("name", ["right", *BROKEN])
+def test_examples_are_audited_through_the_centralised_sum(name):
+    """As many canaries as above, each of which is an example of a logistic regression."""
+    plan = QUICK.plan() if name == "right" else BROKEN[name](QUICK)
+    found = audited(replace(plan, unit="example"), QUICK)
+    assert found.stated.unit == "example"
+    assert found.refuted == (name != "right"), found.bound
 
 
 def test_a_fifth_less_noise_is_beyond_the_power_of_an_audit():
@@ -82,20 +92,22 @@ def test_replace_one_is_audited_by_the_opposite_canary():
     assert audit_plan(plan(0.5, 4.0), name="t", trials=1_200).refuted
 
 
-def test_a_canary_is_bounded_noised_and_divided_as_its_plan_says():
-    """Without noise to speak of, what is seen of a canary is its share of the bound."""
-    for bound in (
-        Clip(l2_clip_norm=3.0),
-        Normalise(l2_clip_norm=0.1),
-        Rounded(bound=Clip(l2_clip_norm=2.0)),
-    ):
-        mechanism = Mechanism(
-            sampler=Everybody(num_users=9), bound=bound, privatizer=Gaussian(noise_multiplier=0.01)
-        )
-        plan = Plan(mechanism=mechanism, num_rounds=2, delta=1e-3)
-        inside = np.arange(7) % 2 == 0
-        found = run_canaries(plan, Key.simulation(3), inside, num_rounds=2)
-        np.testing.assert_allclose(found.seen, np.tile(inside, (2, 1)), atol=0.06)
+@pytest.mark.parametrize("unit", ["user", "example"])
+@pytest.mark.parametrize(
+    "bound",
+    [Clip(l2_clip_norm=3.0), Normalise(l2_clip_norm=0.1), Rounded(bound=Clip(l2_clip_norm=2.0))],
+)
+def test_a_canary_is_bounded_noised_and_divided_as_its_plan_says(bound, unit):
+    """With σ = 0.01 its log ratio is 5,000 a round, or minus that, give or take 100."""
+    if unit == "example" and bound.granularity is not None:
+        bound = RoundedSum(bound=bound.bound, float_error=1e-9)
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=9), bound=bound, privatizer=Gaussian(noise_multiplier=0.01)
+    )
+    plan = Plan(mechanism=mechanism, num_rounds=2, delta=1e-3, unit=unit)
+    inside = np.arange(7) % 2 == 0
+    found = run_canaries(plan, Key.simulation(3), inside, num_rounds=2)
+    np.testing.assert_allclose(found.log_ratio, np.where(inside, 10_000, -10_000), atol=800)
 
 
 @pytest.mark.parametrize(
