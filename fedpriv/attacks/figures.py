@@ -136,7 +136,7 @@ def matched(members: np.ndarray, nonmembers: np.ndarray, *, seed: int = 0) -> tu
     generator = np.random.default_rng(seed)
     classes = [np.floor(np.log(np.maximum(a, 1)) / math.log(1.5)) for a in (members, nonmembers)]
     kept: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for one in np.intersect1d(*classes):
+    for one in np.intersect1d(classes[0], classes[1]):
         places = [np.flatnonzero(found == one) for found in classes]
         number = min(map(len, places))
         for side, own in zip(kept, places, strict=True):

@@ -17,30 +17,20 @@ It reads users' data: simulations only.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpriv.attacks.figures import (
-    AttackScores,
-    Figure,
-    allowed_share,
-    auc,
-    exact_interval,
-    matched,
-    true_positives_at,
-    with_interval,
-)
+from fedpriv.attacks.figures import AttackScores, matched
+from fedpriv.attacks.outcome import Membership
 from fedpriv.checkpoints.start_file import read_start
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.task_factory import make_task
-from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.promise import spent
@@ -50,77 +40,45 @@ from fedpriv.running.engines.factories import open_corpus
 from fedpriv.tasks.task import KnowsUserLosses
 from fedpriv.tree import Params
 
-FALSE_POSITIVES = (0.05, 0.1)
 
+def attack_runs(paths: Sequence[Path]) -> Membership:
+    """Attack several runs of one experiment and pool what is found.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """What the attack reached.
+    Where two runs are of the two halves of a roster, every user is once a member and once not, so
+    that what the halves differ in cancels. Intervals treat a user's two scores as two users'.
 
-    Attributes:
-        name: The experiment's.
-        epsilon: Of the run.
-        members: Who they are, in words.
-        nonmembers: Likewise.
-        reference: What scores were calibrated by, in words.
-        scores: Of the attack.
-        control: Of the reference model alone; None without one.
-        examples: Median number of examples, of members and of non-members.
+    Raises:
+        ValueError: As `attack_membership`; or if the runs differ in experiment, ε or reference.
     """
+    found = [attack_membership(path) for path in paths]
+    if not found:
+        raise ValueError("there is no run to attack; give a folder")
+    first = found[0]
+    for one, path in zip(found, paths, strict=True):
+        for name in ("name", "epsilon", "nonmembers", "reference"):
+            if getattr(one, name) != getattr(first, name):
+                raise ValueError(
+                    f"{path} differs from {paths[0]} in {name}: {getattr(one, name)} instead of "
+                    f"{getattr(first, name)}; attack it alone"
+                )
+    return replace(
+        first,
+        scores=_joined([one.scores for one in found]),
+        control=None
+        if first.control is None
+        else _joined([one.control for one in found if one.control is not None]),
+        examples=tuple(
+            float(np.mean(side)) for side in zip(*(one.examples for one in found), strict=True)
+        ),
+        num_runs=len(found),
+    )
 
-    name: str
-    epsilon: Epsilon
-    members: str
-    nonmembers: str
-    reference: str
-    scores: AttackScores = field(repr=False)
-    control: AttackScores | None = field(repr=False)
-    examples: tuple[float, float]
 
-    def at(self, false_positives: float) -> tuple[Figure, Figure]:
-        """Return true positives at a share of false ones: bootstrap's interval, and the exact one.
-
-        The bootstrap draws users anew, and so the threshold too.
-        """
-        figure = partial(true_positives_at, false_positives=false_positives)
-        drawn = with_interval(self.scores, figure)
-        return drawn, exact_interval(self.scores, false_positives)
-
-    def allowed(self, false_positives: float) -> float:
-        """Return the most that the run's ε allows."""
-        return allowed_share(false_positives, self.epsilon.value, self.epsilon.delta)
-
-    def figures(self) -> dict[str, Any]:
-        """Return every figure, as plain JSON values."""
-        return {
-            "auc": with_interval(self.scores, auc).to_json(),
-            "true_positives": [
-                {
-                    "false_positives": share,
-                    **self.at(share)[0].to_json(),
-                    "exact_at_this_threshold": self.at(share)[1].to_json(),
-                    "allowed_by_epsilon": self.allowed(share),
-                }
-                for share in FALSE_POSITIVES
-            ],
-            "control_auc": None
-            if self.control is None
-            else with_interval(self.control, auc).to_json(),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "attack": "membership",
-            "experiment": self.name,
-            "epsilon": self.epsilon.to_json() | {"mode": "simulation"},
-            "members": {"number": len(self.scores.members), "who": self.members},
-            "nonmembers": {"number": len(self.scores.nonmembers), "who": self.nonmembers},
-            "median_examples": list(self.examples),
-            "reference": self.reference,
-            "confidence": 0.95,
-            **self.figures(),
-        }
+def _joined(scores: Sequence[AttackScores]) -> AttackScores:
+    return AttackScores(
+        members=np.concatenate([one.members for one in scores]),
+        nonmembers=np.concatenate([one.nonmembers for one in scores]),
+    )
 
 
 def attack_membership(path: Path) -> Membership:
@@ -229,47 +187,3 @@ def _nonmembers(
         "what was learnt in public; matched by amount of text"
     )
     return (task, task.public_users), said
-
-
-def said_of(found: Membership) -> list[tuple[str, str]]:
-    """Return the outcome as names and texts, one for each line."""
-    ours, theirs = found.examples
-    lines = [
-        ("privacy", f"simulated {found.epsilon}"),
-        (
-            "members",
-            f"{len(found.scores.members):,}: {found.members} (median {ours:g} examples)",
-        ),
-        (
-            "non-members",
-            f"{len(found.scores.nonmembers):,}: {found.nonmembers} (median {theirs:g} examples)",
-        ),
-        ("score", f"loss of a reference less that of the model; reference: {found.reference}"),
-        ("AUC", f"{with_interval(found.scores, auc)}"),
-    ]
-    for share in FALSE_POSITIVES:
-        drawn, _ = found.at(share)
-        lines.append(
-            (
-                f"true positives at {100 * share:g} %",
-                f"{drawn}; ε allows {_most(found.allowed(share))}",
-            )
-        )
-    if found.control is not None:
-        control = with_interval(found.control, auc)
-        lines.append(("AUC of the reference alone", f"{control}{differs(control)}"))
-    lines.append(
-        ("note", "95 % intervals by user; it reads users' data, so it is for simulations only")
-    )
-    return lines
-
-
-def differs(control: Figure) -> str:
-    """Return a warning where the groups are told apart by a model that saw neither."""
-    if control.low <= 0.5 <= control.high:
-        return "; the groups do not differ by it"
-    return "; the groups DIFFER without training: part of the figures above may be that"
-
-
-def _most(share: float) -> str:
-    return f"{math.ceil(1000 * share) / 1000:.3f}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.attacks.figures import AttackScores, allowed_share, auc
-from fedpriv.attacks.membership import FALSE_POSITIVES, Membership
+from fedpriv.attacks.outcome import FALSE_POSITIVES, Membership
 from fedpriv.audit.plot import check_plot_file, plain_axes, saved
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.report.plots import theme
@@ -65,12 +65,17 @@ def _drawn(found: Membership, colours: Mapping[str, str]) -> Any:
         0.03, 0.945, f"Membership attack on {found.name}", fontsize=13, weight="bold",
         color=colours["ink"],
     )  # fmt: skip
-    shown = "∞" if math.isinf(epsilon.value) else f"{rounded_up(epsilon.value, 2):.2f}"
+    stated = f"no guarantee: {epsilon.reason}"
+    if math.isfinite(epsilon.value):
+        stated = (
+            f"simulated ε = {rounded_up(epsilon.value, 2):.2f} at "
+            f"δ = {shown_delta(epsilon.delta)}, {epsilon.relation.value}, per {epsilon.unit}, "
+            f"by {epsilon.accountant}"
+        )
     figure.text(
         0.03, 0.9,
         f"{len(found.scores.members):,} members, {len(found.scores.nonmembers):,} non-members; "
-        f"simulated ε = {shown} at δ = {shown_delta(epsilon.delta)}, {epsilon.relation.value}, "
-        f"per {epsilon.unit}, by {epsilon.accountant}",
+        f"{stated}",
         fontsize=8.5, color=colours["muted"],
     )  # fmt: skip
     return figure

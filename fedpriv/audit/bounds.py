@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special
@@ -232,7 +233,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     if excess(_MOST_EPSILON) > 0:
         return _MOST_EPSILON
-    return float(optimize.brentq(excess, 0.0, _MOST_EPSILON))
+    root: Any = optimize.brentq(excess, 0.0, _MOST_EPSILON)
+    return float(root)
 
 
 def one_run(scores: Scores, *, delta: float, alpha: float) -> LowerBound:

@@ -19,6 +19,7 @@ from fedpriv.audit.bounds import (
 )
 from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
@@ -98,7 +99,7 @@ class Audit:
 
 
 def audit_plan(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     name: str,
     trials: int = TRIALS,
@@ -133,7 +134,7 @@ def audit_plan(
     trials = positive_int("trials", trials)
     if trials < 100:
         raise ValueError(f"trials {trials}: a bound needs at least 100 canaries; give 20000")
-    _check_auditable(plan)
+    plan = _auditable(plan)
     num_rounds = plan.num_rounds if plan.charged_once else plan.affordable_rounds
     # The size of runs is fixed beforehand, by public numbers.
     num_runs = math.ceil(trials / plan.num_users)
@@ -201,7 +202,7 @@ def _shown(found: LowerBound, delta: str, sign: str = "≥") -> str:
     return f"ε {sign} {shown:.3f} {delta}, confidence {100 * found.confidence:g} %"
 
 
-def _check_auditable(plan: Plan) -> None:
+def _auditable(plan: AnyPlan) -> Plan:
     if not isinstance(plan, Plan):
         raise ValueError(
             f"a {type(plan).__name__} lets prices be decided on the way; the audit is of fixed "
@@ -219,3 +220,4 @@ def _check_auditable(plan: Plan) -> None:
             f"micro-batches of {mechanism.micro_batch} are bounded together; the audit is of "
             "mechanisms that bound each contribution alone (micro-batch 1)"
         )
+    return plan

@@ -100,24 +100,29 @@ def _attacks() -> None:
 
 @attack.command("membership")
 def membership_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished simulation.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="The folder of a finished simulation; more of one kind are pooled."),
+    ],
     out: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Guess which users a released model was trained on, and say how often that is right.
 
     It reads users' data, so it is made on simulations only. Runs of the first `users` of a roster
-    have the best non-members: the others of that roster.
+    have the best non-members: the others of that roster. Two runs of the two halves cancel what the
+    halves differ in.
 
     For example: fedpriv attack membership runs/eps8 --out membership.svg
     """
-    from fedpriv.attacks.membership import attack_membership, said_of
+    from fedpriv.attacks.membership import attack_runs
+    from fedpriv.attacks.outcome import said_of
     from fedpriv.attacks.plot import write_membership_plot
     from fedpriv.audit.plot import check_plot_file
 
     if out is not None:
         check_plot_file(out)
-    found = attack_membership(run)
+    found = attack_runs(runs)
     if out is not None:
         write_membership_plot(found, out)
     if as_json:

@@ -9,7 +9,8 @@ import pytest
 
 import fedpriv
 from fedpriv.attacks.figures import auc, with_interval
-from fedpriv.attacks.membership import attack_membership, differs, said_of
+from fedpriv.attacks.membership import attack_membership, attack_runs
+from fedpriv.attacks.outcome import differs, said_of
 from fedpriv.attacks.plot import write_membership_plot
 
 TRAINING = {"rounds": 30, "cohort": 30, "local_learning_rate": 20.0, "local_epochs": 4}
@@ -54,6 +55,19 @@ def test_what_is_said_and_written(overfit, tmp_path):
         write_membership_plot(found, tmp_path / name)
     first, second = ((tmp_path / name).read_bytes() for name in ("one.svg", "two.svg"))
     assert first == second and b"Membership attack on fedavg-tags" in first
+
+
+def test_runs_are_pooled_if_they_are_of_one_kind(overfit, tiny_corpus, tmp_path):
+    one, two = attack_membership(overfit), attack_runs([overfit, overfit])
+    assert two.num_runs == 2 and len(two.scores.members) == 2 * len(one.scores.members)
+    assert auc(two.scores) == pytest.approx(auc(one.scores))
+    assert "2 runs pooled" in dict(said_of(two))["privacy"]
+    folder, options = tmp_path / "run", {**TRAINING, "rounds": 1, "noise_multiplier": 1.0}
+    fedpriv.run(
+        "dp-fedavg-tags", folder, corpus=tiny_corpus.directory, users=30, progress=False, **options
+    )
+    with pytest.raises(ValueError, match="differs"):
+        attack_runs([overfit, folder])
 
 
 def test_groups_that_differ_without_training_are_reported():

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.noise.gaussian import Gaussian, gaussian
-from fedpriv.noise.privatizer import Memory, Privatizer
+from fedpriv.noise.privatizer import Memory
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.plans.promise import Unit
@@ -39,7 +40,7 @@ class Setting:
         *,
         sampler: Callable[..., Sampler] = PoissonSampler,
         bound: Bound | None = None,
-        privatizer: Privatizer | None = None,
+        privatizer: Any = None,
         unit: Unit = "user",
     ) -> Plan:
         """The plan, with parts of its mechanism substituted."""
