@@ -96,8 +96,8 @@ def attack_membership(path: Path) -> Membership:
     document = record.description
     if document["mode"] == "secure":
         raise ValueError(
-            f"{path} is a secure run, whose users' data nobody reads; the attack needs them, and "
-            "is made on simulations"
+            f"{path} is a secure run, where no command reads users' data; the attack needs them, "
+            "and is made on simulations"
         )
     if not record.summary:
         raise ValueError(f"{path} is not finished; fedpriv run --resume {path} goes on with it")
@@ -115,8 +115,8 @@ def attack_membership(path: Path) -> Membership:
         )
     params = released_params(record)[1]
     reference, said = _reference(record, experiment, task)
-    outside, whose = _nonmembers(experiment, task, corpus)
-    return _attacked(record, task, params, reference, said, outside, whose)
+    outside, nonmembers = _nonmembers(experiment, task, corpus)
+    return _attacked(record, task, params, reference, said, outside, nonmembers)
 
 
 def _attacked(
@@ -126,7 +126,7 @@ def _attacked(
     reference: Params | None,
     said: str,
     outside: tuple[KnowsUserLosses, tuple[str, ...]],
-    whose: str,
+    nonmembers: str,
 ) -> Membership:
     other, others = outside
     groups = []
@@ -151,7 +151,7 @@ def _attacked(
         name=record.name,
         epsilon=spent(record),
         members=said_members,
-        nonmembers=whose,
+        nonmembers=nonmembers,
         reference=said,
         scores=scores,
         control=None

@@ -140,7 +140,7 @@ def audit_plan(
     num_runs = math.ceil(trials / plan.num_users)
     sizes = [len(part) for part in np.array_split(np.arange(trials), num_runs)]
     root = Key.secure() if secure else Key.simulation(seed).fold("audit")
-    coins = root.fold("coins").words(trials) >> np.uint64(63) == 1
+    present = root.fold("present").words(trials) >> np.uint64(63) == 1
     done, found = 0, list[Trials]()
 
     def after_round() -> None:
@@ -154,7 +154,7 @@ def audit_plan(
             run_canaries(
                 plan,
                 root.fold("run").fold(number),
-                coins[start : start + size],
+                present[start : start + size],
                 num_rounds=num_rounds,
                 make=make,
                 after_round=after_round,
@@ -182,7 +182,7 @@ def said_of(audit: Audit) -> list[tuple[str, str]]:
     """Return the outcome as names and texts, one for each line."""
     stated = "simulated " if audit.mode == "simulation" else "secure "
     canaries = (
-        f"{len(audit.scores):,} ({len(audit.scores.inside):,} in by fair coins), "
+        f"{len(audit.scores):,} ({len(audit.scores.inside):,} in, each by a fair draw of its own), "
         f"{audit.num_runs:,} x {audit.num_rounds:,} rounds"
     )
     delta = f"at δ = {shown_delta(audit.stated.delta)}"

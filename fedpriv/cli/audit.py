@@ -36,7 +36,7 @@ def audit_command(
     flags: dict[str, Option],
     option: Settings = None,
     trials: Annotated[
-        int, typer.Option(help="Canary users in all; each has its records by a fair coin.")
+        int, typer.Option(help="Canaries in all; each has its records with probability one half.")
     ] = 20_000,
     secure: Annotated[
         bool, typer.Option("--secure", help="Audit the noise and cohorts of a secure run.")

@@ -168,9 +168,6 @@ BROKEN: dict[str, Callable[[Setting], Plan]] = {
     "user counted twice": counted_twice,
 }
 
-#: What no audit of this size shows: another setting's single round with noise over √2.
-BEYOND_POWER = {(2.0, "noise/sqrt(T)")}
-
 
 def has_meaning(setting: Setting, name: str) -> bool:
     """Whether there is such a fault: one round shares its noise with none."""
