@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -206,6 +206,22 @@ class TagPrediction:
         users = (view.public_users if public else view.roster)[number::of]
         blocks = view.rows(users, "all" if public else view.split.measured_on)
         return combined(self._measured(params, view, self._word_features, rows) for rows in blocks)
+
+    @property
+    def public_users(self) -> tuple[str, ...]:
+        """The users of the corpus that are outside the roster, as far as they count as public."""
+        return self._view.public_users
+
+    def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return each user's mean cross-entropy over its training examples, and their number."""
+        numbers = [self._view.num_examples(user, "train") for user in user_ids]
+        losses = np.full(len(numbers), np.nan)
+        for place, user in enumerate(user_ids):
+            for rows in self._view.rows([user], "train", size=max(numbers[place], 1)):
+                found = self._measured(params, self._view, self._word_features, rows)
+                assert found is not None
+                losses[place] = found.totals["loss"].value
+        return losses, np.array(numbers, np.int64)
 
     def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
         """Return what learns from public users' training examples; None where there are none.

@@ -1,7 +1,8 @@
 """What a task is: a roster, its users' examples, a model, and how it is measured.
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
-preconditioning (`KnowsMultipliers`, of words `KnowsWords`), files that go with the model
+preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
+simulations (`KnowsUserLosses`), files that go with the model
 (`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at whether its
 public examples are private (`ComparesPublic`). A centralised task is a
 `fedpriv.tasks.example_task.CentralTask`.
@@ -142,6 +143,32 @@ class ComparesPublicTraining(Protocol):
 
     def public_train_of_rostered(self) -> tuple[int, int]:
         """Return how many of these equal a rostered user's, and of how many; asked likewise."""
+        ...
+
+
+@runtime_checkable
+class KnowsUserLosses(Protocol):
+    """A task that says how well a model does on each user's training text.
+
+    Private, and of public users too: asked by attacks on simulations only.
+    """
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen user ids."""
+        ...
+
+    @property
+    def public_users(self) -> tuple[str, ...]:
+        """Users outside the roster."""
+        ...
+
+    def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return each user's mean loss over its training examples, and how many it has.
+
+        Returns:
+            float64 (users,), NaN for a user without any, and int64 (users,).
+        """
         ...
 
 

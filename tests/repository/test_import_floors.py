@@ -18,6 +18,7 @@ FLOORS = (
     "backends",
     "running",
     "report",
+    "audit attacks",
     "reproduction",
     "api",
     "cli",

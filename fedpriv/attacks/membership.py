@@ -1,0 +1,189 @@
+"""User-level membership inference on the model that a run released.
+
+Somebody has a person's posts and a released model, and asks whether the person was trained on. The
+score is how much better the model does on the person's text than a model that saw no rostered user:
+the loss of the public start, or of the best model of public examples, less that of the released
+one, averaged over the person's examples.
+
+*Members* are rostered users with text for training. *Non-members* are users who might have been:
+where a run was of the first `users` of its roster, the others of that roster, who are in nothing,
+neither in training nor among public users. Where it was of a whole roster, public users, matched
+with members by amount of text. Those may differ from members in what they write, so the same attack
+is made with the reference model alone, which saw neither: what that reaches is difference, not
+membership.
+
+It reads users' data: simulations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.attacks.figures import AttackScores, matched
+from fedpriv.attacks.outcome import Membership
+from fedpriv.checkpoints.start_file import read_start
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.task_factory import make_task
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.export.model_folder import released_params
+from fedpriv.report.promise import spent
+from fedpriv.report.series import RunRecord, read_run
+from fedpriv.rng import Key
+from fedpriv.running.engines.factories import open_corpus
+from fedpriv.tasks.task import KnowsUserLosses
+from fedpriv.tree import Params
+
+
+def attack_runs(paths: Sequence[Path]) -> Membership:
+    """Attack several runs of one experiment and pool what is found.
+
+    Where two runs are of the two halves of a roster, every user is once a member and once not, so
+    that what the halves differ in cancels. Intervals treat a user's two scores as two users'.
+
+    Raises:
+        ValueError: As `attack_membership`; or if the runs differ in experiment, ε or reference.
+    """
+    found = [attack_membership(path) for path in paths]
+    if not found:
+        raise ValueError("there is no run to attack; give a folder")
+    first = found[0]
+    for one, path in zip(found, paths, strict=True):
+        for name in ("name", "epsilon", "nonmembers", "reference"):
+            if getattr(one, name) != getattr(first, name):
+                raise ValueError(
+                    f"{path} differs from {paths[0]} in {name}: {getattr(one, name)} instead of "
+                    f"{getattr(first, name)}; attack it alone"
+                )
+    return replace(
+        first,
+        scores=_joined([one.scores for one in found]),
+        control=None
+        if first.control is None
+        else _joined([one.control for one in found if one.control is not None]),
+        examples=tuple(
+            float(np.mean(side)) for side in zip(*(one.examples for one in found), strict=True)
+        ),
+        num_runs=len(found),
+    )
+
+
+def _joined(scores: Sequence[AttackScores]) -> AttackScores:
+    return AttackScores(
+        members=np.concatenate([one.members for one in scores]),
+        nonmembers=np.concatenate([one.nonmembers for one in scores]),
+    )
+
+
+def attack_membership(path: Path) -> Membership:
+    """Attack the released model of a finished simulation.
+
+    Raises:
+        ValueError: If the folder does not verify, is no finished simulation whose unit is a user,
+            its task does not give users' losses, or there are too few users of either kind.
+    """
+    # The seal on experiment.json first: what that names is imported afterwards.
+    checked = verify_run(path)
+    if not checked.ok:
+        raise ValueError(f"{path} does not verify, so nothing that it names is run: fedpriv verify")
+    record = read_run(path)
+    document = record.description
+    if document["mode"] == "secure":
+        raise ValueError(
+            f"{path} is a secure run, where no command reads users' data; the attack needs them, "
+            "and is made on simulations"
+        )
+    if not record.summary:
+        raise ValueError(f"{path} is not finished; fedpriv run --resume {path} goes on with it")
+    if document["reference"] is None:
+        raise ValueError(f"{path} was started from Python without a name to find its users by")
+    experiment = load_experiment(document["reference"]).restored(document["experiment"])
+    if experiment.unit != "user":
+        raise ValueError(f"{experiment.name} is of single examples; the attack is on users")
+    corpus = open_corpus(document["corpus"]["path"])
+    task = make_task(experiment, corpus)
+    if not isinstance(task, KnowsUserLosses):
+        raise ValueError(
+            f"the task of {experiment.name} does not give users' losses; let it have user_losses "
+            "and public_users (fedpriv.tasks.task.KnowsUserLosses)"
+        )
+    params = released_params(record)[1]
+    reference, said = _reference(record, experiment, task)
+    outside, nonmembers = _nonmembers(experiment, task, corpus)
+    return _attacked(record, task, params, reference, said, outside, nonmembers)
+
+
+def _attacked(
+    record: RunRecord,
+    task: KnowsUserLosses,
+    params: Params,
+    reference: Params | None,
+    said: str,
+    outside: tuple[KnowsUserLosses, tuple[str, ...]],
+    nonmembers: str,
+) -> Membership:
+    other, others = outside
+    groups = []
+    for holder, users in ((task, task.roster), (other, others)):
+        losses, numbers = holder.user_losses(params, users)
+        base = (
+            np.zeros(len(users)) if reference is None else holder.user_losses(reference, users)[0]
+        )
+        has = numbers > 0
+        groups.append((base[has] - losses[has], -base[has], numbers[has]))
+    (ours, our_control, our_numbers), (theirs, their_control, their_numbers) = groups
+    if other is task:  # public users: of a whole roster nobody is left
+        first, second = matched(our_numbers, their_numbers)
+        ours, our_control, our_numbers = ours[first], our_control[first], our_numbers[first]
+        theirs, their_control = theirs[second], their_control[second]
+        their_numbers = their_numbers[second]
+        said_members = "rostered users with training text, matched with the others by its amount"
+    else:
+        said_members = "rostered users with training text"
+    scores = AttackScores(members=ours, nonmembers=theirs)
+    return Membership(
+        name=record.name,
+        epsilon=spent(record),
+        members=said_members,
+        nonmembers=nonmembers,
+        reference=said,
+        scores=scores,
+        control=None
+        if reference is None
+        else AttackScores(members=our_control, nonmembers=their_control),
+        examples=(float(np.median(our_numbers)), float(np.median(their_numbers))),
+    )
+
+
+def _reference(record: RunRecord, experiment: Experiment, task: Any) -> tuple[Params | None, str]:
+    """Return a model that saw no rostered user, and what it is."""
+    facts = record.description.get("start", {"kind": "fresh"})
+    if facts["kind"] == "public":
+        return read_start(record.directory, facts["sha256"]), "the public start"
+    found = public_only(task, Key.simulation(experiment.seed).fold("init"))
+    if found is None:
+        return None, "nothing: there are no public examples, and scores are losses as they are"
+    return dict(found.model.params), "the best model of public examples"
+
+
+def _nonmembers(
+    experiment: Experiment, task: KnowsUserLosses, corpus: Any
+) -> tuple[tuple[KnowsUserLosses, tuple[str, ...]], str]:
+    """Return who was not trained on, the task that has their text, and what they are."""
+    if experiment.options().get("users") is not None:
+        whole = make_task(experiment.with_options({"users": None}), corpus)
+        left = whole.roster[len(task.roster) :]
+        if left and whole.roster[: len(task.roster)] == task.roster:
+            said = "users of the same roster beyond its first `users`, in no training or public set"
+            return (whole, left), said
+    said = (
+        "public users with text for training, who are in no private training but gave words and "
+        "what was learnt in public; matched by amount of text"
+    )
+    return (task, task.public_users), said

@@ -1,0 +1,162 @@
+"""A mechanism run on canary users, or examples, through the door that runs use.
+
+The roster keeps its size, and every place on it is a user whose records, if it has any, make one
+update: far beyond the bound, along a coordinate that is no other user's. Whether it has records is
+decided by a fair coin for each. So one run of the mechanism is as many trials as it has users: who
+took part in which round, the bound, the sum over users, the noise and the denominator are those of
+the plan, and what is released of a coordinate depends on its own user alone.
+
+Under add-remove a user without its records contributes nothing; under replace-one it contributes
+the opposite, which is as far apart as two users' records can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpriv.audit.bounds import Scores
+from fedpriv.audit.works import Canaries, as_examples, as_users
+from fedpriv.backends.serial import SerialBackend
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.rng import Key
+from fedpriv.running.door.door import RunDoor
+from fedpriv.running.door.vault import Vault
+from fedpriv.training.algorithm import Query
+from fedpriv.training.work import TRAIN
+
+#: Makes canaries of a plan and of a direction for each: 1, 0 or -1.
+CanaryMaker = Callable[[Plan, np.ndarray], Canaries]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """Canaries of one run, and what was released of each.
+
+    A canary's coordinate of the noised sum is *seen* over the bound, in the direction of its own
+    update, which would be 1 of it.
+
+    Attributes:
+        inside: bool (n,), whether a canary had its records.
+        log_ratio: float64 (n,), of the densities with and without records, summed over rounds.
+        standing_out: float64 (n,), how far the round that stands out most is from the mean one.
+    """
+
+    inside: np.ndarray = field(repr=False)
+    log_ratio: np.ndarray = field(repr=False)
+    standing_out: np.ndarray = field(repr=False)
+
+
+def run_canaries(
+    plan: Plan,
+    root: Key,
+    inside: Sequence[bool] | np.ndarray,
+    *,
+    num_rounds: int,
+    make: CanaryMaker | None = None,
+    after_round: Callable[[], None] = lambda: None,
+) -> Trials:
+    """Run a plan's mechanism once on canaries, through a door with a ledger in memory.
+
+    Args:
+        plan: With the mechanism to audit; each round is charged to it, in memory.
+        root: Root key of cohorts and noise.
+        inside: For each canary, at most as many as the plan has users, whether it has records; the
+            other users have none, and no coordinate.
+        num_rounds: How many.
+        make: Makes canaries and what sums them; None for those of the plan's unit.
+        after_round: Called after each round.
+
+    Raises:
+        ValueError: If there are more canaries than users, or the mechanism answers with anything
+            but a noised mean.
+    """
+    inside = np.asarray(inside, bool)
+    mechanism = plan.live_mechanism
+    if len(inside) > plan.num_users:
+        raise ValueError(f"{len(inside)} canaries do not fit among {plan.num_users} {plan.unit}s")
+    absent = -1.0 if plan.relation is Relation.REPLACE_ONE else 0.0
+    make = make or (as_users if plan.unit == "user" else as_examples)
+    canaries = make(plan, np.where(inside, 1.0, absent))
+    ratio, total = np.zeros(len(inside)), np.zeros(len(inside))
+    highest, lowest = np.full(len(inside), -np.inf), np.full(len(inside), np.inf)
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
+        door = RunDoor(
+            plan=plan,
+            ledger=Ledger.in_memory(plan, mode=root.mode),
+            backend=SerialBackend(trainer=canaries.work, data=canaries.data),
+            works={TRAIN: canaries.work},
+            roster=canaries.roster,
+            root=root,
+            vault=Vault(None, root),
+            noise_thread=noise_thread,
+        )
+        for number in range(num_rounds):
+            sign = -1.0 if canaries.alternates and number % 2 else 1.0
+            door.begin(number + 1)
+            answer = door.ask(Query(params=canaries.params(sign)))
+            released = _noised_sum(answer, canaries.coordinates, mechanism)
+            ratio += _log_ratio(sign * released, plan)
+            total += released
+            np.maximum(highest, released, out=highest)
+            np.minimum(lowest, released, out=lowest)
+            after_round()
+    mean = total / num_rounds
+    return Trials(
+        inside=inside,
+        log_ratio=ratio,
+        standing_out=np.maximum(highest - mean, mean - lowest),
+    )
+
+
+def _noised_sum(answer: Any, name: str, mechanism: Mechanism) -> np.ndarray:
+    """Return what was released of each canary, over the bound."""
+    update = getattr(answer, "update", None)
+    if update is None:
+        raise ValueError(
+            f"{mechanism.privatizer.name} releases a {type(answer).__name__}, whose coordinates "
+            "are unknown here; the audit is of noised means"
+        )
+    scale = mechanism.denominator / mechanism.l2_bound
+    return update[name].reshape(-1).astype(np.float64) * scale
+
+
+def scores_of(trials: Sequence[Trials]) -> tuple[Scores, Scores]:
+    """Return scores of canaries by two rules, each good at what the other is blind to.
+
+    The first is the likelihood ratio under the plan's own noise and sampling: no rule is better
+    where they are what the plan says, and too little noise or too long an update show by it. The
+    second is how far a canary's rounds are apart: noise that is the same in every round cancels.
+
+    Args:
+        trials: Of one plan and number of rounds.
+    """
+    inside = np.concatenate([one.inside for one in trials])
+    ratios = np.concatenate([one.log_ratio for one in trials])
+    apart = np.concatenate([one.standing_out for one in trials])
+    first, second = (
+        Scores(inside=values[inside], outside=values[~inside]) for values in (ratios, apart)
+    )
+    return first, second
+
+
+def _log_ratio(seen: np.ndarray, plan: Plan) -> np.ndarray:
+    """Return log of the ratio of densities with and without records, of one round."""
+    mechanism = plan.live_mechanism
+    share = mechanism.expected_cohort_size / mechanism.num_users
+    variance = (mechanism.stddev / mechanism.l2_bound) ** 2
+
+    def with_records(values: np.ndarray) -> np.ndarray:
+        taking_part = np.log(share) + (2 * values - 1) / (2 * variance)
+        return taking_part if share >= 1 else np.logaddexp(np.log1p(-share), taking_part)
+
+    if plan.relation is Relation.REPLACE_ONE:
+        return with_records(seen) - with_records(-seen)
+    return with_records(seen)

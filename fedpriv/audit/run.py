@@ -1,0 +1,223 @@
+"""The audit of a plan: its mechanism run on canary users, and whether that refutes its ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpriv.audit.bounds import (
+    LowerBound,
+    Scores,
+    clopper_pearson,
+    gaussian,
+    one_run,
+    simultaneous,
+)
+from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
+from fedpriv.privacy.epsilon import Epsilon, shown_delta
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.ranges import positive_int
+from fedpriv.rng import Key
+
+FALSE_ALARM = 0.001
+"""How often, at most, a mechanism that keeps its ε is called refuted."""
+_EACH = FALSE_ALARM / 2  # of the two bounds that decide
+_SHOWN = 0.05  # of the two that do not
+TRIALS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What canaries showed of a plan.
+
+    Attributes:
+        name: What was audited.
+        stated: The ε that the plan states after as many rounds.
+        mode: "simulation" or "secure".
+        num_rounds: Rounds of each run of the mechanism.
+        num_runs: Runs.
+        simultaneous: Lower bound of many one-coordinate canaries; decides.
+        clopper_pearson: Lower bound of one threshold chosen on half of them; decides.
+        one_run: Lower bound by guesses at all coins; assumes nothing of independence, shown only.
+        gaussian_estimate: No bound.
+        scores: The likelihood ratios, for a plot.
+    """
+
+    name: str
+    stated: Epsilon
+    mode: str
+    num_rounds: int
+    num_runs: int
+    simultaneous: LowerBound
+    clopper_pearson: LowerBound
+    one_run: LowerBound
+    gaussian_estimate: LowerBound
+    scores: Scores = field(repr=False)
+
+    @property
+    def bound(self) -> LowerBound:
+        """The larger of the two bounds that decide, together wrong with `FALSE_ALARM` at most."""
+        return max(self.simultaneous, self.clopper_pearson, key=lambda found: found.epsilon)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the bound is above the stated ε."""
+        return self.bound.epsilon > self.stated.value
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        if self.refuted:
+            return "REFUTED: the bound is above the stated ε"
+        return "consistent: the bound is not above the stated ε"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "experiment": self.name,
+            "stated": self.stated.to_json() | {"mode": self.mode},
+            "rounds": self.num_rounds,
+            "runs": self.num_runs,
+            "canaries": len(self.scores),
+            "canaries_in": len(self.scores.inside),
+            "bound": self.bound.epsilon,
+            "confidence": 1.0 - FALSE_ALARM,
+            "bounds": {
+                "simultaneous": self.simultaneous.to_json(),
+                "clopper_pearson": self.clopper_pearson.to_json(),
+                "one_run": self.one_run.to_json(),
+            },
+            "estimates": {"gaussian": self.gaussian_estimate.to_json()},
+            "refuted": self.refuted,
+            "verdict": self.verdict,
+        }
+
+
+def audit_plan(
+    plan: AnyPlan,
+    *,
+    name: str,
+    trials: int = TRIALS,
+    seed: int = 0,
+    secure: bool = False,
+    make: CanaryMaker | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Audit:
+    """Run a plan's mechanism on canary users until there are enough, and bound its ε from below.
+
+    What is run: sampler, bound, sum over users or examples, privatizer and denominator of the
+    plan's mechanism, each round charged to a ledger in memory. What is not: what users do on their
+    data, whose outcome the bound is there to limit.
+
+    Args:
+        plan: Fixed, with Gaussian noise.
+        name: Of what is audited.
+        trials: Canaries in all, in and out; each run has at most as many as the plan has users.
+        seed: Of coins, cohorts and noise.
+        secure: Cohorts, noise and coins from the operating system instead, as a secure run's.
+        make: As `run_canaries`.
+        progress: Called with rounds done and rounds in all.
+
+    Guarantees:
+        * A mechanism that keeps its ε is refuted with probability at most `FALSE_ALARM`, if
+          canaries' scores are independent: their cohorts are drawn independently of each other and
+          the noise is independent in every coordinate.
+
+    Raises:
+        ValueError: If the plan states no ε that Gaussian noise is behind, or trials are few.
+    """
+    trials = positive_int("trials", trials)
+    if trials < 100:
+        raise ValueError(f"trials {trials}: a bound needs at least 100 canaries; give 20000")
+    plan = _auditable(plan)
+    num_rounds = plan.num_rounds if plan.charged_once else plan.affordable_rounds
+    # The size of runs is fixed beforehand, by public numbers.
+    num_runs = math.ceil(trials / plan.num_users)
+    sizes = [len(part) for part in np.array_split(np.arange(trials), num_runs)]
+    root = Key.secure() if secure else Key.simulation(seed).fold("audit")
+    present = root.fold("present").words(trials) >> np.uint64(63) == 1
+    done, found = 0, list[Trials]()
+
+    def after_round() -> None:
+        nonlocal done
+        done += 1
+        progress(done, num_runs * num_rounds)
+
+    for number, size in enumerate(sizes):
+        start = sum(sizes[:number])
+        found.append(
+            run_canaries(
+                plan,
+                root.fold("run").fold(number),
+                present[start : start + size],
+                num_rounds=num_rounds,
+                make=make,
+                after_round=after_round,
+            )
+        )
+    stated = plan.epsilon(num_rounds)
+    kinds = scores_of(found)
+    if num_rounds == 1:
+        kinds = kinds[:1]  # there is no other round to stand out from
+    return Audit(
+        name=name,
+        stated=stated,
+        mode=root.mode,
+        num_rounds=num_rounds,
+        num_runs=num_runs,
+        simultaneous=simultaneous(kinds, delta=stated.delta, alpha=_EACH),
+        clopper_pearson=clopper_pearson(kinds, delta=stated.delta, alpha=_EACH),
+        one_run=one_run(kinds[0], delta=stated.delta, alpha=_SHOWN),
+        gaussian_estimate=gaussian(kinds, delta=stated.delta, alpha=_SHOWN),
+        scores=kinds[0],
+    )
+
+
+def said_of(audit: Audit) -> list[tuple[str, str]]:
+    """Return the outcome as names and texts, one for each line."""
+    stated = "simulated " if audit.mode == "simulation" else "secure "
+    canaries = (
+        f"{len(audit.scores):,} ({len(audit.scores.inside):,} in, each by a fair draw of its own), "
+        f"{audit.num_runs:,} x {audit.num_rounds:,} rounds"
+    )
+    delta = f"at δ = {shown_delta(audit.stated.delta)}"
+    return [
+        ("stated", f"{stated}{audit.stated}"),
+        ("canaries", canaries),
+        ("bound, many canaries", _shown(audit.simultaneous, delta)),
+        ("bound, Clopper-Pearson", _shown(audit.clopper_pearson, delta)),
+        ("bound, one run", f"{_shown(audit.one_run, delta)}; shown only"),
+        ("estimate, Gaussian", f"{_shown(audit.gaussian_estimate, delta, sign='≈')}; no bound"),
+        ("verdict", audit.verdict),
+    ]
+
+
+def _shown(found: LowerBound, delta: str, sign: str = "≥") -> str:
+    shown = math.floor(found.epsilon * 1000) / 1000  # a lower bound is rounded down
+    return f"ε {sign} {shown:.3f} {delta}, confidence {100 * found.confidence:g} %"
+
+
+def _auditable(plan: AnyPlan) -> Plan:
+    if not isinstance(plan, Plan):
+        raise ValueError(
+            f"a {type(plan).__name__} lets prices be decided on the way; the audit is of fixed "
+            "plans, whose every round is the same"
+        )
+    mechanism = plan.live_mechanism
+    if not plan.is_private:
+        raise ValueError("there is no ε to audit: no noise is added (give noise=gaussian)")
+    if not mechanism.noise_multiplier > 0:
+        raise ValueError(
+            f"{mechanism.privatizer.name} noise is no Gaussian; the audit is of Gaussian noise"
+        )
+    if mechanism.micro_batch > 1:
+        raise ValueError(
+            f"micro-batches of {mechanism.micro_batch} are bounded together; the audit is of "
+            "mechanisms that bound each contribution alone (micro-batch 1)"
+        )
+    return plan

@@ -1,0 +1,141 @@
+"""`fedpriv audit` and `fedpriv attack membership`: what a mechanism, and a model, give away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fedpriv.cli.flags import with_flags
+from fedpriv.cli.output import console, errors, fail, print_json, print_table
+from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
+from fedpriv.experiments.parts.options import Option
+from fedpriv.running.progress import moves, plain_lines
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Plot = Annotated[Path | None, typer.Option("--out", help="Write a plot: FILE.svg.")]
+
+attack = typer.Typer(
+    no_args_is_help=True, help="Attacks on what was released, which measure instead of promising."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("audit")(audit_command)
+    app.add_typer(attack, name="attack")
+
+
+@with_flags(FLAGS)
+def audit_command(
+    experiment: Annotated[str, EXPERIMENT],
+    corpus: CorpusName = None,
+    *,
+    flags: dict[str, Option],
+    option: Settings = None,
+    trials: Annotated[
+        int, typer.Option(help="Canaries in all; each has its records with probability one half.")
+    ] = 20_000,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Audit the noise and cohorts of a secure run.")
+    ] = False,
+    out: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment's mechanism on canary users and bound its ε from below.
+
+    The sampler, bound, sum, noise and denominator are the experiment's own; no user is trained, and
+    nothing is charged. Exits with 1 if the bound is above the stated ε. A bound below it is no
+    proof: it says what these canaries did not show.
+
+    For example: fedpriv audit adadps-tags --target-epsilon 8 --out audit.svg
+    """
+    from fedpriv.api.running import chosen_experiment, find_corpus
+    from fedpriv.audit.plot import check_plot_file, write_audit_plot
+    from fedpriv.audit.run import audit_plan, said_of
+    from fedpriv.experiments.build import build
+
+    if out is not None:
+        check_plot_file(out)
+    if secure and "seed" in flags:
+        fail(f"--secure takes no seed (got {flags['seed']}); leave one of the two out")
+    chosen, _ = chosen_experiment(experiment, flags | settings_of(option or ()))
+    found = find_corpus(chosen, corpus, console=None if as_json else errors, importing=errors)
+    plan = build(chosen, found).plan
+    what = "rounds on canary users"
+    with errors.status(what) if moves(errors) and not as_json else plain_lines(errors) as shown:
+
+        def progress(done: int, total: int) -> None:
+            if as_json:
+                return
+            line = f"{what}: {done:,} of {total:,}"
+            shown(line) if callable(shown) else shown.update(line)
+
+        audit = audit_plan(
+            plan,
+            name=chosen.name,
+            trials=trials,
+            seed=int(getattr(chosen, "seed", 0)),
+            secure=secure,
+            progress=progress,
+        )
+    if out is not None:
+        write_audit_plot(audit, out)
+    if as_json:
+        print_json(audit.to_json())
+    else:
+        _print_lines(said_of(audit), red="verdict" if audit.refuted else "")
+        if out is not None:
+            console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+    if audit.refuted:
+        raise typer.Exit(1)
+
+
+@attack.callback()
+def _attacks() -> None:
+    pass
+
+
+@attack.command("membership")
+def membership_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="The folder of a finished simulation; more of one kind are pooled."),
+    ],
+    out: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Guess which users a released model was trained on, and say how often that is right.
+
+    It reads users' data, so it is made on simulations only. Runs of the first `users` of a roster
+    have the best non-members: the others of that roster. Two runs of the two halves cancel what the
+    halves differ in.
+
+    For example: fedpriv attack membership runs/eps8 --out membership.svg
+    """
+    from fedpriv.attacks.membership import attack_runs
+    from fedpriv.attacks.outcome import said_of
+    from fedpriv.attacks.plot import write_membership_plot
+    from fedpriv.audit.plot import check_plot_file
+
+    if out is not None:
+        check_plot_file(out)
+    found = attack_runs(runs)
+    if out is not None:
+        write_membership_plot(found, out)
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print_lines(said_of(found))
+    if out is not None:
+        console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_lines(lines: list[tuple[str, str]], *, red: str = "") -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, text in lines:
+        shown = text.replace("[", "\\[")
+        table.add_row(name, f"[bold red]{shown}[/]" if name == red else shown)
+    print_table(table)

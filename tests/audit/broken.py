@@ -1,0 +1,180 @@
+"""The settings of the audit, and mechanisms that state an ε and do not keep it.
+
+Each is broken in one object that is put into an otherwise real mechanism, and states what the right
+one would: the plan, the door, the sum and the accountant notice nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.noise.gaussian import Gaussian, gaussian
+from fedpriv.noise.privatizer import Memory
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.promise import Unit
+from fedpriv.privacy.sampling import PoissonSampler, Sampler
+from fedpriv.rng import Key
+from fedpriv.tree import Params, Tree
+
+DELTA = 1e-3
+CLIP = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """σ, q, T, canaries (in and out) and the ε that is stated at δ = 1e-3."""
+
+    sigma: float
+    share: float
+    rounds: int
+    trials: int
+    epsilon: float
+
+    def plan(
+        self,
+        *,
+        sampler: Callable[..., Sampler] = PoissonSampler,
+        bound: Bound | None = None,
+        privatizer: Any = None,
+        unit: Unit = "user",
+    ) -> Plan:
+        """The plan, with parts of its mechanism substituted."""
+        users = min(self.trials, 20_000)
+        return Plan(
+            mechanism=Mechanism(
+                sampler=sampler(num_users=users, expected_cohort_size=users * self.share),
+                bound=Clip(l2_clip_norm=CLIP) if bound is None else bound,
+                privatizer=Gaussian(noise_multiplier=self.sigma)
+                if privatizer is None
+                else privatizer,
+            ),
+            num_rounds=self.rounds,
+            delta=DELTA,
+            unit=unit,
+        )
+
+
+SETTINGS = (
+    Setting(sigma=1.0, share=1.0, rounds=1, trials=80_000, epsilon=3.139),
+    Setting(sigma=2.0, share=1.0, rounds=1, trials=80_000, epsilon=1.352),
+    Setting(sigma=4.0, share=1.0, rounds=16, trials=20_000, epsilon=3.139),
+    Setting(sigma=1.0, share=0.05, rounds=100, trials=20_000, epsilon=2.194),
+    Setting(sigma=1.5, share=0.05, rounds=100, trials=20_000, epsilon=1.049),
+    Setting(sigma=0.75, share=0.05, rounds=40, trials=20_000, epsilon=2.796),
+)
+
+
+class TwiceTheBound(Clip):
+    """Lets updates be twice as long as it says."""
+
+    def length(self, norm: float, num_elements: int) -> float:
+        return min(norm, 2 * self.l2_clip_norm)
+
+
+class NoClip(Clip):
+    """Lets every update through."""
+
+    def length(self, norm: float, num_elements: int) -> float:
+        return norm
+
+
+class CountedTwice(PoissonSampler):
+    """Draws as it says, and names every user twice."""
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        cohort = self.cohort(key, roster)
+        return (*cohort, *cohort), memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietGaussian:
+    """Adds a part of the noise that it states."""
+
+    honest: Gaussian
+    part: float
+
+    def __getattr__(self, name: str):
+        return getattr(self.honest, name)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        return gaussian(key, template, self.part * self.sigma * sensitivity), memory
+
+    @property
+    def sigma(self) -> float:
+        return self.honest.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedNoise:
+    """Adds the same noise in every round."""
+
+    honest: Gaussian
+    key: Key = field(default=Key.simulation(77))
+
+    def __getattr__(self, name: str):
+        return getattr(self.honest, name)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        return gaussian(self.key, template, self.honest.noise_multiplier * sensitivity), memory
+
+
+def sensitivity_twice(setting: Setting) -> Plan:
+    return setting.plan(bound=TwiceTheBound(l2_clip_norm=CLIP))
+
+
+def no_clip(setting: Setting) -> Plan:
+    return setting.plan(bound=NoClip(l2_clip_norm=CLIP))
+
+
+def counted_twice(setting: Setting) -> Plan:
+    return setting.plan(sampler=CountedTwice)
+
+
+def quiet(setting: Setting, part: float) -> Plan:
+    honest = Gaussian(noise_multiplier=setting.sigma)
+    return setting.plan(privatizer=QuietGaussian(honest=honest, part=part))
+
+
+def half_noise(setting: Setting) -> Plan:
+    return quiet(setting, 0.5)
+
+
+def noise_over_root_of_rounds(setting: Setting) -> Plan:
+    """For a single round noise over √2, as if for two."""
+    return quiet(setting, 1 / math.sqrt(max(setting.rounds, 2)))
+
+
+def shared_noise(setting: Setting) -> Plan:
+    return setting.plan(privatizer=SharedNoise(honest=Gaussian(noise_multiplier=setting.sigma)))
+
+
+BROKEN: dict[str, Callable[[Setting], Plan]] = {
+    "sensitivity 2C": sensitivity_twice,
+    "noise/2": half_noise,
+    "noise/sqrt(T)": noise_over_root_of_rounds,
+    "shared noise": shared_noise,
+    "no clip": no_clip,
+    "user counted twice": counted_twice,
+}
+
+
+def has_meaning(setting: Setting, name: str) -> bool:
+    """Whether there is such a fault: one round shares its noise with none."""
+    return name != "shared noise" or setting.rounds > 1
+
+
+def on_grid(plan: Plan) -> Plan:
+    """The same plan with sums of whole numbers."""
+    mechanism = plan.live_mechanism
+    return replace(plan, mechanism=replace(mechanism, bound=Rounded(bound=mechanism.bound)))

@@ -1,0 +1,163 @@
+"""Audits of right mechanisms and of broken ones, through the door that runs use.
+
+A right mechanism is called refuted once in a thousand audits at most; the seed is fixed. How many
+canaries there are is in `broken.SETTINGS`: by default a small setting that takes seconds, in the
+slow tests the six that the design measured (with more of them for a single round).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.audit.canaries import run_canaries
+from fedpriv.audit.run import Audit, audit_plan, said_of
+from fedpriv.mechanisms import Clip, Normalise, Rounded
+from fedpriv.mechanisms.rounding import RoundedSum
+from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
+from fedpriv.rng import Key
+from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, on_grid, quiet
+
+#: 12,000 canaries of four rounds, a second of work.
+QUICK = Setting(sigma=1.0, share=0.25, rounds=4, trials=12_000, epsilon=2.508)
+
+
+def audited(plan: Plan, setting: Setting, **rest) -> Audit:
+    return audit_plan(plan, name="test", trials=setting.trials, **rest)
+
+
+def test_a_right_mechanism_is_consistent_and_its_bounds_are_bounds():
+    found = audited(QUICK.plan(), QUICK)
+    assert found.stated.value == pytest.approx(QUICK.epsilon, abs=0.01)
+    assert 0.4 < found.bound.epsilon < found.stated.value  # it shows something, and not too much
+    assert found.one_run.epsilon < found.stated.value
+    assert not found.refuted and found.verdict.startswith("consistent")
+    assert found.simultaneous.confidence == found.clopper_pearson.confidence == 0.9995
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_mechanism_is_refuted(name):
+    found = audited(BROKEN[name](QUICK), QUICK)
+    assert found.stated.value == pytest.approx(QUICK.epsilon, abs=0.01)  # it states what it should
+    assert found.refuted and found.verdict.startswith("REFUTED"), found.bound
+
+
+@pytest.mark.parametrize("name", ["right", *BROKEN])
+def test_examples_are_audited_through_the_centralised_sum(name):
+    """As many canaries as above, each of which is an example of a logistic regression."""
+    plan = QUICK.plan() if name == "right" else BROKEN[name](QUICK)
+    found = audited(replace(plan, unit="example"), QUICK)
+    assert found.stated.unit == "example"
+    assert found.refuted == (name != "right"), found.bound
+
+
+def test_a_fifth_less_noise_is_beyond_the_power_of_an_audit():
+    """The test of the noise's variance catches it (`tests/noise`), as the page on audits says."""
+    assert not audited(quiet(QUICK, 0.8), QUICK).refuted
+
+
+def test_secure_noise_and_cohorts_are_audited_on_the_grid():
+    """The operating system's entropy: a false alarm comes once in a thousand."""
+    found = audited(on_grid(QUICK.plan()), QUICK, secure=True)
+    assert found.mode == "secure" and not found.refuted and found.bound.epsilon > 0.3
+
+
+def test_whole_sums_keep_the_bound_whatever_the_clip_lets_through():
+    """Rounding has a limit of its own: on the grid a broken clip breaks no promise."""
+    for name in ("sensitivity 2C", "no clip"):
+        assert not audited(on_grid(BROKEN[name](QUICK)), QUICK).refuted
+    assert audited(on_grid(BROKEN["user counted twice"](QUICK)), QUICK).refuted
+
+
+def test_replace_one_is_audited_by_the_opposite_canary():
+    """Fixed cohorts of 300 of 600, noise of 4: 1,200 canaries; and with a quarter of the noise."""
+
+    def plan(sigma: float, stated: float) -> Plan:
+        mechanism = Mechanism(
+            sampler=FixedSizeSampler(num_users=600, size=300),
+            bound=Clip(l2_clip_norm=1.0),
+            privatizer=Gaussian(noise_multiplier=stated),
+        )
+        made = Plan(mechanism=mechanism, num_rounds=2, delta=1e-3, relation=Relation.REPLACE_ONE)
+        part = quiet(replace(QUICK, sigma=stated), sigma / stated).mechanism.privatizer
+        return replace(made, mechanism=replace(mechanism, privatizer=part))
+
+    assert not audit_plan(plan(4.0, 4.0), name="t", trials=1_200).refuted
+    assert audit_plan(plan(0.5, 4.0), name="t", trials=1_200).refuted
+
+
+@pytest.mark.parametrize("unit", ["user", "example"])
+@pytest.mark.parametrize(
+    "bound",
+    [Clip(l2_clip_norm=3.0), Normalise(l2_clip_norm=0.1), Rounded(bound=Clip(l2_clip_norm=2.0))],
+)
+def test_a_canary_is_bounded_noised_and_divided_as_its_plan_says(bound, unit):
+    """With σ = 0.01 its log ratio is 5,000 a round, or minus that, give or take 100."""
+    if unit == "example" and bound.granularity is not None:
+        bound = RoundedSum(bound=bound.bound, float_error=1e-9)
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=9), bound=bound, privatizer=Gaussian(noise_multiplier=0.01)
+    )
+    plan = Plan(mechanism=mechanism, num_rounds=2, delta=1e-3, unit=unit)
+    inside = np.arange(7) % 2 == 0
+    found = run_canaries(plan, Key.simulation(3), inside, num_rounds=2)
+    np.testing.assert_allclose(found.log_ratio, np.where(inside, 10_000, -10_000), atol=800)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"privatizer": Unprotected()}, "no ε to audit"),
+        ({"micro_batch": 2}, "micro-batches"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(change, said):
+    plan = QUICK.plan()
+    unit = {"unit": "example", "relation": "add-remove"} if "micro_batch" in change else {}
+    broken = replace(plan, mechanism=replace(plan.live_mechanism, **change), **unit)
+    with pytest.raises(ValueError, match=said):
+        audited(broken, QUICK)
+
+
+def test_few_trials_are_refused():
+    with pytest.raises(ValueError, match="at least 100"):
+        audit_plan(QUICK.plan(), name="test", trials=99)
+
+
+def test_what_is_said_has_every_part_of_an_epsilon():
+    found = audited(QUICK.plan(), QUICK)
+    said = dict(said_of(found))
+    for word in ("simulated", "δ = 0.001", "add-remove", "per user", "by PLD"):
+        assert word in said["stated"]
+    assert "no bound" in said["estimate, Gaussian"]
+    document = found.to_json()
+    assert document["stated"]["mode"] == "simulation" and document["refuted"] is False
+    assert set(document["bounds"]) == {"simultaneous", "clopper_pearson", "one_run"}
+    assert "gaussian" in document["estimates"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"{s.sigma:g}-{s.share:g}-{s.rounds}")
+class TestSixSettings:
+    """The table of the design, through the real door: 20,000 canaries, 80,000 of a single round."""
+
+    def test_no_false_alarm(self, setting):
+        found = audited(setting.plan(), setting)
+        assert found.stated.value == pytest.approx(setting.epsilon, abs=0.002)
+        assert not found.refuted and found.bound.epsilon > 0.2
+
+    @pytest.mark.parametrize("name", BROKEN)
+    def test_broken_is_caught(self, setting, name):
+        if not has_meaning(setting, name):
+            pytest.skip("a single round shares its noise with none")
+        found = audited(BROKEN[name](setting), setting)
+        assert found.refuted, found.bound
+
+    def test_a_fifth_less_noise_is_not_caught(self, setting):
+        assert not audited(quiet(setting, 0.8), setting).refuted
