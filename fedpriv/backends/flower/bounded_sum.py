@@ -43,6 +43,7 @@ class BoundedSum:
         granularity: The round's grid; None for sums of floats.
         round_num: The open round.
         attempt: The open attempt.
+        nonce: Of this attempt's requests, which answers repeat.
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
             "rebounded" (which were added after scaling).
         num_added: Users whose contribution is in the sum, as far as their nodes tell.
@@ -53,6 +54,7 @@ class BoundedSum:
     granularity: float | None = None
     round_num: int
     attempt: int
+    nonce: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
     num_added: int = 0
     _room: int = field(default=0, init=False, repr=False)
@@ -80,6 +82,7 @@ class BoundedSum:
                 num_users=num_users,
                 round_num=self.round_num,
                 attempt=self.attempt,
+                nonce=self.nonce,
             )
         except StaleAnswerError:
             self.dropped["stale"] += 1

@@ -10,6 +10,7 @@ round adds noise.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class GridSettings:
     """How the server deals with its nodes.
 
     Attributes:
-        max_in_flight: Requests outstanding at a time; what bounds the server's memory.
+        max_in_flight: Answers that are pulled at a time; what bounds the server's memory.
         round_deadline: Seconds after which a round goes on without those who have not answered.
         register_seconds: How long to wait for nodes before the first round.
         allow_missing_users: Start although some rostered users are hosted by no node.
@@ -95,8 +96,15 @@ class GridBackend:
         """Return the sum of the cohort's bounded contributions, added as they arrive."""
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
+        nonce = secrets.token_hex(16)
         shared = SharedRecords.of(
-            params=params, bound=bound, key=key, round_num=round_num, attempt=attempt, work=work
+            params=params,
+            bound=bound,
+            key=key,
+            round_num=round_num,
+            attempt=attempt,
+            nonce=nonce,
+            work=work,
         )
         total = BoundedSum(
             params=params if template is None else template,
@@ -104,6 +112,7 @@ class GridBackend:
             granularity=bound.granularity,
             round_num=round_num,
             attempt=attempt,
+            nonce=nonce,
             dropped=counts,
         )
         requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
@@ -121,9 +130,11 @@ class GridBackend:
         self, shared: SharedRecords, hosts: Mapping[int, Sequence[str]], group: str
     ) -> Iterator[Message]:
         """Yield one request for each node that hosts a drawn user, built when it is asked for."""
+        clock = self.exchange.clock
+        deadline = clock() + self.round_deadline
         for node_id, user_ids in hosts.items():
             yield Message(
-                shared.request(user_ids),
+                shared.request(user_ids, max(0.0, deadline - clock())),
                 node_id,
                 MessageType.TRAIN,
                 ttl=self.round_deadline + _TTL_SLACK,
@@ -178,7 +189,7 @@ class UserLevelStrategy:
             allow_missing=settings.allow_missing_users,
         )
         _LOG.info(
-            "%d rostered users; at most %d requests in flight, %g s a round",
+            "%d rostered users; at most %d answers pulled at a time, %g s a round",
             len(self.roster),
             settings.max_in_flight,
             settings.round_deadline,

@@ -6,6 +6,7 @@ function that turns its honest reply into whatever a hostile one would send.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,7 @@ class StubGrid(Grid):
     _waiting: dict[str, Message] = field(default_factory=dict)
     _patience: dict[str, int] = field(default_factory=dict)
     _payloads: list[weakref.ref] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         # A message wants to know who sends it; Flower's own processes set this at their start.
@@ -101,6 +103,10 @@ class StubGrid(Grid):
         return list(self.hosts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        with self._lock:
+            return self._pushed(messages)
+
+    def _pushed(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
             message_id = str(uuid4())
@@ -116,7 +122,11 @@ class StubGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = []
+        with self._lock:  # several threads pull; nodes compute one after another
+            return self._pulled(message_ids)
+
+    def _pulled(self, message_ids: Iterable[str]) -> list[Message]:
+        replies: list[Message] = []
         for message_id in message_ids:
             request = self._waiting.get(message_id)
             if request is None or request.metadata.dst_node_id in self.silent:

@@ -112,7 +112,7 @@ def test_a_request_carries_no_option_of_local_work(stub):
     content = shared.request(["user-01"])
     assert set(content) == {"params", "multiplier-before-bound", "work"}
     assert set(content["work"]) == {
-        *("work", "user-ids", "round-num", "attempt", "key", "key-mode"),
+        *("work", "user-ids", "round-num", "attempt", "nonce", "seconds", "key", "key-mode"),
         *("bound", "bound.l2_clip_norm", "exact-sum"),
     }
 
