@@ -20,7 +20,7 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedpriv.backends.flower.pulls import Job, Pulls, num_alive
+from fedpriv.backends.flower.pulls import Pull, Pulls, num_alive
 from fedpriv.training.failures import say_of_users
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 
@@ -115,7 +115,7 @@ class Exchange:
     sleep: Callable[[float], None] = time.sleep
     dropped: Counter[str] = field(default_factory=Counter)
     _overdue: dict[str, _Request] = field(default_factory=dict, init=False, repr=False)
-    _abandoned: list[Job] = field(default_factory=list, init=False, repr=False)
+    _abandoned: list[Pull] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -158,15 +158,15 @@ class Exchange:
                     self.sleep(max(0.0, due - now) if exhausted else 0.0)
                     continue
                 wait = min(due - now, max(patience, _MIN_WAIT), _MAX_WAIT) if exhausted else 0.0
-                job = pulls.ended(max(wait, 1e-3))
-                while job is not None:
-                    for message in self._taken(job, asked):
+                look = pulls.ended(max(wait, 1e-3))
+                while look is not None:
+                    for message in self._taken(look, asked):
                         if message.has_content():
                             yield message
                         elif on_error is not None:
                             on_error(message)
                         del message
-                    job = pulls.ended(0.0)
+                    look = pulls.ended(0.0)
             self.dropped["missing"] += len(asked.pending) + sum(1 for _ in waiting)
         finally:
             self._abandoned += pulls.close()
@@ -202,27 +202,27 @@ class Exchange:
     def _in_window(self, pulls: Pulls, patience: float) -> int:
         """Return how many pulls have not stalled."""
         since = self.clock() - max(patience, _MIN_WAIT)
-        return sum(1 for job in pulls.running.values() if job.since >= since)
+        return sum(1 for look in pulls.running.values() if look.since >= since)
 
     def _look(self, pulls: Pulls, asked: _Asked, patience: float) -> float:
         """Start pulling what it is time to look for; return when to come back."""
         now = self.clock()
         room = self.max_in_flight - self._in_window(pulls, patience)
         room = min(room, self._spare())
-        stuck = {job.node_id for job in self._abandoned if not job.done}
+        stuck = {look.node_id for look in self._abandoned if not look.done}
         while room > 0 and asked.due and asked.due[0][0] <= now:
             message_id, request = asked.next()
             if request.node_id in stuck and not request.overdue:
                 asked.later(message_id, request, now)  # one pull a node, or they would pile up
             elif request.node_id not in stuck:
-                pulls.start(Job(message_id=message_id, node_id=request.node_id, since=now))
+                pulls.start(Pull(message_id=message_id, node_id=request.node_id, since=now))
                 room -= 1
         return max(asked.due[0][0], now + _MIN_WAIT) if asked.due else now + _MAX_WAIT
 
-    def _taken(self, job: Job, asked: _Asked) -> list[Message]:
+    def _taken(self, look: Pull, asked: _Asked) -> list[Message]:
         """Return what is to be handed on of a pull that has ended, and count the rest."""
-        found, job.found = job.found, []
-        message_id, error = job.message_id, job.error
+        found, look.found = look.found, []
+        message_id, error = look.message_id, look.error
         if error is not None:
             end_if_interrupted(error)
             if isinstance(error, httpx.HTTPError) or not isinstance(error, Exception):
@@ -267,11 +267,11 @@ class Exchange:
     def _late(self) -> list[str]:
         """Count what abandoned pulls brought, and return whose answers to look for once more."""
         now = self.clock()
-        for job in [job for job in self._abandoned if job.done]:
-            self._abandoned.remove(job)
-            if job.was_late:
+        for look in [look for look in self._abandoned if look.done]:
+            self._abandoned.remove(look)
+            if look.was_late:
                 self.dropped["late"] += 1
-                self._overdue.pop(job.message_id, None)
+                self._overdue.pop(look.message_id, None)
         for message_id in [key for key, item in self._overdue.items() if item.expiry <= now]:
             del self._overdue[message_id]
         return list(self._overdue)[: 4 * self.max_in_flight]

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-Pull = Callable[[list[str]], "list[Message]"]
+PullMessages = Callable[[list[str]], "list[Message]"]
 
-_alive: set[Job] = set()
+_alive: set[Pull] = set()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Job:
+class Pull:
     """One look for the reply to one message.
 
     Attributes:
@@ -45,7 +45,7 @@ class Job:
 
 
 class Pulls:
-    """Threads that pull for one exchange, as many as there are jobs that have not ended.
+    """Threads that pull for one exchange, as many as there are pulls that have not ended.
 
     Guarantees:
         * After `close` no reply is handed on, whenever it comes, and none is kept in memory.
@@ -55,61 +55,61 @@ class Pulls:
         pull: The grid's `pull_messages`, safe to be called by several threads.
     """
 
-    def __init__(self, pull: Pull) -> None:
-        self._pull = pull
-        self._asked: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    def __init__(self, pull: PullMessages) -> None:
+        self._pull_messages = pull
+        self._asked: queue.SimpleQueue[Pull | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[Pull] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open = True
         self._num_threads = 0
-        self.running: dict[str, Job] = {}
+        self.running: dict[str, Pull] = {}
 
-    def start(self, job: Job) -> None:
-        """Pull for a job, in a thread that is free or in a new one."""
-        self.running[job.message_id] = job
-        _alive.add(job)
+    def start(self, look: Pull) -> None:
+        """Look for a reply, in a thread that is free or in a new one."""
+        self.running[look.message_id] = look
+        _alive.add(look)
         if self._num_threads < len(self.running):
             self._num_threads += 1
             # What may be logged of users is known by the context, which threads do not inherit.
             threading.Thread(
                 target=copy_context().run, args=(self._work,), name="fedpriv-pull", daemon=True
             ).start()
-        self._asked.put(job)
+        self._asked.put(look)
 
-    def ended(self, timeout: float) -> Job | None:
-        """Return a job that has ended, waiting so long for one, or None."""
+    def ended(self, timeout: float) -> Pull | None:
+        """Return a pull that has ended, waiting so long for one, or None."""
         try:
-            job = self._ended.get(timeout=timeout) if timeout > 0 else self._ended.get_nowait()
+            look = self._ended.get(timeout=timeout) if timeout > 0 else self._ended.get_nowait()
         except queue.Empty:
             return None
-        del self.running[job.message_id]
-        return job
+        del self.running[look.message_id]
+        return look
 
-    def close(self) -> list[Job]:
-        """Wait for nothing any longer; return the jobs of which nobody took what they brought."""
+    def close(self) -> list[Pull]:
+        """Wait for nothing any longer; return the pulls of which nobody took what they brought."""
         with self._lock:
             self._open = False
         left = list(self.running.values())
-        while (job := self.ended(0.0)) is not None:
-            job.was_late, job.found, job.error = _has_content(job.found), [], None
+        while (look := self.ended(0.0)) is not None:
+            look.was_late, look.found, look.error = _has_content(look.found), [], None
         for _ in range(self._num_threads):
             self._asked.put(None)
         return left
 
     def _work(self) -> None:
-        while (job := self._asked.get()) is not None:
+        while (look := self._asked.get()) is not None:
             try:
-                job.found = list(self._pull([job.message_id]))
+                look.found = list(self._pull_messages([look.message_id]))
             except BaseException as error:  # whoever waits for it judges it
-                job.error = error
+                look.error = error
             with self._lock:
                 if self._open:
-                    self._ended.put(job)
+                    self._ended.put(look)
                 else:
-                    job.was_late, job.found, job.error = _has_content(job.found), [], None
-                job.done = True
-            _alive.discard(job)
-            del job
+                    look.was_late, look.found, look.error = _has_content(look.found), [], None
+                look.done = True
+            _alive.discard(look)
+            del look
 
 
 def num_alive() -> int:

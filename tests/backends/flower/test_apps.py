@@ -109,7 +109,7 @@ def test_a_request_carries_no_option_of_local_work(stub):
         round_num=1,
         attempt=1,
     )
-    content = shared.request(["user-01"])
+    content = shared.request(["user-01"], 30.0)
     assert set(content) == {"params", "multiplier-before-bound", "work"}
     assert set(content["work"]) == {
         *("work", "user-ids", "round-num", "attempt", "nonce", "seconds", "key", "key-mode"),

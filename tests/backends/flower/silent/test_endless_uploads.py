@@ -66,17 +66,17 @@ def ended_after(true):
 _PROGRAM = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from fedpriv.backends.flower.pulls import Job, Pulls, num_alive
+from fedpriv.backends.flower.pulls import Pull, Pulls, num_alive
 
 def pull(ids):  # as Flower does: the parts of a message, in a pool of its own
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda _: threading.Event().wait(600), ids))
 
 pulls = Pulls(pull)
-pulls.start(Job(message_id="a", node_id=1, since=0.0))
+pulls.start(Pull(message_id="a", node_id=1, since=0.0))
 assert pulls.ended(0.5) is None
-(job,) = pulls.close()
-assert num_alive() == 1 and not job.done
+(look,) = pulls.close()
+assert num_alive() == 1 and not look.done
 print("over", flush=True)
 """
 
