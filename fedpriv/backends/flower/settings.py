@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
+from fedpriv.backends.flower.node_keys import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
@@ -43,6 +44,8 @@ OWN_KEYS: dict[str, Value] = {
     "round-deadline": 600.0,
     "register-seconds": 300.0,
     "allow-missing-users": False,
+    "node-users": "",
+    "allow-unauthenticated-nodes": False,
     "shards": 0,
 }
 
@@ -69,13 +72,17 @@ def read_grid_settings(run_config: Config) -> GridSettings:
     """Return how the server deals with its nodes.
 
     Raises:
-        ValueError: For a value that is not a number, not positive, or not a truth value.
+        ValueError: For a value that is not a number, not positive, or not a truth value, or a file
+            of nodes' keys that is none.
     """
+    keys = read_path("node-users", run_config)
     return GridSettings(
         max_in_flight=_whole(run_config, "max-in-flight"),
         round_deadline=_number(run_config, "round-deadline"),
         register_seconds=_number(run_config, "register-seconds"),
         allow_missing_users=read_switch(run_config, "allow-missing-users"),
+        node_users=None if keys is None else read_node_keys(keys),
+        allow_unauthenticated_nodes=read_switch(run_config, "allow-unauthenticated-nodes"),
     )
 
 

@@ -16,6 +16,7 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -52,6 +53,7 @@ class StubGrid(Grid):
         silent: Nodes that never answer.
         slow: By node id, how many pulls a train request takes.
         requests: Every message that was pushed.
+        keys: Nodes' public keys, by node id.
         live: Highest number of train replies that were in memory at once.
         on_wire: Whether messages go through Flower's encoding, or are handed over as they are.
     """
@@ -61,6 +63,7 @@ class StubGrid(Grid):
     silent: set[int] = field(default_factory=set)
     slow: dict[int, int] = field(default_factory=dict)
     requests: list[Message] = field(default_factory=list)
+    keys: dict[int, bytes] = field(default_factory=dict)
     live: int = 0
     on_wire: bool = True
     _run: Run | None = None
@@ -101,6 +104,10 @@ class StubGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.hosts)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        for node_id in self.get_node_ids():
+            yield NodeInfo(node_id=node_id, public_key=self.keys.get(node_id, b""))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         with self._lock:

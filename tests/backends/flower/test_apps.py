@@ -207,7 +207,16 @@ def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
 
 
 def test_a_secure_run_goes_on_whether_it_is_said_again_or_not(made, deploy, tmp_path):
-    deploy(out=tmp_path / "run", secure=True)
+    loopback = {"allow_unauthenticated_nodes": True}
+    deploy(out=tmp_path / "run", secure=True, **loopback)
     for said in ({}, {"secure": True}):
-        deploy(resume=tmp_path / "run", **said)
+        deploy(resume=tmp_path / "run", **said, **loopback)
         assert verify_run(tmp_path / "run").mode == "secure"
+
+
+def test_a_secure_run_on_nodes_without_keys_is_refused_before_there_is_a_folder(
+    made, deploy, tmp_path
+):
+    with pytest.raises(ValueError, match=r"give node-users.*or allow-unauthenticated-nodes=true"):
+        deploy(out=tmp_path / "run", secure=True)
+    assert not (tmp_path / "run").exists() and not made
