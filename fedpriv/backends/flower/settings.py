@@ -18,6 +18,7 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.node_keys import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
+from fedpriv.backends.guard import Guard
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
@@ -47,6 +48,9 @@ OWN_KEYS: dict[str, Value] = {
     "node-users": "",
     "allow-unauthenticated-nodes": False,
     "shards": 0,
+    "guard-users": True,
+    "user-seconds": 0.0,
+    "user-memory-mb": 0,
 }
 
 
@@ -200,12 +204,30 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
             f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
             "many, or shards=0, where every node hosts its own partition"
         )
-    of = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
+    host = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
+    guard = read_guard(dict(run_config) | dict(node_config))
+
+    def of(num_partitions: int) -> Host:
+        return replace(host(num_partitions=num_partitions), guard=guard)
+
     if shards == 0:
         return of(num_partitions=num_nodes)
     if partition >= shards:
         return replace(of(num_partitions=num_nodes), user_ids=frozenset())
     return of(num_partitions=shards)
+
+
+def read_guard(config: Config) -> Guard | None:
+    """Return what a node's users may take, by its own config or else the run's; None for no child.
+
+    Raises:
+        ValueError: For a value that is not a number of at least 0, or not a truth value.
+    """
+    guard = Guard(
+        user_seconds=_number(config, "user-seconds"),
+        user_memory_mb=_whole(config, "user-memory-mb"),
+    )
+    return guard if read_switch(config, "guard-users") else None
 
 
 def _load(name: str) -> Experiment:

@@ -65,6 +65,7 @@ def deploy(stub, tiny_corpus, monkeypatch):
             "rounds": NUM_ROUNDS,
             "cohort": 12,
             "eval-every": NUM_ROUNDS,
+            "guard-users": False,  # a child would load again what this process keeps
             **{
                 key.replace("_", "-"): value if isinstance(value, bool) else str(value)
                 for key, value in changes.items()

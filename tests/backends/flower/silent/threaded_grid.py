@@ -73,11 +73,14 @@ class ThreadedGrid(StubGrid):
 
 
 class Hundred:
-    """A hundred nodes of one user each, and what their sum would be in this process."""
+    """A hundred users, each on a node of its own, and what their sum would be in this process."""
 
-    def __init__(self, *, deadline: float, num_users: int = 100, **grid: object) -> None:
+    def __init__(
+        self, *, deadline: float, num_users: int = 100, num_nodes: int = 0, **grid: object
+    ) -> None:
         self.task = TinyTags(num_users)
-        self.grid = ThreadedGrid(shards(self.task, num_users), **grid)  # type: ignore[arg-type]
+        hosts = shards(self.task, num_nodes or num_users)
+        self.grid = ThreadedGrid(hosts, **grid)  # type: ignore[arg-type]
         self.strategy = UserLevelStrategy(
             roster=self.task.roster, settings=GridSettings(round_deadline=deadline)
         )
