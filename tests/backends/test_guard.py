@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +20,18 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.work import UserByUser
 from fedpriv.tree import RowSparse
 
-pytestmark = pytest.mark.skipif(not can_fork(), reason="no child can be forked here")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="no child can be forked here"
+)
 PARAMS = {"w": np.zeros((5, 2), np.float32), "b": np.zeros(3, np.float32)}
 BOUND = Clip(l2_clip_norm=1.0)
 USERS = [f"user-{number}" for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch):
+    """Whatever else this process of tests has started: a user that hangs must not hang it."""
+    monkeypatch.setattr("fedpriv.backends.guard.can_fork", lambda: True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +155,19 @@ def test_a_node_of_one_user_has_all_of_its_time_and_no_more():
 def test_nobody_asked_is_an_empty_sum():
     found = total({}, users=[], guard=Guard())
     assert found.num_users == 0 and tree.l2_norm(found.total) == 0.0
+
+
+def test_where_no_child_can_be_forked_this_process_computes(monkeypatch):
+    monkeypatch.setattr("fedpriv.backends.guard.can_fork", lambda: False)
+    monkeypatch.setattr("fedpriv.backends.guard.Child", None)
+    found = total({USERS[4]: "raises"}, guard=Guard(user_seconds=1.0), seconds=9.0)
+    assert found.num_failed == 1
+    assert equal(found.total, total({USERS[4]: "raises"}).total)
+
+
+def test_no_child_is_forked_within_a_worker_of_rays(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    assert not can_fork()
 
 
 def test_no_child_is_left():

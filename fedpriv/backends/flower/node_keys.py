@@ -21,7 +21,7 @@ from typing import Any
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-_NOBODY: frozenset[str] = frozenset()
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class NodeKeys:
     def of(self, public_key: bytes) -> frozenset[str]:
         """Return the users of a node by the key that the SuperLink knows it by; unknown: none."""
         try:
-            return self.users.get(_der(public_key), _NOBODY)
+            return self.users.get(_der(public_key), _NONE)
         except ValueError:
-            return _NOBODY
+            return _NONE
 
 
 def read_node_keys(path: Path) -> NodeKeys:
