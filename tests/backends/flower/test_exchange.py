@@ -140,6 +140,20 @@ def test_a_replayed_answer_of_an_earlier_attempt_is_stale(stub):
     assert federation.strategy.counts == {"stale": 1}
 
 
+def test_an_answer_to_an_attempt_of_the_same_number_is_stale_all_the_same(stub):
+    """As after a server that began again from an older ledger: only the nonce differs."""
+    federation = Federation(stub)
+    cohort = federation.task.roster[:8]
+    kept: list[Message] = []
+    federation.grid.tamper = {102: lambda request, reply: kept.append(reply) or [reply]}
+    federation.sum(cohort)
+    replayed = {102: lambda request, reply: [Message(kept[0].content, reply_to=request)]}
+    federation.grid.tamper = replayed
+    found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
+    assert federation.strategy.counts == {"stale": 1}
+
+
 def test_the_second_answer_to_one_request_is_dropped(stub):
     federation = Federation(stub)
     cohort = federation.task.roster[:8]
