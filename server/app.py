@@ -44,7 +44,11 @@ _LOG = logging.getLogger("fedpriv.server")
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
     _show_log()
+    settings = read_grid_settings(context.run_config)
+    if read_switch(context.run_config, "secure") and not read_path("resume", context.run_config):
+        settings.check_mode("secure")  # before there is a run folder
     prepared = _open_run(context.run_config)
+    settings.check_mode(prepared.ledger.mode)  # a run that goes on, whether it is said or not
     head = announcement(
         prepared.experiment.name,
         prepared.experiment.description,
@@ -57,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
         _LOG.warning("%s", caution)
     strategy = UserLevelStrategy(
         roster=prepared.components.task.roster,
-        settings=read_grid_settings(context.run_config),
+        settings=settings,
     )
 
     task = prepared.components.task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
@@ -63,4 +63,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release whatever the backend holds."""
+        ...
+
+
+@runtime_checkable
+class ModeBound(Protocol):
+    """A backend that does not take runs of every mode."""
+
+    def check_mode(self, mode: str) -> None:
+        """Raise `ValueError`, with what to do, for a mode ("simulation", "secure") it refuses."""
         ...

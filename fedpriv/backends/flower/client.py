@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
+from fedpriv.backends.guard import Guard
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work, summed
@@ -26,12 +28,14 @@ class Host:
         data: The users' examples.
         user_ids: The hosted users.
         bounds: What is known here of bounds, by name.
+        guard: What a user may take; None computes users in this process, however long they take.
     """
 
     works: Mapping[str, Work] = field(repr=False)
     data: UserData = field(repr=False)
     user_ids: frozenset[str] = field(repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
+    guard: Guard | None = None
 
     @classmethod
     def of(
@@ -77,7 +81,10 @@ class Host:
         """
         request = read_request(message.content, self.bounds)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        done = summed(
+        compute = summed
+        if self.guard is not None:
+            compute = partial(self.guard.summed, seconds=request.seconds)
+        done = compute(
             find_work(self.works, request.work),
             params=request.params,
             bound=request.bound,

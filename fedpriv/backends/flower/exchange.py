@@ -1,29 +1,87 @@
-"""A window of messages in flight, each answer handed on as it arrives.
+"""Requests to many nodes at once, each answer handed on as it arrives.
 
 Flower's own `send_and_receive` returns when everybody has answered, holding every answer until
-then. Here at most `max_in_flight` requests are outstanding, and an answer is dropped as soon as the
-caller has added it, so memory does not grow with the cohort. Messages are pulled one at a time: a
-payload that breaks Flower's own decoding takes no one else's answer with it.
+then. Here all requests are on their way at once (what they share the grid stores once), a few
+answers are pulled at a time, and each is dropped as soon as the caller has added it, so memory does
+not grow with the cohort. Messages are pulled one by one: a payload that breaks Flower's own
+decoding, or never comes to an end, takes no one else's answer with it.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedpriv.backends.flower.pulls import Pull, Pulls, num_alive
 from fedpriv.training.failures import say_of_users
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 
 _LOG = logging.getLogger(__name__)
 _MIN_WAIT, _MAX_WAIT = 0.01, 0.5
+_SECONDS_A_LOOK = 0.004  # what looking for one answer may cost, on average
 _OVERDUE_SECONDS = 600.0
+# A pull that takes longer than this share of the time leaves its place in the window to another.
+_STALLED = 1.0 / 60.0
+_MOST_WINDOWS = 64  # of pulls in this process that have not ended, stalled ones among them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A request that is on its way.
+
+    Attributes:
+        node_id: To whom.
+        wait: How long to wait before the next look for its answer.
+        overdue: Whether its exchange is over, so that an answer is only taken off the grid.
+        expiry: When nobody looks for it any longer; only where it is overdue.
+    """
+
+    node_id: int
+    wait: float = _MIN_WAIT
+    overdue: bool = False
+    expiry: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """What one exchange waits for.
+
+    Attributes:
+        pending: Requests without an answer, by id.
+        answered: Ids of the others.
+        due: A heap of when to look next, and for what; an id once at most.
+    """
+
+    pending: dict[str, _Request] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
+    due: list[tuple[float, int, str, _Request]] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, message_id: str, request: _Request, now: float) -> None:
+        """Look for an answer from now on; for one that is overdue, once."""
+        if not request.overdue:
+            self.pending[message_id] = request
+        self._count += 1
+        heapq.heappush(self.due, (now, self._count, message_id, request))
+
+    def next(self) -> tuple[str, _Request]:
+        """Take what is due first."""
+        _, _, message_id, request = heapq.heappop(self.due)
+        return message_id, request
+
+    def later(self, message_id: str, request: _Request, now: float) -> None:
+        """Look again, the later the longer it takes and the more others there are."""
+        longest = max(_MAX_WAIT, _SECONDS_A_LOOK * len(self.pending))
+        wait = min(1.2 * request.wait, longest)
+        self.add(message_id, replace(request, wait=wait), now + wait)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,9 +95,16 @@ class Exchange:
     node sends raises; a SuperLink that cannot be reached does, because rounds without anybody
     would be charged for nothing.
 
+    Guarantees:
+        * Nodes that are silent cost nobody else's answer, however many they are. So do answers
+          whose upload never ends, while they are fewer than 60 windows of them at once.
+        * An exchange ends at its deadline, whatever pulls are still waiting for; what those bring
+          later is dropped, and counted by the next exchange.
+
     Attributes:
         grid: Flower's way to the nodes.
-        max_in_flight: Requests outstanding at any time, at least 1.
+        max_in_flight: Answers that are pulled at any time, at least 1. A pull that takes longer
+            than a sixtieth of the exchange no longer counts among them.
         clock: Seconds, monotonic.
         sleep: Waits for seconds.
     """
@@ -49,7 +114,8 @@ class Exchange:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     dropped: Counter[str] = field(default_factory=Counter)
-    _overdue: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    _overdue: dict[str, _Request] = field(default_factory=dict, init=False, repr=False)
+    _abandoned: list[Pull] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1:
@@ -66,44 +132,51 @@ class Exchange:
         """Yield the first valid answer to each request, in order of arrival.
 
         Args:
-            requests: Built lazily, a window at a time.
+            requests: Built lazily, one after another.
             seconds: From now on; who has not answered by then is missing.
             on_error: Shown the replies by which nodes say that they failed. What a node writes
                 there is its own words: do not log them where ids of users may not be seen.
             enough: Asked while there is something to wait for; True ends it as the deadline does.
         """
-        deadline = self.clock() + seconds
-        waiting = iter(requests)
-        pending: dict[str, int] = {}
-        answered: set[str] = set()
-        exhausted, wait = False, _MIN_WAIT
-        self._drop_late()
-        while True:
-            stop_if_asked()
-            exhausted = exhausted or self._push(waiting, pending)
-            if not pending and exhausted:
-                return
-            if self.clock() >= deadline or (enough is not None and enough()):
-                break
-            arrived = False
-            for message_id in list(pending):
-                for message in self._pull(message_id, pending):
-                    if self._accept(message, message_id, pending, answered):
-                        arrived = True
+        deadline, patience = self.clock() + seconds, seconds * _STALLED
+        waiting, exhausted = iter(requests), False
+        asked = _Asked()
+        for message_id in self._late():
+            asked.add(message_id, self._overdue[message_id], self.clock())
+        pulls = Pulls(lambda ids: list(self.grid.pull_messages(ids)))
+        try:
+            while True:
+                stop_if_asked()
+                exhausted = exhausted or self._push(waiting, asked, deadline)
+                if exhausted and not asked.pending and not self._looks(pulls, asked, patience):
+                    return
+                now = self.clock()
+                if now >= deadline or (enough is not None and enough()):
+                    break
+                due = min(self._look(pulls, asked, patience), deadline)
+                if not pulls.running:
+                    self.sleep(max(0.0, due - now) if exhausted else 0.0)
+                    continue
+                wait = min(due - now, max(patience, _MIN_WAIT), _MAX_WAIT) if exhausted else 0.0
+                look = pulls.ended(max(wait, 1e-3))
+                while look is not None:
+                    for message in self._taken(look, asked):
                         if message.has_content():
                             yield message
                         elif on_error is not None:
                             on_error(message)
-                    del message
-            wait = _MIN_WAIT if arrived else min(1.2 * wait, _MAX_WAIT)
-            if not arrived:
-                self.sleep(max(0.0, min(wait, deadline - self.clock())))
-        self._overdue.update(dict.fromkeys(pending, self.clock() + _OVERDUE_SECONDS))
-        self.dropped["missing"] += len(pending) + sum(1 for _ in waiting)
+                        del message
+                    look = pulls.ended(0.0)
+            self.dropped["missing"] += len(asked.pending) + sum(1 for _ in waiting)
+        finally:
+            self._abandoned += pulls.close()
+            expiry = self.clock() + _OVERDUE_SECONDS
+            for message_id, request in asked.pending.items():
+                self._overdue[message_id] = replace(request, overdue=True, expiry=expiry)
 
-    def _push(self, waiting: Iterator[Message], pending: dict[str, int]) -> bool:
-        """Fill the window; return whether there is nothing left to send."""
-        while len(pending) < self.max_in_flight:
+    def _push(self, waiting: Iterator[Message], asked: _Asked, deadline: float) -> bool:
+        """Send some of the requests; return whether there is nothing left to send."""
+        for _ in range(self.max_in_flight):
             message = next(waiting, None)
             if message is None:
                 return True
@@ -111,52 +184,94 @@ class Exchange:
             node_id = message.metadata.dst_node_id
             ids = [item for item in self.grid.push_messages([message]) if item]
             if len(ids) == 1:
-                pending[ids[0]] = node_id
+                asked.add(ids[0], _Request(node_id=node_id), self.clock())
             else:
                 self.dropped["missing"] += 1
+            if self.clock() >= deadline:
+                break
         return False
 
-    def _pull(self, message_id: str, pending: dict[str, int]) -> list[Message]:
-        try:
-            return list(self.grid.pull_messages([message_id]))
-        except httpx.HTTPError:
-            raise
-        except Exception as error:  # what a node wrote broke Flower's decoder: its own loss
+    def _looks(self, pulls: Pulls, asked: _Asked, patience: float) -> bool:
+        """Return whether answers to earlier exchanges are still looked for; none is awaited."""
+        return self._in_window(pulls, patience) > 0 or (bool(asked.due) and self._spare() > 0)
+
+    def _spare(self) -> int:
+        """Return how many pulls this process may start besides those that have not ended."""
+        return _MOST_WINDOWS * self.max_in_flight - num_alive()
+
+    def _in_window(self, pulls: Pulls, patience: float) -> int:
+        """Return how many pulls have not stalled."""
+        since = self.clock() - max(patience, _MIN_WAIT)
+        return sum(1 for look in pulls.running.values() if look.since >= since)
+
+    def _look(self, pulls: Pulls, asked: _Asked, patience: float) -> float:
+        """Start pulling what it is time to look for; return when to come back."""
+        now = self.clock()
+        room = self.max_in_flight - self._in_window(pulls, patience)
+        room = min(room, self._spare())
+        stuck = {look.node_id for look in self._abandoned if not look.done}
+        while room > 0 and asked.due and asked.due[0][0] <= now:
+            message_id, request = asked.next()
+            if request.node_id in stuck and not request.overdue:
+                asked.later(message_id, request, now)  # one pull a node, or they would pile up
+            elif request.node_id not in stuck:
+                pulls.start(Pull(message_id=message_id, node_id=request.node_id, since=now))
+                room -= 1
+        return max(asked.due[0][0], now + _MIN_WAIT) if asked.due else now + _MAX_WAIT
+
+    def _taken(self, look: Pull, asked: _Asked) -> list[Message]:
+        """Return what is to be handed on of a pull that has ended, and count the rest."""
+        found, look.found = look.found, []
+        message_id, error = look.message_id, look.error
+        if error is not None:
             end_if_interrupted(error)
+            if isinstance(error, httpx.HTTPError) or not isinstance(error, Exception):
+                raise error
+            # What a node wrote broke Flower's decoder: its own loss.
             said = "dropped an answer that cannot be read: %s"
             say_of_users(_LOG, logging.WARNING, said, type(error).__name__)
             self.dropped["unreadable"] += 1
-            pending.pop(message_id, None)
+            asked.pending.pop(message_id, None)
+            self._overdue.pop(message_id, None)
             return []
+        if message_id in self._overdue:
+            if found:
+                self.dropped["late"] += any(message.has_content() for message in found)
+                del self._overdue[message_id]
+            return []
+        taken = [message for message in found if self._accept(message, message_id, asked)]
+        if message_id in asked.pending:
+            asked.later(message_id, asked.pending[message_id], self.clock())
+        return taken
 
-    def _accept(
-        self, message: Message, message_id: str, pending: dict[str, int], answered: set[str]
-    ) -> bool:
+    def _accept(self, message: Message, message_id: str, asked: _Asked) -> bool:
         """Return whether this is the first answer to its request, or count why it is not."""
         reply_to = message.metadata.reply_to_message_id
-        if reply_to in answered:
+        if reply_to in asked.answered:
             self.dropped["duplicate"] += 1
             return False
-        if reply_to != message_id or message_id not in pending:
+        if reply_to != message_id or message_id not in asked.pending:
             self.dropped["foreign"] += 1
             return False
         # Flower itself answers for a node that is gone, and not under that node's id.
-        if message.has_content() and message.metadata.src_node_id != pending[message_id]:
+        node_id = asked.pending[message_id].node_id
+        if message.has_content() and message.metadata.src_node_id != node_id:
             self.dropped["foreign"] += 1
             return False
-        answered.add(message_id)
-        del pending[message_id]
+        asked.answered.add(message_id)
+        del asked.pending[message_id]
         if not message.has_content():
             self.dropped["error"] += 1
         return True
 
-    def _drop_late(self) -> None:
-        """Take overdue answers of earlier exchanges off the grid, count them and forget them."""
+    def _late(self) -> list[str]:
+        """Count what abandoned pulls brought, and return whose answers to look for once more."""
         now = self.clock()
-        for message_id, expiry in list(self._overdue.items()):
-            if expiry <= now:
-                del self._overdue[message_id]
-            elif found := self._pull(message_id, {}):
-                if any(message.has_content() for message in found):
-                    self.dropped["late"] += 1
-                del self._overdue[message_id]
+        for look in [look for look in self._abandoned if look.done]:
+            self._abandoned.remove(look)
+            if look.was_late:
+                self.dropped["late"] += 1
+                self._overdue.pop(look.message_id, None)
+        for message_id in [key for key, item in self._overdue.items() if item.expiry <= now]:
+            del self._overdue[message_id]
+        return list(self._overdue)[: 4 * self.max_in_flight]

@@ -27,7 +27,7 @@ from fedpriv.tree import Params
 
 _PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
-_GRANULARITY = "granularity"
+_GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
 
 
@@ -59,6 +59,8 @@ class Request:
         key: The key of this round and attempt; it opens nothing else.
         round_num: From 1.
         attempt: From 1.
+        nonce: What the answer repeats: nobody can know it before the attempt.
+        seconds: After which nobody waits for an answer any longer; None where that is not said.
     """
 
     work: str
@@ -68,6 +70,8 @@ class Request:
     key: Key
     round_num: int
     attempt: int
+    nonce: str = ""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class SharedRecords:
         key: Key,
         round_num: int,
         attempt: int,
+        nonce: str = "",
         work: str = TRAIN,
     ) -> SharedRecords:
         """Encode a round; the arguments are those of a `Request` but for its users.
@@ -115,14 +120,22 @@ class SharedRecords:
                 "exact-sum": exact,
                 "round-num": round_num,
                 "attempt": attempt,
+                _NONCE: nonce,
                 "key": key.to_bytes(),
                 "key-mode": key.mode,
             },
         )
 
-    def request(self, user_ids: Sequence[str]) -> RecordDict:
-        """Return one node's request; the large records are shared, not copied."""
+    def request(self, user_ids: Sequence[str], seconds: float | None = None) -> RecordDict:
+        """Return one node's request; the large records are shared, not copied.
+
+        Args:
+            user_ids: Of its own.
+            seconds: It has for its answer.
+        """
         work = ConfigRecord({**self.work, "user-ids": list(user_ids)})
+        if seconds is not None:
+            work[_SECONDS] = float(seconds)
         return RecordDict({**self.arrays, _WORK: work})
 
 
@@ -147,6 +160,11 @@ def read_request(
         raise MalformedRecordError("the request names no work")
     if not isinstance(key, bytes) or mode not in ("simulation", "secure"):
         raise MalformedRecordError("the request carries no key")
+    nonce, seconds = work.get(_NONCE, ""), work.get(_SECONDS)
+    if not isinstance(nonce, str):
+        raise MalformedRecordError("the request's nonce is not a word")
+    if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
+        raise MalformedRecordError(f"{_SECONDS} is {seconds!r:.40}, not a time")
     bound = _read_bound(work, bounds)
     before_bound = records.decode_params(content.get(_BEFORE_BOUND))
     if before_bound:
@@ -161,6 +179,8 @@ def read_request(
         key=Key.from_bytes(key, mode),
         round_num=_count(work, "round-num", low=1),
         attempt=_count(work, "attempt", low=1),
+        nonce=nonce,
+        seconds=seconds,
     )
 
 
@@ -206,6 +226,7 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
         {
             "round-num": request.round_num,
             "attempt": request.attempt,
+            _NONCE: request.nonce,
             "num-failed": done.num_failed,
         }
     )
@@ -224,6 +245,7 @@ def read_answer(
     num_users: int,
     round_num: int,
     attempt: int,
+    nonce: str = "",
 ) -> PartialSum:
     """Return what a node answered, structurally sound but not yet bounded or known to be finite.
 
@@ -234,9 +256,10 @@ def read_answer(
         num_users: How many users the node was asked for.
         round_num: The round that is open.
         attempt: The attempt that is open.
+        nonce: Of this attempt's requests.
 
     Raises:
-        StaleAnswerError: If it answers another attempt.
+        StaleAnswerError: If it answers another attempt, or repeats another's nonce.
         OtherGridError: If the node rounded to another grid; names both granularities.
         MalformedRecordError: If it is not an answer or not of this shape.
     """
@@ -245,6 +268,8 @@ def read_answer(
         raise MalformedRecordError(f"found records {sorted(content)}, expected total and report")
     if (report.get("round-num"), report.get("attempt")) != (round_num, attempt):
         raise StaleAnswerError("the answer is to another round or attempt")
+    if report.get(_NONCE, "") != nonce:
+        raise StaleAnswerError("the answer does not repeat this attempt's nonce")
     _check_grid(report, granularity)
     return PartialSum(
         total=records.decode(content[_TOTAL], params, whole=granularity is not None),

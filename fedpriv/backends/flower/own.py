@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 
 from fedpriv import tree
 from fedpriv.backends.flower.client import Host, serve
+from fedpriv.backends.guard import Guard
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
 from fedpriv.tree import Params, Tree
@@ -31,10 +32,14 @@ it ends with: what `np.asarray` takes, by name. The params may be changed in pla
 Users = Callable[[Context], Mapping[str, Any]]
 """From Flower's context to the examples of the users that live on this node, by opaque id."""
 
+DEFAULT_GUARD = Guard()
+
 _Function = TypeVar("_Function", bound=TrainFunction)
 
 
-def bounded(app: ClientApp, *, users: Users) -> Callable[[_Function], _Function]:
+def bounded(
+    app: ClientApp, *, users: Users, guard: Guard | None = DEFAULT_GUARD
+) -> Callable[[_Function], _Function]:
     """Return a decorator that makes a training function the work of a ClientApp.
 
     It registers with the app what a server's `UserLevelStrategy` asks: `train`, and the query
@@ -44,6 +49,8 @@ def bounded(app: ClientApp, *, users: Users) -> Callable[[_Function], _Function]
         app: The app; it must not have a training function yet.
         users: Who lives on this node, called for each message: cache it where reading is slow. A
             person with several devices is one id, on one node. A user's examples may be anything.
+        guard: What a user may take of time and memory before its process is ended; None computes
+            users in the app's own process, where nothing ends a user that does not end.
 
     Guarantees:
         * Each user moves the node's answer by at most the public bound that the server sent,
@@ -59,7 +66,12 @@ def bounded(app: ClientApp, *, users: Users) -> Callable[[_Function], _Function]
 
         def host(context: Context) -> Host:
             found = users(context)
-            return Host(works=works, data=_OwnUsers(users=found), user_ids=frozenset(found))
+            return Host(
+                works=works,
+                data=_OwnUsers(users=found),
+                user_ids=frozenset(found),
+                guard=guard,
+            )
 
         serve(app, host)
         return train

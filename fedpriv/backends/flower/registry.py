@@ -2,8 +2,9 @@
 
 Nodes answer a `query` with the opaque ids of the users they host. The roster is frozen in the plan
 and decides who may be drawn; the registry only says where a drawn user lives. A person's whole
-contribution must pass one bound, so an id that two nodes claim is refused rather than counted
-twice.
+contribution must pass one bound, so an id that two nodes claim contributes zero rather than twice:
+nobody can tell which of them is right. With an operator's file of nodes' public keys only the node
+that an id is bound to is believed, and a claim of anybody else's is nothing but a number in a log.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.backends.flower.exchange import Exchange
+from fedpriv.backends.flower.node_keys import NodeKeys
 
 _LOG = logging.getLogger(__name__)
 QUERY = f"{MessageType.QUERY}.users"
@@ -30,9 +32,11 @@ class Registry:
 
     Attributes:
         node_of: Node id by user id.
+        contested: Users that two nodes claim; they live nowhere.
     """
 
     node_of: Mapping[str, int] = field(repr=False)
+    contested: frozenset[str] = field(default=frozenset(), repr=False)
 
     def hosts(self, cohort: Sequence[str]) -> dict[int, tuple[str, ...]]:
         """Return the drawn users of each node, nodes and users in cohort order.
@@ -76,6 +80,7 @@ def register(
     seconds: float,
     poll_seconds: float = 1.0,
     allow_missing: bool = False,
+    keys: NodeKeys | None = None,
 ) -> Registry:
     """Ask every node that appears for its users until the whole roster is found.
 
@@ -86,6 +91,8 @@ def register(
         poll_seconds: Pause between looks for new nodes.
         allow_missing: Start without rostered users that no node hosts; they are still
             drawn like everybody, and contribute zero.
+        keys: Which node may host whom; nodes whose key is not among them are not even asked. None
+            believes every node, and counts an id that two of them claim as contested.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
     fewer shards than nodes, most host no user.
@@ -95,19 +102,21 @@ def register(
         plan.
 
     Raises:
-        ValueError: If two nodes claim one user, or rostered users are missing at the end.
+        ValueError: If rostered users are missing at the end, or all are contested.
     """
     wanted = frozenset(roster)
     deadline = exchange.clock() + seconds
     node_of: dict[str, int] = {}
+    contested: set[str] = set()
     asked: set[int] = set()
     failures: list[str] = []
-    num_unlisted = 0
+    num_unlisted = num_unbound = 0
+    may_host: dict[int, frozenset[str]] = {}
     complete_since: float | None = None
 
     def enough() -> bool:
         nonlocal complete_since
-        if complete_since is None and len(node_of) == len(wanted):
+        if complete_since is None and len(node_of) + len(contested) == len(wanted):
             complete_since = exchange.clock()
         return complete_since is not None and exchange.clock() >= complete_since + _GRACE_SECONDS
 
@@ -115,8 +124,12 @@ def register(
         failures.append(reply.error.reason or "no reason given")
 
     while True:
-        new = [node_id for node_id in exchange.grid.get_node_ids() if node_id not in asked]
-        asked.update(new)
+        new = []
+        for node in exchange.grid.get_nodes():
+            if node.node_id not in asked:
+                asked.add(node.node_id)
+                may_host[node.node_id] = wanted if keys is None else keys.of(node.public_key)
+                new += [node.node_id] * bool(may_host[node.node_id])
         questions = (_question(node_id, seconds) for node_id in new)
         left = max(0.0, deadline - exchange.clock())
         for reply in exchange.answers(questions, seconds=left, on_error=note, enough=enough):
@@ -126,35 +139,53 @@ def register(
             except ValueError as error:
                 _LOG.warning("node %d is left out: %s", node_id, error)
                 continue
-            num_unlisted += sum(1 for user_id in claimed if user_id not in wanted)
-            _claim(node_of, node_id, [user_id for user_id in claimed if user_id in wanted])
-        if len(node_of) == len(wanted):
+            listed = [user_id for user_id in claimed if user_id in wanted]
+            own = [user_id for user_id in listed if user_id in may_host[node_id]]
+            num_unlisted += len(claimed) - len(listed)
+            num_unbound += len(listed) - len(own)
+            _claim(node_of, contested, node_id, own)
+        if len(node_of) + len(contested) == len(wanted):
             break
         if failures:  # a node that failed is not asked again, so wait only a little for others
             deadline = min(deadline, exchange.clock() + _GRACE_SECONDS)
         if exchange.clock() >= deadline:
-            missing = sorted(wanted - set(node_of))
+            missing = sorted(wanted - set(node_of) - contested)
             _refuse_missing(missing, len(wanted), len(asked), failures, allow_missing)
             break
         exchange.sleep(min(poll_seconds, max(0.0, deadline - exchange.clock())))
     if num_unlisted:
         _LOG.info("%d hosted users are not on this plan's roster", num_unlisted)
-    return Registry(node_of=node_of)
+    if num_unbound:
+        _LOG.warning("%d claims on users of other nodes' keys do not count", num_unbound)
+    if contested:
+        exchange.dropped["contested"] += len(contested)
+        _say_contested(sorted(contested), len(wanted))
+    return Registry(node_of=node_of, contested=frozenset(contested))
 
 
 def _question(node_id: int, seconds: float) -> Message:
     return Message(RecordDict(), node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
 
 
-def _claim(node_of: dict[str, int], node_id: int, user_ids: Sequence[str]) -> None:
+def _claim(
+    node_of: dict[str, int], contested: set[str], node_id: int, user_ids: Sequence[str]
+) -> None:
     for user_id in user_ids:
-        other = node_of.setdefault(user_id, node_id)
-        if other != node_id:
-            raise ValueError(
-                f"user {user_id!r} is claimed by node {other} and node {node_id}: one person's "
-                "contribution must pass one bound; let a single node host it, or give the two "
-                "accounts different ids if they are different people"
-            )
+        if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
+            node_of.pop(user_id, None)
+            contested.add(user_id)
+
+
+def _say_contested(contested: Sequence[str], num_users: int) -> None:
+    text = (
+        f"{len(contested)} of {num_users} rostered users are claimed by two nodes or more (such as "
+        f"{', '.join(contested[:_MAX_EXAMPLES])}) and contribute zero: one person's contribution "
+        "must pass one bound. Bind users to nodes' keys (node-users), let a single node host each, "
+        "or give two accounts different ids if they are different people"
+    )
+    if len(contested) == num_users:
+        raise ValueError(text)
+    _LOG.warning("%s", text)
 
 
 def _refuse_missing(

@@ -16,7 +16,9 @@ from pathlib import Path
 
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
+from fedpriv.backends.flower.node_keys import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
+from fedpriv.backends.guard import Guard
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
@@ -44,7 +46,12 @@ OWN_KEYS: dict[str, Value] = {
     "round-deadline": 600.0,
     "register-seconds": 300.0,
     "allow-missing-users": False,
+    "node-users": "",
+    "allow-unauthenticated-nodes": False,
     "shards": 0,
+    "guard-users": True,
+    "user-seconds": 0.0,
+    "user-memory-mb": 0,
 }
 
 
@@ -70,13 +77,17 @@ def read_grid_settings(run_config: Config) -> GridSettings:
     """Return how the server deals with its nodes.
 
     Raises:
-        ValueError: For a value that is not a number, not positive, or not a truth value.
+        ValueError: For a value that is not a number, not positive, or not a truth value, or a file
+            of nodes' keys that is none.
     """
+    keys = read_path("node-users", run_config)
     return GridSettings(
         max_in_flight=_whole(run_config, "max-in-flight"),
         round_deadline=_number(run_config, "round-deadline"),
         register_seconds=_number(run_config, "register-seconds"),
         allow_missing_users=read_switch(run_config, "allow-missing-users"),
+        node_users=None if keys is None else read_node_keys(keys),
+        allow_unauthenticated_nodes=read_switch(run_config, "allow-unauthenticated-nodes"),
     )
 
 
@@ -194,12 +205,30 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
             f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
             "many, or shards=0, where every node hosts its own partition"
         )
-    of = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
+    host = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
+    guard = read_guard(dict(run_config) | dict(node_config))
+
+    def of(num_partitions: int) -> Host:
+        return replace(host(num_partitions=num_partitions), guard=guard)
+
     if shards == 0:
         return of(num_partitions=num_nodes)
     if partition >= shards:
         return replace(of(num_partitions=num_nodes), user_ids=frozenset())
     return of(num_partitions=shards)
+
+
+def read_guard(config: Config) -> Guard | None:
+    """Return what a node's users may take, by its own config or else the run's; None for no child.
+
+    Raises:
+        ValueError: For a value that is not a number of at least 0, or not a truth value.
+    """
+    guard = Guard(
+        user_seconds=_number(config, "user-seconds"),
+        user_memory_mb=_whole(config, "user-memory-mb"),
+    )
+    return guard if read_switch(config, "guard-users") else None
 
 
 def _load(name: str) -> Experiment:

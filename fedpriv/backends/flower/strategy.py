@@ -10,6 +10,7 @@ round adds noise.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from fedpriv.backends.backend import Measure
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords
+from fedpriv.backends.flower.node_keys import NodeKeys
 from fedpriv.backends.flower.registry import Registry, register
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.ranges import positive_float, positive_int
@@ -42,21 +44,40 @@ class GridSettings:
     """How the server deals with its nodes.
 
     Attributes:
-        max_in_flight: Requests outstanding at a time; what bounds the server's memory.
+        max_in_flight: Answers that are pulled at a time; what bounds the server's memory.
         round_deadline: Seconds after which a round goes on without those who have not answered.
         register_seconds: How long to wait for nodes before the first round.
         allow_missing_users: Start although some rostered users are hosted by no node.
+        node_users: Which node may host whom, by its public key; None believes every node.
+        allow_unauthenticated_nodes: Let secure runs go to nodes that no key stands for: then
+            anybody who reaches the SuperLink may claim users, and learns that they take part.
     """
 
     max_in_flight: int = 16
     round_deadline: float = 600.0
     register_seconds: float = 300.0
     allow_missing_users: bool = False
+    node_users: NodeKeys | None = field(default=None, repr=False)
+    allow_unauthenticated_nodes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("round_deadline", "register_seconds"):
             positive_float(name.replace("_", "-"), getattr(self, name))
         positive_int("max-in-flight", self.max_in_flight)
+
+    def check_mode(self, mode: str) -> None:
+        """Refuse a secure run on nodes that anybody may be.
+
+        Raises:
+            ValueError: With what to do.
+        """
+        known = self.node_users is not None or self.allow_unauthenticated_nodes
+        if mode == "secure" and not known:
+            raise ValueError(
+                "a secure run needs nodes that are known by their public keys: give node-users, a "
+                "file from keys to users' ids, and a SuperLink with TLS that authenticates "
+                "SuperNodes; or allow-unauthenticated-nodes=true, on a machine of your own"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +92,13 @@ class GridBackend:
     Attributes:
         exchange: The way to the nodes; counts in `dropped` what was dropped or bounded again.
         registry: Where users live.
-        round_deadline: Seconds after which a round goes on without those who have not answered.
+        settings: Deadlines, and who may be a node.
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
     """
 
     exchange: Exchange
     registry: Registry
-    round_deadline: float
+    settings: GridSettings
     measure: Measure | None = None
 
     def partial_sum(
@@ -92,11 +113,23 @@ class GridBackend:
         work: str = TRAIN,
         template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of the cohort's bounded contributions, added as they arrive."""
+        """Return the sum of the cohort's bounded contributions, added as they arrive.
+
+        Raises:
+            ValueError: If the key is of a secure run, and the nodes may be anybody.
+        """
+        self.check_mode(key.mode)
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
+        nonce = secrets.token_hex(16)
         shared = SharedRecords.of(
-            params=params, bound=bound, key=key, round_num=round_num, attempt=attempt, work=work
+            params=params,
+            bound=bound,
+            key=key,
+            round_num=round_num,
+            attempt=attempt,
+            nonce=nonce,
+            work=work,
         )
         total = BoundedSum(
             params=params if template is None else template,
@@ -104,11 +137,12 @@ class GridBackend:
             granularity=bound.granularity,
             round_num=round_num,
             attempt=attempt,
+            nonce=nonce,
             dropped=counts,
         )
         requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
         with users_unsaid(key):
-            for reply in self.exchange.answers(requests, seconds=self.round_deadline):
+            for reply in self.exchange.answers(requests, seconds=self.settings.round_deadline):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
@@ -121,14 +155,20 @@ class GridBackend:
         self, shared: SharedRecords, hosts: Mapping[int, Sequence[str]], group: str
     ) -> Iterator[Message]:
         """Yield one request for each node that hosts a drawn user, built when it is asked for."""
+        clock = self.exchange.clock
+        deadline = clock() + self.settings.round_deadline
         for node_id, user_ids in hosts.items():
             yield Message(
-                shared.request(user_ids),
+                shared.request(user_ids, max(0.0, deadline - clock())),
                 node_id,
                 MessageType.TRAIN,
-                ttl=self.round_deadline + _TTL_SLACK,
+                ttl=self.settings.round_deadline + _TTL_SLACK,
                 group_id=group,
             )
+
+    def check_mode(self, mode: str) -> None:
+        """Refuse a secure run on nodes that anybody may be, as `GridSettings.check_mode`."""
+        self.settings.check_mode(mode)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the server's own metrics: users' would leave their nodes without noise."""
@@ -167,7 +207,7 @@ class UserLevelStrategy:
         loop is the caller's, the same visible one that drives every other backend.
 
         Raises:
-            ValueError: If two nodes claim one user or rostered users are missing.
+            ValueError: If rostered users are missing, or all are claimed by two nodes.
         """
         settings = self.settings
         exchange = Exchange(grid=grid, max_in_flight=settings.max_in_flight, dropped=self.counts)
@@ -176,16 +216,15 @@ class UserLevelStrategy:
             self.roster,
             seconds=settings.register_seconds,
             allow_missing=settings.allow_missing_users,
+            keys=settings.node_users,
         )
         _LOG.info(
-            "%d rostered users; at most %d requests in flight, %g s a round",
+            "%d rostered users; at most %d answers pulled at a time, %g s a round",
             len(self.roster),
             settings.max_in_flight,
             settings.round_deadline,
         )
-        backend = GridBackend(
-            exchange=exchange, registry=registry, round_deadline=settings.round_deadline
-        )
+        backend = GridBackend(exchange=exchange, registry=registry, settings=settings)
         try:
             return loop(backend)
         finally:

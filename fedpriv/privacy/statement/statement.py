@@ -379,6 +379,9 @@ def _nodes(plan: AnyPlan, engine: str) -> list[str]:
         "A node learns which of its own users take part, and so does a network without TLS. "
         "Whoever sees that loses the amplification by sampling: ε is for those who see the "
         "released model only.",
-        "A node that hosts k users is trusted to bound each of them; the server holds its sum to "
-        "k times the bound. Nodes are believed about whom they host: authenticate them.",
+        "Nodes are trusted for the split: one that hosts k users is trusted to bound each of them, "
+        "for the server holds only its sum, to k times the bound.",
+        "Whom a node hosts is believed of the node whose public key the operator bound those users "
+        "to; where keys were not bound (allow-unauthenticated-nodes), of every node. A user that "
+        "two nodes claim contributes zero.",
     ]

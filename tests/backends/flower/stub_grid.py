@@ -6,6 +6,7 @@ function that turns its honest reply into whatever a hostile one would send.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -51,6 +53,7 @@ class StubGrid(Grid):
         silent: Nodes that never answer.
         slow: By node id, how many pulls a train request takes.
         requests: Every message that was pushed.
+        keys: Nodes' public keys, by node id.
         live: Highest number of train replies that were in memory at once.
         on_wire: Whether messages go through Flower's encoding, or are handed over as they are.
     """
@@ -60,12 +63,14 @@ class StubGrid(Grid):
     silent: set[int] = field(default_factory=set)
     slow: dict[int, int] = field(default_factory=dict)
     requests: list[Message] = field(default_factory=list)
+    keys: dict[int, bytes] = field(default_factory=dict)
     live: int = 0
     on_wire: bool = True
     _run: Run | None = None
     _waiting: dict[str, Message] = field(default_factory=dict)
     _patience: dict[str, int] = field(default_factory=dict)
     _payloads: list[weakref.ref] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         # A message wants to know who sends it; Flower's own processes set this at their start.
@@ -100,7 +105,15 @@ class StubGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return list(self.hosts)
 
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        for node_id in self.get_node_ids():
+            yield NodeInfo(node_id=node_id, public_key=self.keys.get(node_id, b""))
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        with self._lock:
+            return self._pushed(messages)
+
+    def _pushed(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
             message_id = str(uuid4())
@@ -116,7 +129,11 @@ class StubGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = []
+        with self._lock:  # several threads pull; nodes compute one after another
+            return self._pulled(message_ids)
+
+    def _pulled(self, message_ids: Iterable[str]) -> list[Message]:
+        replies: list[Message] = []
         for message_id in message_ids:
             request = self._waiting.get(message_id)
             if request is None or request.metadata.dst_node_id in self.silent:

@@ -67,6 +67,7 @@ def deploy(stub, tiny_corpus, monkeypatch):
             "rounds": NUM_ROUNDS,
             "cohort": 12,
             "eval-every": NUM_ROUNDS,
+            "guard-users": False,  # a child would load again what this process keeps
             **{
                 key.replace("_", "-"): value if isinstance(value, bool) else str(value)
                 for key, value in changes.items()
@@ -111,10 +112,10 @@ def test_a_request_carries_no_option_of_local_work(stub):
         round_num=1,
         attempt=1,
     )
-    content = shared.request(["user-01"])
+    content = shared.request(["user-01"], 30.0)
     assert set(content) == {"params", "multiplier-before-bound", "work"}
     assert set(content["work"]) == {
-        *("work", "user-ids", "round-num", "attempt", "key", "key-mode"),
+        *("work", "user-ids", "round-num", "attempt", "nonce", "seconds", "key", "key-mode"),
         *("bound", "bound.l2_clip_norm", "exact-sum"),
     }
 
@@ -224,7 +225,16 @@ def test_a_federation_s_ledger_is_anchored(made, deploy, tmp_path):
 
 
 def test_a_secure_run_goes_on_whether_it_is_said_again_or_not(made, deploy, tmp_path):
-    deploy(out=tmp_path / "run", secure=True)
+    loopback = {"allow_unauthenticated_nodes": True}
+    deploy(out=tmp_path / "run", secure=True, **loopback)
     for said in ({}, {"secure": True}):
-        deploy(resume=tmp_path / "run", **said)
+        deploy(resume=tmp_path / "run", **said, **loopback)
         assert verify_run(tmp_path / "run").mode == "secure"
+
+
+def test_a_secure_run_on_nodes_without_keys_is_refused_before_there_is_a_folder(
+    made, deploy, tmp_path
+):
+    with pytest.raises(ValueError, match=r"give node-users.*or allow-unauthenticated-nodes=true"):
+        deploy(out=tmp_path / "run", secure=True)
+    assert not (tmp_path / "run").exists() and not made

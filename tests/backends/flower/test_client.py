@@ -151,7 +151,9 @@ def test_a_node_answers_with_the_sum_over_its_own_users(task):
     )  # fmt: skip
     assert tree.l2_norm(difference(found, expected)) == 0.0
     assert set(reply.content) == {"total", "report"}
-    assert dict(reply.content["report"]) == {"round-num": 7, "attempt": 2, "num-failed": 0}
+    assert dict(reply.content["report"]) == {
+        "round-num": 7, "attempt": 2, "num-failed": 0, "nonce": "",
+    }  # fmt: skip
 
 
 def test_users_that_live_elsewhere_or_are_named_twice_add_nothing(task):
@@ -193,7 +195,8 @@ def test_an_exact_sum_is_sent_as_the_whole_numbers_it_is(task, stub, num_users):
         assert np.array_equal(tree.to_dense(found.total)[name], tensor)
         assert tensor.any() == bool(num_users)
     assert dict(reply.content["report"]) == {
-        "round-num": 7, "attempt": 2, "num-failed": 0, "granularity": EXACT.granularity,
+        "round-num": 7, "attempt": 2, "num-failed": 0, "nonce": "",
+        "granularity": EXACT.granularity,
     }  # fmt: skip
     sent = reply.content["total"]
     values = {key: sent[key].dtype for key in sent if not key.startswith("rows/")}

@@ -44,6 +44,10 @@ def pages(tmp_path, monkeypatch):
 
 
 def deploy(pages, stub, out, **grid):
+    # What torch loads at its first training is there before nodes fork a child for each message.
+    shared = pages.shared
+    start, one = fp.module_params(shared.model()), shared.examples_of(shared.ROSTER[0])
+    pages.client_app.train(start, one, np.random.default_rng(0))
     nodes = {n + 1: stub.AppNode(pages.client_app.app, n, NUM_NODES) for n in range(NUM_NODES)}
     torch.manual_seed(0)
     pages.server_app.app(stub.StubGrid(nodes, **grid), stub.context(run_config={"out": str(out)}))

@@ -118,14 +118,6 @@ def test_a_silent_node_that_may_host_somebody_is_waited_for(stub, task, speaks_a
         assert clock.now >= 30.0
 
 
-def test_a_user_on_two_nodes_is_refused(stub, task):
-    hosts = stub.shards(task, 3)
-    twice = sorted(hosts[101].user_ids)[0]
-    hosts[102] = replace(hosts[102], user_ids=hosts[102].user_ids | {twice})
-    with pytest.raises(ValueError, match=f"{twice!r} is claimed by node"):
-        registered(stub.StubGrid(hosts), task)
-
-
 def test_users_that_nobody_hosts_are_refused_by_name(stub, task):
     hosts = stub.shards(task, 3)
     del hosts[102]

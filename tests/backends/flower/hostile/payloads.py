@@ -103,7 +103,11 @@ def run(stub, tamper, *, cohort=None, bound=BOUND):
 
 def sends(**records):
     def tamper(request: Message, reply: Message) -> list[Message]:
-        return [Message(RecordDict(records), reply_to=request)]
+        sent = dict(records)
+        if isinstance(said := sent.get("report"), ConfigRecord):
+            nonce = request.content["work"]["nonce"]
+            sent["report"] = ConfigRecord({"nonce": nonce} | dict(said))
+        return [Message(RecordDict(sent), reply_to=request)]
 
     return tamper
 

@@ -174,16 +174,29 @@ def test_a_reply_of_other_records_contributes_nothing(stub, records):
     [1e6, -1e6, 3e38, 1e300, np.full((WORDS, TAGS), 1.7e308)],
     ids=["long", "negative", "float32 edge", "float64", "norm overflows"],
 )
-def test_a_longer_sum_is_bounded_again(stub, value):
+def test_a_longer_sum_adds_nothing(stub, value):
     dtype = np.float64 if np.max(np.abs(value)) > 3.5e38 else np.float32
     payload = (KERNEL.astype(np.float64) * 0 + value).astype(dtype)
-    _, moved, counts = run(stub, sends(total=kernel(payload), report=report()))
-    if counts["not-finite"]:  # a norm beyond the largest float is no norm
+    found, moved, counts = run(stub, sends(total=kernel(payload), report=report()))
+    assert counts["not-finite"] + counts["too-long"] == sum(counts.values()) == 1
+    assert moved < 1e-7 and found.num_failed == 1
+
+
+@pytest.mark.parametrize(
+    ("longer", "reason"),
+    [(1.0, None), (1 + 2**-21, "rebounded"), (1 + 2**-19, "too-long")],
+    ids=["as long as it may be", "by rounding", "by more"],
+)
+def test_a_single_users_update_is_scaled_for_rounding_alone(stub, longer, reason):
+    payload = np.zeros((WORDS, TAGS))
+    payload[7, 2] = BOUND.l2_bound * longer
+    total = arrays(**{"dense/kernel": payload, "dense/bias": np.zeros(TAGS)})
+    _, moved, counts = run(stub, sends(total=total, report=report()))
+    assert counts == ({} if reason is None else {reason: 1})
+    if reason == "too-long":
         assert moved < 1e-7
-    else:
-        assert counts["rebounded"] == 1
-        # The direction is kept, so the hostile user gets all of its bound and no more.
-        assert 0.99 * BOUND.l2_bound < moved <= BOUND.l2_bound * (1 + 1e-7)
+    else:  # the other nodes of one user send float32
+        assert abs(moved - BOUND.l2_bound) < 2e-8
 
 
 def test_an_honest_sum_is_not_bounded_again(stub):
@@ -199,11 +212,16 @@ def test_tiny_numbers_are_honest(stub):
     assert not counts
 
 
-def test_a_node_of_k_users_is_held_to_k_bounds(stub):
+@pytest.mark.parametrize("longer", [1.0, 1 + 2**-30, 1e9])
+def test_a_node_of_k_users_is_held_to_k_bounds(stub, longer):
+    """Its sum is of float64 numbers: nothing lengthens it on its way."""
     task = stub.TinyTags()
+    payload = np.zeros((WORDS, TAGS))
+    payload[7, 2] = 3 * BOUND.l2_bound * longer
+    total = arrays(**{"dense/kernel": payload, "dense/bias": np.zeros(TAGS)})
     grid = stub.StubGrid(
         stub.shards(task, 2),
-        tamper={101: sends(total=kernel(KERNEL * 1e9), report=report())},
+        tamper={101: sends(total=total, report=report())},
     )
     strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     cohort = task.roster[0:6:2]  # three users, all on the first node
@@ -214,4 +232,6 @@ def test_a_node_of_k_users_is_held_to_k_bounds(stub):
             round_num=4, attempt=2,
         ),
     )  # fmt: skip
-    assert 2.99 * BOUND.l2_bound < tree.l2_norm(found.real()) <= 3 * BOUND.l2_bound
+    length = tree.l2_norm(found.real())
+    assert length == (3 * BOUND.l2_bound if longer == 1.0 else 0.0)
+    assert strategy.counts == ({} if longer == 1.0 else {"too-long": 1})

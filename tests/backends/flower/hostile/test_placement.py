@@ -43,7 +43,7 @@ def oddly_placed(array: np.ndarray) -> Array:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.int64])
 @pytest.mark.parametrize("sparse_too", [False, True])
-@pytest.mark.parametrize("value", [1, 10**6])
+@pytest.mark.parametrize("value", [1, 9])
 def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
     """Compiled loops add them and measure them all the same."""
     granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None
@@ -57,7 +57,7 @@ def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
         adds = adding(granularity)
         said = report() if granularity is None else exact_report()
         adds.add(RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1)
-        assert set(adds.dropped) <= {"rebounded"}
+        assert not adds.dropped
         found.append(adds.result(1).total["kernel"])
     assert found[0].any() and np.array_equal(found[0], found[1])
 

@@ -8,13 +8,14 @@ import pytest
 from flwr.app import Error, Message
 
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.strategy import UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
+LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)
 KEYS = {"simulation": Key.simulation(1), "secure": Key.secure()}
 
 
@@ -56,7 +57,7 @@ def asked(backend, task, mode, caplog):
 @pytest.mark.parametrize("tamper", [lost, broken, lambda request, reply: [reply, reply]])
 def test_answers_that_were_dropped_are_counted_in_a_simulation_alone(stub, caplog, tamper):
     task = stub.TinyTags()
-    strategy = UserLevelStrategy(roster=task.roster)
+    strategy = UserLevelStrategy(roster=task.roster, settings=LOOPBACK)
     grid = stub.StubGrid(stub.shards(task, 12), tamper={102: tamper, 104: tamper})
     backend = strategy.start(grid, lambda backend: backend)
     assert any("round 1" in line for line in asked(backend, task, "simulation", caplog))
@@ -81,7 +82,9 @@ def on_threads(task, data):
 def on_a_node(task, data, stub):
     task.data = data
     grid = stub.StubGrid(stub.shards(task, 2))
-    return UserLevelStrategy(roster=task.roster).start(grid, lambda backend: backend)
+    return UserLevelStrategy(roster=task.roster, settings=LOOPBACK).start(
+        grid, lambda backend: backend
+    )
 
 
 @pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])

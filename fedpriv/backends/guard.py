@@ -1,0 +1,216 @@
+"""Users that take too long, too much memory, or their process with them, contribute zero, alone.
+
+Within a process a user's exception is its own zero, but nothing ends a user that does not end. So a
+child computes, a block of users at a time, and hands each block's sum over; where it hangs or dies,
+the users of that block are computed again one by one, and the one that does it again is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.backends.child import Child, Send, can_fork, decoded, encoded
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.ranges import finite_float
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.training.failures import say_of_users, users_unsaid
+from fedpriv.training.stopping import stop_if_asked
+from fedpriv.training.work import UserData, Work, summed
+from fedpriv.tree import Params, RowSparse
+
+_LOG = logging.getLogger(__name__)
+_BLOCK = 64
+# Of the time that is left, what one user may take where nothing else is said, and what is kept for
+# the answer's way.
+_ONE_USERS, _KEPT = 0.25, 0.1
+_BEGUN, _SUM = b"u", b"s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """What a node's users may take.
+
+    Attributes:
+        user_seconds: Of time, each; 0 for a quarter of what is left to answer in while others wait,
+            or without a deadline as long as it takes. What training loads at its first user counts
+            as that user's.
+        user_memory_mb: Of memory, beyond what the node holds already; 0 for any amount.
+
+    Not covered: where no child can be forked (see `can_fork`) users are computed in this process,
+    each behind its own `except` alone. A user that is slow, but not too slow, takes time from
+    those after it: whoever has not been computed at the node's deadline contributes zero.
+    """
+
+    user_seconds: float = 0.0
+    user_memory_mb: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("user_seconds", "user_memory_mb"):
+            if finite_float(name.replace("_", "-"), getattr(self, name)) < 0:
+                raise ValueError(
+                    f"{name.replace('_', '-')} {getattr(self, name)!r} must be at least 0"
+                )
+
+    def summed(
+        self,
+        work: Work,
+        *,
+        params: Params,
+        bound: Bound,
+        data: UserData | None,
+        user_ids: Sequence[str],
+        key: Key,
+        seconds: float | None = None,
+    ) -> PartialSum:
+        """Return a work's sum, as `fedpriv.training.work.summed`, whatever single users do.
+
+        Args:
+            work: What is done.
+            params: As for the work.
+            bound: The public bound.
+            data: Where the users' examples are.
+            user_ids: The drawn users that live here.
+            key: Of this round and attempt.
+            seconds: Until an answer is due; None for no such time.
+
+        Guarantees:
+            * It returns within `seconds`, with what was computed by then.
+            * On a grid the sum is that of one process, to the bit; else to rounding.
+            * A user that hangs, or takes its process with it, contributes zero. The users of its
+              block are computed again without it.
+        """
+        if not user_ids or not can_fork():
+            return summed(work, params=params, bound=bound, data=data, user_ids=user_ids, key=key)
+
+        def part(block: Sequence[str], watched: UserData | None) -> PartialSum:
+            return summed(work, params=params, bound=bound, data=watched, user_ids=block, key=key)
+
+        _load(bound.granularity)
+        with users_unsaid(key):
+            parts, lost = self._parts(part, data, user_ids, seconds)
+        template = work.template(params)
+        if not parts:
+            kind = np.float64 if bound.granularity is None else np.int32
+            empty = tree.zeros(template, kind)
+            parts = [PartialSum(total=empty, num_users=0, granularity=bound.granularity)]
+        done = merged(template, parts, reuse=True)
+        return PartialSum(
+            total=done.total,
+            num_users=len(user_ids),
+            num_failed=done.num_failed + lost,
+            granularity=done.granularity,
+        )
+
+    def _parts(
+        self, part: Any, data: UserData | None, user_ids: Sequence[str], seconds: float | None
+    ) -> tuple[list[PartialSum], int]:
+        """Return the sums of blocks, and how many users are in none of them."""
+        end = math.inf if seconds is None else time.monotonic() + (1.0 - _KEPT) * seconds
+        blocks = deque(
+            tuple(user_ids[start : start + _BLOCK]) for start in range(0, len(user_ids), _BLOCK)
+        )
+        memory = self.user_memory_mb << 20 or None
+        parts: list[PartialSum] = []
+        lost = 0
+        while blocks and time.monotonic() < end:
+            todo = tuple(blocks)
+            child = Child(lambda send, todo=todo: _compute(part, data, todo, send), memory)
+            try:
+                self._receive(child, blocks, parts, end)
+            except EOFError:
+                pass  # it died
+            finally:
+                child.kill()
+            if blocks and time.monotonic() < end:
+                block = blocks.popleft()
+                if len(block) > 1:
+                    blocks.extendleft((user_id,) for user_id in reversed(block))
+                else:
+                    lost += 1
+                    said = "a user contributes zero: it took too long, or its process with it"
+                    say_of_users(_LOG, logging.WARNING, said)
+        left = sum(len(block) for block in blocks)
+        if left:
+            said = "%d users contribute zero: the time to answer was over"
+            say_of_users(_LOG, logging.WARNING, said, left)
+        return parts, lost + left
+
+    def _receive(
+        self, child: Child, blocks: deque[tuple[str, ...]], parts: list[PartialSum], end: float
+    ) -> None:
+        """Take a child's sums until all blocks are done, its time is over, or it is dead."""
+        begun, num_begun = time.monotonic(), 0
+        last = begun
+        while blocks:
+            stop_if_asked()
+            limit = min(end, self._limit(begun, last, num_begun, blocks, end))
+            now = time.monotonic()
+            if now >= limit:
+                return
+            message = child.message(min(limit - now, 1.0))
+            if message is None:
+                continue
+            last = time.monotonic()
+            if message[:1] == _BEGUN:
+                num_begun += 1
+            else:
+                parts.append(decoded(message[1:]))
+                blocks.popleft()
+                begun, num_begun = last, 0
+
+    def _limit(
+        self, begun: float, last: float, num_begun: int, blocks: Sequence[Sequence[str]], end: float
+    ) -> float:
+        """Return when the first block has taken too long.
+
+        Works may fetch the examples of several users before they train them side by side, so in a
+        block those that were fetched have their time together.
+        """
+        size = len(blocks[0])
+        if self.user_seconds:
+            return begun + self.user_seconds * min(max(num_begun, 1), size)
+        if (size == 1 and len(blocks) == 1) or math.isinf(end):
+            return end  # nobody else waits, or nobody at all
+        return last + _ONE_USERS * (end - last)
+
+
+def _compute(part: Any, data: UserData | None, blocks: Sequence[Sequence[str]], send: Send) -> None:
+    watched = None if data is None else _Watched(data, send)
+    for block in blocks:
+        send(_SUM + encoded(part(block, watched)))
+
+
+def _load(granularity: float | None) -> None:
+    """Have what adds updates loaded here, once: a child would count it as its first user's time."""
+    for kind in (np.float32, np.float64):
+        values = np.zeros((1, 1), kind)
+        running = RunningSum({"w": values}, granularity)
+        running.add({"w": values}, 1.0)
+        running.add({"w": RowSparse(rows=np.zeros(1, np.int64), values=values, num_rows=1)}, 1.0)
+
+
+class _Watched:
+    """A `UserData` that says when a user is begun."""
+
+    def __init__(self, data: UserData, send: Send) -> None:
+        self._data, self._send = data, send
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._data, name)
+
+    def examples(self, user_id: str) -> Any:
+        self._send(_BEGUN)
+        return self._data.examples(user_id)
+
+    def num_examples(self, user_id: str) -> int:
+        return self._data.num_examples(user_id)

@@ -1,0 +1,81 @@
+"""One user of a node neither stops the node's other users nor makes the node silent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from fedpriv.backends.flower.own import bounded
+from fedpriv.backends.flower.settings import read_guard
+from fedpriv.backends.guard import Guard
+from tests.backends.flower.silent.threaded_grid import Hundred
+
+
+class Poisoned:
+    """A node's data, of which one user's hangs, or ends its process, when it is read."""
+
+    def __init__(self, data, poison, kind, released):
+        self.data, self.poison, self.kind, self.released = data, poison, kind, released
+
+    def examples(self, user_id):
+        if user_id == self.poison and self.kind == "hangs":
+            self.released.wait()
+            raise ValueError("released")
+        if user_id == self.poison:
+            os._exit(9)
+        return self.data.examples(user_id)
+
+    def num_examples(self, user_id):
+        return self.data.num_examples(user_id)
+
+
+@pytest.fixture
+def released():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def poisoned(kind, released, guard, *, deadline):
+    """A hundred users on ten nodes; the first user of the first node is poison."""
+    hundred = Hundred(deadline=deadline, num_nodes=10)
+    hosts = dict(hundred.grid.hosts)
+    data = Poisoned(hundred.task.data, hundred.task.roster[0], kind, released)
+    hosts[101] = replace(hosts[101], data=data, guard=guard)
+    hundred.grid.hosts = hosts
+    return hundred
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no child can be forked here")
+@pytest.mark.parametrize("kind", ["hangs", "exits"])
+def test_a_poison_user_contributes_zero_alone(released, kind, monkeypatch):
+    monkeypatch.setattr("fedpriv.backends.guard.can_fork", lambda: True)
+    hundred = poisoned(kind, released, Guard(user_seconds=2.0), deadline=60.0)
+    assert hundred.is_sum_without(hundred.sum(), 101)
+    assert not hundred.strategy.counts
+
+
+@pytest.mark.timeout(300)
+def test_without_a_guard_the_whole_node_is_silent(released):
+    """What the guard is for: ten users are lost for one."""
+    hundred = poisoned("hangs", released, None, deadline=2.0)
+    assert hundred.sum().num_failed == 10
+    assert hundred.strategy.counts == {"missing": 1}
+
+
+def test_a_nodes_own_config_comes_before_the_runs():
+    assert read_guard({}) == Guard()
+    assert read_guard({"guard-users": False}) is None
+    found = read_guard({"user-seconds": 3, "user-memory-mb": 500})
+    assert found == Guard(user_seconds=3.0, user_memory_mb=500)
+    with pytest.raises(ValueError, match=r"user-seconds -1\.0 must be at least 0"):
+        read_guard({"user-seconds": -1.0})
+
+
+def test_an_app_of_ones_own_is_guarded_unless_it_says_otherwise():
+    assert bounded.__kwdefaults__["guard"] == Guard()
