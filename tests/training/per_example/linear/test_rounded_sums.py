@@ -42,6 +42,12 @@ def inner_bounds(case):
 BOUNDS = ("clip", "normalise", "preconditioned", "mixed")
 
 
+def rounded(made, bound):
+    return RoundedSum(
+        bound=bound, float_error=made.float_error(), mixed_error=made.float_error(mixed=True)
+    )
+
+
 def whole_sum(case, bound, index):
     work = CentralSum(gradients=case.made, num_examples=NUM)
     done = work.partial_sum(
@@ -61,7 +67,7 @@ def squared(difference):
 def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, name):
     """Every example of the set, joining batches of many sizes; compared without tolerance."""
     case = Case(kind, num=NUM)
-    bound = RoundedSum(bound=inner_bounds(case)[name], float_error=case.made.float_error())
+    bound = rounded(case.made, inner_bounds(case)[name])
     rng, longest = np.random.default_rng(0), 0
     for joining in range(NUM):
         others = np.setdiff1d(rng.choice(NUM, rng.integers(0, NUM), replace=False), [joining])
