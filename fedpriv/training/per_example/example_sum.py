@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.mechanisms.rounding import RoundedSum
 from fedpriv.rng import Key
@@ -74,7 +75,8 @@ class CentralSum:
             of examples, or in micro-batches of whole micro-batches.
 
         Raises:
-            ValueError: If the bound rounds each contribution to a grid.
+            ValueError: If the bound rounds each contribution to a grid, or has no room for what
+                float64 and rounding may add.
         """
         granularity = bound.granularity
         if granularity is not None:
@@ -83,6 +85,8 @@ class CentralSum:
                     "single examples are summed as floats, and their sum may be rounded "
                     "(RoundedSum), not each of them"
                 )
+            # Found out example by example it would be a failure of each: nothing but zeros, unsaid.
+            bound.length(bound.l2_bound, tree.num_elements(params))
             bound = bound.inside
         index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
         with counted_failures() as failures:

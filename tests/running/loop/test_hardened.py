@@ -1,5 +1,6 @@
 """A secure run that says it is hardened does not go on in floating point."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.mechanisms import Clip
+from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.sums import PartialSum, RunningSum
 
 ROSTER = [f"u{i}" for i in range(40)]
@@ -58,4 +60,15 @@ def test_a_run_in_floats_stays_marked_when_it_goes_on_exactly(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(replace(EXACT, mechanism=bare), tmp_path / "run", Ones(ends_in=2))
     done = train(EXACT, tmp_path / "run", Ones())
-    assert done.in_floats and "floating point" in repr(done)
+    assert done.in_floats
+    lines = (tmp_path / "run" / "rounds.jsonl").read_text("utf-8").splitlines()
+    stated = [line for line in map(json.loads, lines) if line["epsilon"] is not None]
+    for said in (repr(done), str(done.epsilon), *(str(line[KEY]) for line in stated)):
+        assert said.count(FLOATS) == 1
+    assert stated
+
+
+def test_an_exact_run_bears_no_mark(tmp_path):
+    done = train(EXACT, tmp_path / "run", Ones())
+    assert not done.in_floats and FLOATS not in str(done.epsilon)
+    assert KEY not in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8")

@@ -78,3 +78,12 @@ def test_a_norm_that_float64_got_too_small_is_made_up_for(value, times):
     rounding = Fraction(math.sqrt(width + 1)) / 2**24  # of the sum, √d granularities
     allowed = 1 - rounding - Fraction(errors[times is not None])
     assert squared <= (Fraction(1e-3) * allowed) ** 2
+
+
+def test_a_bound_without_room_is_refused_and_not_a_failure_of_everybody():
+    """Refused for each example it was a zero of each, alone: a model of noise, and no word."""
+    data, params = logistic(np.ones((3, 1), np.float32))
+    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
+    work = CentralSum(gradients=data, num_examples=3)
+    with pytest.raises(ValueError, match="too much for a grid"):
+        work.partial_sum(params=params, bound=bound, user_ids=["0"], key=Key.simulation(0))
