@@ -73,6 +73,13 @@ NOT_KNOWN = Coverage(
 )
 
 
+def not_known(facts: Mapping[str, Any]) -> Coverage:
+    """Return what is said without a document: of a ledger's first line, its facts and mode."""
+    if not in_floats(facts):
+        return NOT_KNOWN
+    return Coverage(not_covered=(*NOT_KNOWN.not_covered, FLOATS))
+
+
 def coverage_of(document: Mapping[str, Any]) -> Coverage:
     """Return what the ε of a run does not cover, from its `experiment.json`.
 

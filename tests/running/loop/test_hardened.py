@@ -9,6 +9,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum, RunningSum
 
 ROSTER = [f"u{i}" for i in range(40)]
@@ -66,9 +67,11 @@ def test_a_run_in_floats_stays_marked_when_it_goes_on_exactly(tmp_path):
     for said in (repr(done), str(done.epsilon), *(str(line[KEY]) for line in stated)):
         assert said.count(FLOATS) == 1
     assert stated
+    assert FLOATS in verify_run(tmp_path / "run").to_json()[KEY]
 
 
 def test_an_exact_run_bears_no_mark(tmp_path):
     done = train(EXACT, tmp_path / "run", Ones())
     assert not done.in_floats and FLOATS not in str(done.epsilon)
+    assert FLOATS not in verify_run(tmp_path / "run").to_json()[KEY]
     assert KEY not in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8")
