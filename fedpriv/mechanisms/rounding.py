@@ -153,6 +153,13 @@ class RoundedSum(AsAWhole):
         return self.l2_bound * 2.0**-BITS
 
     @property
+    def error(self) -> float:
+        """How far float64 may take two neighbouring sums apart, with what is inside the bound."""
+        if self.mixture is None or self.mixed_error is None:
+            return self.float_error
+        return self.mixed_error
+
+    @property
     def inside(self) -> Bound:
         """What bounds each contribution: this bound, without the grid."""
         return _Shortened(rounded=self)
@@ -173,10 +180,7 @@ class RoundedSum(AsAWhole):
         Raises:
             ValueError: If that would fill half the bound.
         """
-        error, each = self.float_error, _SLACK_EACH
-        if self.mixture is not None:
-            assert self.mixed_error is not None
-            error, each = self.mixed_error, _SLACK_EACH_MIXED
+        error, each = self.error, _SLACK_EACH if self.mixture is None else _SLACK_EACH_MIXED
         share = 1.0 - _SLACK - error - num_elements * each - math.sqrt(num_elements) * 2.0**-BITS
         if not share >= 0.5:
             raise ValueError(
