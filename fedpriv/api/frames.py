@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
 from fedpriv.report.comparison.rows import as_rows
@@ -58,7 +59,7 @@ def _by_round(rows: Sequence[Row], usual: Sequence[str]) -> pd.DataFrame:
     """Return rows under their names; a run without any has the usual columns, empty."""
     import pandas as pd
 
-    left_out = ("round_num", "covered_by_epsilon")
+    left_out = ("round_num", "covered_by_epsilon", KEY)
     names = list(dict.fromkeys(name for row in rows for name in row if name not in left_out))
     index = pd.Index([int(row["round_num"]) for row in rows], name="round_num", dtype="int64")
     columns = {name: [row.get(name) for row in rows] for name in names or usual}

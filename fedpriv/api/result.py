@@ -155,7 +155,7 @@ def read(path: Path, temporary: TemporaryFolder | None) -> Run:
     record = read_run(path)
     return Run(
         record=record,
-        epsilon=spent(record),
+        epsilon=record.coverage.marked(spent(record)),
         statement=run_statement(path),
         _temporary=temporary,
     )

@@ -21,6 +21,9 @@ from fedpriv.tree import RowSparse, Tensor, Tree
 
 # Absorb float64's own rounding of products, and of a norm summed over so many coordinates.
 _SLACK, _SLACK_EACH = 2.0**-40, 2.0**-53
+# Of a mixture the square of a norm may be the 10^4th part of that of its offset, from which it was
+# made by sums and differences (`fedpriv.training.per_example.sparse_sums`): it has lost as much.
+_SLACK_EACH_MIXED = 2.0**14 * _SLACK_EACH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +115,27 @@ class RoundedSum(AsAWhole):
     Guarantees:
         * Whoever joins or leaves moves the *rounded* sum by at most l2_bound: of d coordinates each
           moves by less than a granularity more than before rounding, and what float64 does to the
-          two sums is at most `float_error`. Contributions are shortened by as much beforehand.
+          two sums is at most `float_error`. Contributions are shortened by as much beforehand,
+          and by what float64 may have got wrong of their norms.
 
     Attributes:
         bound: Of each contribution; finite and on no grid.
         float_error: How far float64 takes two neighbouring sums apart, over l2_bound, beside the
             contribution itself (`fedpriv.training.per_example.gradients.SumsApart`).
+        mixed_error: The same where contributions are mixed with a public update; None refuses that.
     """
 
     bound: Bound
     float_error: float
+    mixed_error: float | None = None
 
     def __post_init__(self) -> None:
         _check_finite(self.bound)
+        if self.bound.mixture is not None and self.mixed_error is None:
+            raise ValueError(
+                "contributions are mixed with a public update, and no float64 error of such sums "
+                "is given (mixed_error); sum floats (exact-sum false)"
+            )
 
     @property
     def name(self) -> str | None:
@@ -140,6 +151,13 @@ class RoundedSum(AsAWhole):
     def granularity(self) -> float:
         """The spacing of the sum's grid, l2_bound / 2^24."""
         return self.l2_bound * 2.0**-BITS
+
+    @property
+    def error(self) -> float:
+        """How far float64 may take two neighbouring sums apart, with what is inside the bound."""
+        if self.mixture is None or self.mixed_error is None:
+            return self.float_error
+        return self.mixed_error
 
     @property
     def inside(self) -> Bound:
@@ -162,10 +180,11 @@ class RoundedSum(AsAWhole):
         Raises:
             ValueError: If that would fill half the bound.
         """
-        share = 1.0 - _SLACK - self.float_error - math.sqrt(num_elements) * 2.0**-BITS
+        error, each = self.error, _SLACK_EACH if self.mixture is None else _SLACK_EACH_MIXED
+        share = 1.0 - _SLACK - error - num_elements * each - math.sqrt(num_elements) * 2.0**-BITS
         if not share >= 0.5:
             raise ValueError(
-                f"{num_elements} coordinates and a float64 error of {self.float_error:.2g} are too "
+                f"{num_elements} coordinates and a float64 error of {error:.2g} are too "
                 f"much for a grid of 2^{BITS} steps; sum floats (exact-sum false)"
             )
         return min(self.bound.length(norm, num_elements), self.l2_bound * share)

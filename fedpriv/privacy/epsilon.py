@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.privacy.event import Relation
@@ -69,6 +69,8 @@ class Epsilon:
         rdp: The RDP figure that goes with it, or None where RDP prices no such event.
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
+        not_covered: What it does not cover, in plain phrases, where that is known
+            (`fedpriv.privacy.statement.coverage`); printed with it.
     """
 
     value: float
@@ -78,6 +80,7 @@ class Epsilon:
     rdp: float | None = None
     unit: str = "user"
     reason: str = ""
+    not_covered: tuple[str, ...] = field(default=(), compare=False)
 
     def __float__(self) -> float:
         return self.value
@@ -95,6 +98,7 @@ class Epsilon:
         return (
             f"ε = {shown} at δ = {shown_delta(self.delta)} ({self.relation.value}, "
             f"per {self.unit}, by {self.accountant}{added})"
+            + (f", does NOT cover: {'; '.join(self.not_covered)}" if self.not_covered else "")
         )
 
     def to_json(self) -> dict[str, Any]:

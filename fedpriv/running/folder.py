@@ -48,6 +48,7 @@ from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
 from fedpriv.running.door.noise_root import NOISE, noise_digest
 from fedpriv.running.task_files import checked_files, write_files
@@ -253,7 +254,7 @@ class RunFolder:
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept:
             record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
-            json_lines.append(self.path / "rounds.jsonl", record)
+            json_lines.append(self.path / "rounds.jsonl", self._marked(record))
         return state
 
     def _bare_record(
@@ -299,7 +300,7 @@ class RunFolder:
         """Append a round's released values, and in simulation its diagnostics, where it is due."""
         if not self._due(int(released["round_num"])):
             return
-        json_lines.append(self.path / "rounds.jsonl", released)
+        json_lines.append(self.path / "rounds.jsonl", self._marked(released))
         if diagnostics is not None:
             json_lines.append(
                 self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False}
@@ -323,7 +324,17 @@ class RunFolder:
         for name, values in (("rounds.jsonl", released), ("diagnostics.jsonl", diagnostics)):
             lines = json_lines.read(self.path / name)
             if values and lines and lines[-1]["round_num"] == round_num:
-                json_lines.replace_last(self.path / name, {**lines[-1], **values})
+                json_lines.replace_last(self.path / name, self._marked({**lines[-1], **values}))
+
+    def _marked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a line with what its ε does not cover, where it states one that has gaps."""
+        if line.get("epsilon") is None:
+            return line
+        if self.document:
+            missing = coverage_of(self.document).not_covered
+        else:
+            missing = (FLOATS,) if self.ledger.mode == "secure" and not self.is_hardened else ()
+        return {**line, KEY: list(missing)} if missing else line
 
     def _due(self, round_num: int) -> bool:
         """Return whether the round charged last is kept: each `every`-th, and the run's last."""

@@ -119,8 +119,16 @@ def rounds(
     Raises:
         KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
             released is kept, and no user's contribution is left out because of it.
+        ValueError: If the folder says that the run is hardened, and these components are not.
     """
     plan = components.plan
+    if folder is not None and folder.is_hardened and not plan.is_exact:
+        # A plan in a file does not tell a bound on a grid from one that is not.
+        raise ValueError(
+            f"{folder.path} holds a run whose sums and noise are of whole numbers, and its ε is "
+            "stated as that; these would go on in floating point: give the bound (Rounded) and the "
+            "privatizer that it was started with"
+        )
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)

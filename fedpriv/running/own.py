@@ -35,7 +35,8 @@ class Trained:
 
     Attributes:
         params: Released, float32, by name.
-        epsilon: Spent, lost attempts included, with δ, relation, unit and accountant.
+        epsilon: Spent, lost attempts included, with δ, relation, unit and accountant; printed, it
+            says what it does not cover.
         simulated: Whether the noise came from a seed.
         in_floats: Whether it is secure, and sums or noise are in floating point all the same.
         rounds: Released rounds.
@@ -50,8 +51,7 @@ class Trained:
     path: Path | None
 
     def __repr__(self) -> str:
-        covers = _IN_FLOATS if self.in_floats else _COVERAGE
-        said = covers.qualified(("simulated " if self.simulated else "") + str(self.epsilon))
+        said = ("simulated " if self.simulated else "") + str(self.epsilon)
         return f"{self.rounds} rounds, {said}"
 
 
@@ -132,11 +132,12 @@ def averaging(
             for _, state in played:
                 on_round(state.round_num, state.params)
             spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
+            in_floats = secure and not (folder is not None and folder.is_hardened)
             return Trained(
                 params=components.algorithm.result(state),
-                epsilon=spent,
+                epsilon=(_IN_FLOATS if in_floats else _COVERAGE).marked(spent),
                 simulated=not secure,
-                in_floats=secure and not (folder is not None and folder.is_hardened),
+                in_floats=in_floats,
                 rounds=state.round_num,
                 path=path,
             )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from fedpriv.rng import Key
 from fedpriv.training.stopping import end_if_interrupted
@@ -76,7 +78,9 @@ def users_unsaid(key: Key) -> Iterator[None]:
     """
     before = _UNSAID.set(_UNSAID.get() or key.mode == "secure")
     try:
-        yield
+        # NumPy warns of what is in an array, such as a number that float32 cannot hold: a user's.
+        with np.errstate(all="ignore") if _UNSAID.get() else nullcontext():
+            yield
     finally:
         _UNSAID.reset(before)
 

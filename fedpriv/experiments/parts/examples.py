@@ -154,7 +154,11 @@ class ExactSum:
                 "or depend on the batch in their last bits; leave it out (a secure run then says "
                 "that its noise is not hardened)"
             )
-        return RoundedSum(bound=bound, float_error=task.train.float_error())
+        return RoundedSum(
+            bound=bound,
+            float_error=task.train.float_error(),
+            mixed_error=task.train.float_error(mixed=True),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

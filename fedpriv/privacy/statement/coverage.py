@@ -63,10 +63,21 @@ class Coverage:
         """Return an ε that says why it is infinite, where the plan alone could not know."""
         return replace(spent, reason=self.reason) if self.reason else spent
 
+    def marked(self, spent: Epsilon) -> Epsilon:
+        """Return an ε that says itself what it does not cover: for who prints it without us."""
+        return replace(spent, not_covered=self.not_covered)
+
 
 NOT_KNOWN = Coverage(
     not_covered=("whatever experiment.json would name, which is missing or not the run's",)
 )
+
+
+def not_known(facts: Mapping[str, Any]) -> Coverage:
+    """Return what is said without a document: of a ledger's first line, its facts and mode."""
+    if not in_floats(facts):
+        return NOT_KNOWN
+    return Coverage(not_covered=(*NOT_KNOWN.not_covered, FLOATS))
 
 
 def coverage_of(document: Mapping[str, Any]) -> Coverage:

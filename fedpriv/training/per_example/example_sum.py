@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.mechanisms.rounding import RoundedSum
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import counted_failures
-from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.gradients import ExampleGradients, SumsApart
 from fedpriv.tree import Params
 
 
@@ -74,7 +75,8 @@ class CentralSum:
             of examples, or in micro-batches of whole micro-batches.
 
         Raises:
-            ValueError: If the bound rounds each contribution to a grid.
+            ValueError: If the bound rounds each contribution to a grid, allows for less than
+                float64 may get wrong of these sums, or has no room for it.
         """
         granularity = bound.granularity
         if granularity is not None:
@@ -83,6 +85,17 @@ class CentralSum:
                     "single examples are summed as floats, and their sum may be rounded "
                     "(RoundedSum), not each of them"
                 )
+            gradients, mixed = self.gradients, bound.mixture is not None
+            least = gradients.float_error(mixed=mixed) if isinstance(gradients, SumsApart) else None
+            if least is None or not bound.error >= least:
+                raise ValueError(
+                    f"float64 sums of {type(gradients).__name__} may err by "
+                    f"{'an amount that it does not state' if least is None else least}, and the "
+                    f"bound allows for {bound.error}; give what its float_error returns, or sum "
+                    "floats (exact-sum false)"
+                )
+            # Found out example by example it would be a failure of each: nothing but zeros, unsaid.
+            bound.length(bound.l2_bound, tree.num_elements(params))
             bound = bound.inside
         index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
         with counted_failures() as failures:

@@ -66,10 +66,13 @@ class SumsApart(Protocol):
     What makes a sum that can be rounded once, and hardened (`fedpriv.mechanisms.RoundedSum`).
     """
 
-    def float_error(self) -> float:
+    def float_error(self, *, mixed: bool = False) -> float:
         """Return how far the sums with and without an example may differ beyond its own.
 
         In l2, over the bound of a contribution, whichever example and batch it is: the rounding of
         both sums, and whatever the others' computed contributions change with the batch.
+
+        Args:
+            mixed: Whether contributions are mixed with a public update (`Bound.mixture`).
         """
         ...

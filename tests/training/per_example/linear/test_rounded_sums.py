@@ -42,6 +42,12 @@ def inner_bounds(case):
 BOUNDS = ("clip", "normalise", "preconditioned", "mixed")
 
 
+def rounded(made, bound):
+    return RoundedSum(
+        bound=bound, float_error=made.float_error(), mixed_error=made.float_error(mixed=True)
+    )
+
+
 def whole_sum(case, bound, index):
     work = CentralSum(gradients=case.made, num_examples=NUM)
     done = work.partial_sum(
@@ -61,7 +67,7 @@ def squared(difference):
 def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, name):
     """Every example of the set, joining batches of many sizes; compared without tolerance."""
     case = Case(kind, num=NUM)
-    bound = RoundedSum(bound=inner_bounds(case)[name], float_error=case.made.float_error())
+    bound = rounded(case.made, inner_bounds(case)[name])
     rng, longest = np.random.default_rng(0), 0
     for joining in range(NUM):
         others = np.setdiff1d(rng.choice(NUM, rng.integers(0, NUM), replace=False), [joining])
@@ -77,7 +83,7 @@ def test_without_shortening_it_would_be_too_long(monkeypatch):
     """The broken twin: rounded, and not shortened by what rounding adds."""
     case = Case("softmax", num=NUM)
     monkeypatch.setattr(RoundedSum, "length", lambda self, norm, num_elements: self.l2_bound)
-    bound = RoundedSum(bound=Normalise(l2_clip_norm=0.3), float_error=0.0)
+    bound = rounded(case.made, Normalise(l2_clip_norm=0.3))
     found = [squared(whole_sum(case, bound, [i]) - whole_sum(case, bound, [])) for i in range(NUM)]
     assert max(found) > LIMIT
 
@@ -99,6 +105,15 @@ def test_what_else_is_in_a_batch_changes_no_bit_of_a_contribution(kind):
 def test_who_has_no_stated_error_is_refused():
     made = Case("regression").made
     assert not isinstance(made, SumsApart)  # a dot product of a batch depends on the batch
+    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.1)
+    with pytest.raises(ValueError, match="amount that it does not state"):
+        whole_sum(Case("regression"), bound, [0])
+
+
+def test_a_bound_that_allows_for_less_than_is_stated_is_refused():
+    case = Case("softmax", num=NUM)
+    with pytest.raises(ValueError, match=r"the bound allows for 0\.0"):
+        whole_sum(case, RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.0), [0])
 
 
 def test_too_many_examples_or_coordinates_are_refused():

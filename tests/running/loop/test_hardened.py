@@ -1,0 +1,77 @@
+"""A secure run that says it is hardened does not go on in floating point."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedpriv as fp
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.statement.coverage import FLOATS, KEY
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.sums import PartialSum, RunningSum
+
+ROSTER = [f"u{i}" for i in range(40)]
+PARAMS = {"w": np.zeros(5, np.float32)}
+EXACT = fp.plan(users=40, cohort=10, rounds=3, l2_clip_norm=1.0, noise_multiplier=1.0)
+
+
+class Ones:
+    """Users whose updates are all ones, until a round in which the process ends."""
+
+    def __init__(self, ends_in=None):
+        self.ends_in = ends_in
+
+    def partial_sum(self, *, params, bound, cohort, round_num, **asked):
+        if round_num == self.ends_in:
+            raise KeyboardInterrupt
+        running = RunningSum(params, bound.granularity)
+        for _ in cohort:
+            running.add(*bound.scaled({"w": np.ones(5, np.float32)}))
+        return PartialSum(
+            total=running.result(), num_users=len(cohort), granularity=bound.granularity
+        )
+
+    def evaluate(self, params, *, public):
+        return None
+
+
+def train(plan, out, backend):
+    return fp.averaging(plan, roster=ROSTER, params=PARAMS, out=out, secure=True)(backend)
+
+
+def test_a_plan_that_reads_the_same_without_its_grid_is_refused(tmp_path):
+    """In a file a bound on a grid and one in floating point are the same `clip`."""
+    bare = replace(EXACT.live_mechanism, bound=Clip(l2_clip_norm=1.0))
+    floats = replace(EXACT, mechanism=bare)
+    assert floats.to_json() == EXACT.to_json()
+    with pytest.raises(KeyboardInterrupt):
+        train(EXACT, tmp_path / "run", Ones(ends_in=2))
+    charged = (tmp_path / "run" / "ledger.jsonl").read_bytes().count(b'"charge"')
+    with pytest.raises(ValueError, match="of whole numbers, and its ε is stated as that"):
+        train(floats, tmp_path / "run", Ones())
+    assert (tmp_path / "run" / "ledger.jsonl").read_bytes().count(b'"charge"') == charged
+    done = train(EXACT, tmp_path / "run", Ones())
+    assert done.rounds == 2 and not done.in_floats
+
+
+def test_a_run_in_floats_stays_marked_when_it_goes_on_exactly(tmp_path):
+    bare = replace(EXACT.live_mechanism, bound=Clip(l2_clip_norm=1.0))
+    with pytest.raises(KeyboardInterrupt):
+        train(replace(EXACT, mechanism=bare), tmp_path / "run", Ones(ends_in=2))
+    done = train(EXACT, tmp_path / "run", Ones())
+    assert done.in_floats
+    lines = (tmp_path / "run" / "rounds.jsonl").read_text("utf-8").splitlines()
+    stated = [line for line in map(json.loads, lines) if line["epsilon"] is not None]
+    for said in (repr(done), str(done.epsilon), *(str(line[KEY]) for line in stated)):
+        assert said.count(FLOATS) == 1
+    assert stated
+    assert FLOATS in verify_run(tmp_path / "run").to_json()[KEY]
+
+
+def test_an_exact_run_bears_no_mark(tmp_path):
+    done = train(EXACT, tmp_path / "run", Ones())
+    assert not done.in_floats and FLOATS not in str(done.epsilon)
+    assert FLOATS not in verify_run(tmp_path / "run").to_json()[KEY]
+    assert KEY not in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8")

@@ -1,0 +1,89 @@
+"""Sums of single examples that are rounded once, where float64 is at its worst."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.mechanisms import Clip, Preconditioned, RoundedSum
+from fedpriv.mechanisms.bound import Mixture
+from fedpriv.rng import Key
+from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.linear import LogisticGradients
+
+
+def logistic(x, width=1):
+    """Return a model on examples of class 1 and its params: all zero, so each residual is -½."""
+    data = LogisticGradients(sparse.csr_matrix(x), np.ones(len(x), np.int64))
+    return data, {"weight": np.zeros(width, np.float32), "bias": np.zeros(1, np.float32)}
+
+
+def mixed(own_bound, offset):
+    mixture = Mixture(own=1.0, offset={"weight": offset, "bias": np.zeros(1, np.float32)})
+    return Preconditioned(multiplier={}, bound=own_bound, mixture=mixture)
+
+
+def test_parts_of_a_mixture_that_nearly_cancel_move_the_sum_by_no_more():
+    """Own parts of 66 bounds each, summed to either side of 2^21, where the last bits differ.
+
+    With the one example the others' small parts are all rounded down, and without it up.
+    """
+    number, offset = 100_000, 1e4
+    part = (offset - 150.0) / math.hypot(150.0, 0.5)
+    first = int(2**21 / part) + 1
+    assert (first - 1) * part < 2**21 < first * part
+    x = np.full((number, 1), 0.8 * 2.0 ** (21 - 52) * offset, np.float32)
+    x[:first] = 2 * (offset - 150.0)
+    data, params = logistic(x)
+    bound = RoundedSum(
+        bound=mixed(Clip(l2_clip_norm=1.0), np.array([-offset], np.float32)),
+        float_error=data.float_error(),
+        mixed_error=data.float_error(mixed=True),
+    )
+    work = CentralSum(gradients=data, num_examples=number)
+    everybody = [str(i) for i in range(number)]
+    found = [
+        work.partial_sum(params=params, bound=bound, user_ids=ids, key=Key.simulation(0)).total
+        for ids in (everybody, everybody[1:])
+    ]
+    moved = [int(found[0][name][0]) - int(found[1][name][0]) for name in params]
+    assert 0.999 * 2**48 < sum(x**2 for x in moved) <= 2**48
+
+
+def test_a_mixture_whose_error_is_not_stated_is_refused():
+    bound = mixed(Clip(l2_clip_norm=1.0), np.ones(1, np.float32))
+    with pytest.raises(ValueError, match="mixed_error"):
+        RoundedSum(bound=bound, float_error=0.0)
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7])
+@pytest.mark.parametrize("times", [None, -1.02, -1.011, -0.999])
+def test_a_norm_that_float64_got_too_small_is_made_up_for(value, times):
+    """A million like coordinates: the float sum of their squares errs to one side all along."""
+    width = 1 << 20
+    x = np.full((1, width), value, np.float32)
+    data, params = logistic(x, width)
+    inner = Clip(l2_clip_norm=1e-3)
+    if times is not None:  # an offset against the example's own part
+        shift = np.full(width, times * value / 2, np.float32)
+        inner = mixed(inner, shift)
+    errors = (data.float_error(), data.float_error(mixed=True))
+    bound = RoundedSum(bound=inner, float_error=errors[0], mixed_error=errors[1])
+    total = data.bounded_sum(params, np.array([0]), bound.inside)
+    assert np.unique(total["weight"]).size == 1
+    squared = width * Fraction(float(total["weight"][0])) ** 2
+    squared += Fraction(float(total["bias"][0])) ** 2
+    rounding = Fraction(math.sqrt(width + 1)) / 2**24  # of the sum, √d granularities
+    allowed = 1 - rounding - Fraction(errors[times is not None])
+    assert squared <= (Fraction(1e-3) * allowed) ** 2
+
+
+def test_a_bound_without_room_is_refused_and_not_a_failure_of_everybody():
+    """Refused for each example it was a zero of each, alone: a model of noise, and no word."""
+    data, params = logistic(np.ones((3, 1), np.float32))
+    bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
+    work = CentralSum(gradients=data, num_examples=3)
+    with pytest.raises(ValueError, match="too much for a grid"):
+        work.partial_sum(params=params, bound=bound, user_ids=["0"], key=Key.simulation(0))
