@@ -96,7 +96,22 @@ ROWS = (
         number=5,
         claim="A hostile answer contributes nothing, alone, and stops nothing",
         tests=(_HOSTILE, "backends/flower/test_records.py", f"{_BOUNDS}/test_sensitivity.py"),
-        twins=(Twin(name="nan_passes", tests=(f"{_BOUNDS}/test_sensitivity.py",)),),
+        twins=(
+            Twin(name="nan_passes", tests=(f"{_BOUNDS}/test_sensitivity.py",)),
+            Twin(name="longer_sums_let_through", tests=(_HOSTILE,)),
+        ),
+    ),
+    Row(
+        number=6,
+        claim="Nodes that crash, hang or trickle cost a round their own users, and no time",
+        tests=("backends/flower/silent",),
+        long=("backends/flower/silent",),
+        twins=(
+            Twin(
+                name="waits_for_everybody",
+                tests=("backends/flower/silent/test_endless_uploads.py",),
+            ),
+        ),
     ),
     Row(
         number=7,
@@ -121,6 +136,12 @@ ROWS = (
             _RANDOM_KILLS,
         ),
         twins=(Twin(name="noise_by_the_round", tests=(_BUDGET,)),),
+    ),
+    Row(
+        number=9,
+        claim="An audit through the real door refutes broken mechanisms, and no right one",
+        tests=("audit",),
+        twins=(Twin(name="noise_halved", tests=("audit/test_audit.py",)),),
     ),
     Row(
         number=10,

@@ -46,7 +46,7 @@ def test_nodes_that_are_silent_at_registration_leave_out_their_own_users_alone(s
 
 
 def rounds(num_rounds, *, deadline, seed=0, num_users=40):
-    """Return how long rounds took with 30 % of nodes crashed and 10 % hung, drawn each round.
+    """Return how long rounds took, over the deadline, with 30 % of nodes crashed and 10 % hung.
 
     Of those that hang, one in two begins an upload that never ends.
     """
@@ -61,7 +61,7 @@ def rounds(num_rounds, *, deadline, seed=0, num_users=40):
         hundred.grid.endless = set(hung[1::2])
         start = time.monotonic()
         found = hundred.sum(round_num=number)
-        took.append(time.monotonic() - start)
+        took.append((time.monotonic() - start) / hundred.deadline)
         # A node whose upload of an earlier round has not ended is not asked for another.
         assert hundred.is_sum_without(found, *lost)
         hundred.grid.released.set()
@@ -79,4 +79,4 @@ def test_rounds_go_on_with_crashes_and_hangs():
 def test_fifty_rounds_with_crashes_and_hangs_end_within_their_deadline():
     """R6: the deadline and a tenth of it, of which a loaded machine leaves enough at 4 s."""
     took = rounds(50, deadline=4.0)
-    assert len(took) == 50 and max(took) <= 1.1 * 4.0
+    assert len(took) == 50 and max(took) <= 1.1
