@@ -160,10 +160,9 @@ class UserByUser:
             try:
                 raw = self.trainer.train(params, data.examples(user_id), own)
                 update, factor = bound.scaled(tree.check_like(template, raw))
-            except (
-                Exception,
-                SystemExit,
-            ) as error:  # a user is not trusted: whatever it raises is its own zero
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever a user raises, a panic in Rust too
                 contributes_zero(error)
                 failed += 1
                 continue

@@ -55,6 +55,10 @@ def installed(default_sigint):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+class Panic(BaseException):
+    """As a library in Rust raises one, and no `Exception`."""
+
+
 def disguised():
     """As compiled code disguises an interrupt: twice a SystemError of which the other is cause."""
     try:
@@ -252,7 +256,7 @@ class TestSums:
             partial_sum(**arguments, data=Users(examples), user_ids=USERS)
 
     def test_a_user_that_exits_or_fails_still_contributes_zero_alone(self, default_sigint):
-        for error in (SystemExit(3), SystemError("own"), ValueError("own")):
+        for error in (SystemExit(3), SystemError("own"), ValueError("own"), Panic("own")):
 
             def fail(error=error):
                 raise error
@@ -262,6 +266,27 @@ class TestSums:
                     **ARGUMENTS, trainer=Interrupted(fail), data=Users(), user_ids=USERS
                 )
             assert (done.num_users, done.num_failed) == (6, 1)
+
+    @pytest.mark.parametrize("error", [SystemExit(3), Panic("own"), ValueError("own")])
+    def test_so_does_one_that_is_trained_beside_others(self, default_sigint, error):
+        """Red before: what is no `Exception` stopped the round, raised where many are trained."""
+
+        def loss(outputs, targets):
+            if targets.sum() != 0:
+                raise error
+            return outputs.square().mean()
+
+        module = nn.Linear(2, 1)
+        alone = ModuleTrainer(module=module, loss=loss, schedule=Schedule(learning_rate=0.1))
+        trainer = VectorisedTrainer(alone=alone, users_at_once=3)
+        ones = np.ones((1, 2), np.float32)
+        fine = ArrayExamples(ones, np.zeros((1, 1), np.float32))
+        data = Users(fine)
+        data.examples = lambda user: ArrayExamples(ones, ones[:, :1]) if user == USERS[2] else fine
+        arguments = {**ARGUMENTS, "params": module_params(module), "trainer": trainer}
+        with stopping.interruptible():
+            done = partial_sum(**arguments, data=data, user_ids=USERS)
+        assert done.num_failed == 1
 
 
 class TestRounds:

@@ -133,7 +133,9 @@ class VectorisedTrainer:
         for user, (own, key) in enumerate(zip(examples, keys, strict=True)):
             try:
                 work = Work.of(user, own, key, self.alone.schedule)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 contributes_zero(error)
                 failed.add(user)
                 continue
@@ -174,7 +176,9 @@ class VectorisedTrainer:
         """Write the updates of a chunk into rows; return the users that failed."""
         try:
             local, well = self._together(start, works)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             end_if_interrupted(error)
             if len(works) > 1:
                 # One user's training raises. No other is to pay for it: each in a chunk of its own.
@@ -199,7 +203,9 @@ class VectorisedTrainer:
         (work,) = works
         try:
             update = self.alone.train_from(start, work.examples, work.key)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             contributes_zero(error)
             return {work.user}
         for name, tensor in update.items():

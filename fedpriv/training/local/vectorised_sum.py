@@ -91,7 +91,9 @@ def vectorised_partial_sum(
             try:
                 examples.append(data.examples(user_id))
                 keys.append(key.fold(user_id))
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 contributes_zero(error)
                 failed += 1
         if not examples:
@@ -142,7 +144,9 @@ def _by_size(data: Users, user_ids: Sequence[str], trainer: Together) -> list[st
         schedule = trainer.alone.schedule
         try:
             num = min(data.num_examples(user_id), schedule.max_examples)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             end_if_interrupted(error)
             num = 0  # its examples cannot be had either, which is said there
         return -batch_width(num, schedule), -num
