@@ -15,6 +15,7 @@ from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.rng import Key
+from fedpriv.training.algorithm import check_plan
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
@@ -49,7 +50,7 @@ class Components:
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
-        self.algorithm.check_plan(self.plan)
+        check_plan(self.algorithm, self.plan)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the params before the first round, and where they came from.

@@ -23,6 +23,7 @@ from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
@@ -224,3 +225,26 @@ class ArrayState:
             memory={n.removeprefix("memory/"): a for n, a in saved.rest.items()},
             numbers=saved.numbers,
         )
+
+
+@runtime_checkable
+class ChoosesPlan(Protocol):
+    """An algorithm that not every plan can be paid for with."""
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan.
+
+        Raises:
+            ValueError: If under it less would hold than it says.
+        """
+        ...
+
+
+def check_plan(algorithm: Algorithm, plan: AnyPlan) -> None:
+    """Refuse a plan that an algorithm cannot go with.
+
+    Raises:
+        ValueError: If the algorithm says so.
+    """
+    if isinstance(algorithm, ChoosesPlan):
+        algorithm.check_plan(plan)

@@ -15,7 +15,6 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner, RoundContext
 from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query, Saved
 from fedpriv.transform import State, Transform
@@ -106,9 +105,6 @@ class FederatedAveraging:
     optimizer: Transform
     aggregate: Transform
     preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
-
-    def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan under which this would promise less than the plan says: there is none."""
 
     def init(self, params: Params) -> ServerState:
         """Return the state before the first round."""
