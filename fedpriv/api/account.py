@@ -278,7 +278,7 @@ def _plan(devices: int, trials: Trials | None, target: float | None, **numbers: 
     """Return the plan of what is priced; nothing is ever run with it."""
     if trials is not None and devices != 1:
         raise ValueError(
-            f"trials {trials.mean:g} are priced by RDP, which has no price for {devices!r} devices "
+            f"trials {trials.mean:g} are accounted by RDP, which does not account {devices!r} devices "
             "of one person; bound a person's devices together, as one user"
         )
     draft = plan(l2_clip_norm=_ANY_BOUND, **numbers)
@@ -319,7 +319,7 @@ def _notes(spent: Epsilon, users: int, devices: int, trials: Trials | None) -> t
     if trials is not None:
         notes.append(
             f"it covers keeping the best of a random number of such runs ({trials.name}), drawn "
-            "once and told nobody, by a score that is public or charged"
+            "once and never published, by a score that is public or charged"
         )
     if not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
         notes.append(f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}")

@@ -59,7 +59,7 @@ TrialsMean = Annotated[
     typer.Option(
         metavar="MEAN",
         help="ε of a study that keeps the best of a random number of such runs, this many on "
-        "average, and tells nobody how many.",
+        "average, and never says how many.",
     ),
 ]
 Shape = Annotated[

@@ -136,10 +136,10 @@ def epsilon_of(
             accountant="none",
             reason="no noise is added",
         )
-    priced = tuple(groups.items())
+    charged = tuple(groups.items())
     if trials is not None:
-        return _of_trials(priced, probability("delta", delta), related, trials)
-    return _epsilon(priced, checked_delta(delta, groups), related, max(rounds, 1))
+        return _of_trials(charged, probability("delta", delta), related, trials)
+    return _epsilon(charged, checked_delta(delta, groups), related, max(rounds, 1))
 
 
 def checked_delta(delta: float, events: Collection[Event]) -> float:
@@ -203,7 +203,7 @@ def _of_trials(
     if value is None:
         kinds = ", ".join(sorted({event.kind for event, _ in groups}))
         raise ValueError(
-            f"the best of several trials is priced by RDP, which does not price {kinds} under "
+            f"the best of several trials is accounted by RDP, which does not account {kinds} under "
             f"{relation.value}; run the trials without a cap, and with a person's devices grouped"
         )
     return Epsilon(

@@ -52,7 +52,7 @@ def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) ->
 
 
 def check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
-    """Refuse several trials of what RDP does not price, for nobody else prices the choice.
+    """Refuse several trials of what RDP does not account, for no one else accounts the choice.
 
     Raises:
         ValueError: If that is so.
@@ -62,7 +62,7 @@ def check_trials(trials: Trials | None, event: Event, relation: Relation) -> Non
     no_curve = event.kind in ("truncated-poisson-gaussian", "poisson-devices-gaussian")
     if no_curve or (event.kind == "poisson-gaussian" and relation is Relation.REPLACE_ONE):
         raise ValueError(
-            f"the best of {trials.mean:g} trials on average is priced by RDP, which has no price "
-            f"for {event.kind} under {relation.value}; leave out the cap, group a person's devices "
+            f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
+            f"account {event.kind} under {relation.value}; leave out the cap, group a person's devices "
             "before the bound, or use relation 'add-remove'"
         )

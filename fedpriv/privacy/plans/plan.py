@@ -222,7 +222,7 @@ class Plan:
             charges = self.affordable_rounds
         if self.charged_once:
             charges = min(charges, 1)
-        return self._priced([(self.event, charges)])
+        return self._accounted([(self.event, charges)])
 
     def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
         """Return ε of events with their counts, as a ledger has them.
@@ -234,9 +234,9 @@ class Plan:
             return self._no_guarantee()
         if not events or (self.trials is not None and set(events) == {self.event}):
             return self.epsilon(events.get(self.event, 0))
-        return self._priced(tuple(events.items()))
+        return self._accounted(tuple(events.items()))
 
-    def _priced(self, charges: Sequence[tuple[Event, int]]) -> Epsilon:
+    def _accounted(self, charges: Sequence[tuple[Event, int]]) -> Epsilon:
         assert self.delta is not None
         spent = epsilon_of(
             charges,

@@ -233,5 +233,5 @@ def test_plans_come_back_and_older_ones_have_no_trials():
     "changes", [{"cohort_cap": 40}, {"relation": "replace-one"}], ids=lambda value: str(value)
 )
 def test_plans_without_a_price_are_refused(changes):
-    with pytest.raises(ValueError, match="priced by RDP"):
+    with pytest.raises(ValueError, match="accounted by RDP"):
         plan(**changes)
