@@ -278,8 +278,8 @@ def _plan(devices: int, trials: Trials | None, target: float | None, **numbers: 
     """Return the plan of what is priced; nothing is ever run with it."""
     if trials is not None and devices != 1:
         raise ValueError(
-            f"trials {trials.mean:g} are accounted by RDP, which does not account {devices!r} devices "
-            "of one person; bound a person's devices together, as one user"
+            f"trials {trials.mean:g} are accounted by RDP, which does not account {devices!r} "
+            "devices of one person; bound a person's devices together, as one user"
         )
     draft = plan(l2_clip_norm=_ANY_BOUND, **numbers)
     if devices != 1:

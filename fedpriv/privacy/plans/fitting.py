@@ -63,6 +63,6 @@ def check_trials(trials: Trials | None, event: Event, relation: Relation) -> Non
     if no_curve or (event.kind == "poisson-gaussian" and relation is Relation.REPLACE_ONE):
         raise ValueError(
             f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
-            f"account {event.kind} under {relation.value}; leave out the cap, group a person's devices "
-            "before the bound, or use relation 'add-remove'"
+            f"account {event.kind} under {relation.value}; leave out the cap, group a "
+            "person's devices before the bound, or use relation 'add-remove'"
         )
