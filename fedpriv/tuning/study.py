@@ -104,6 +104,8 @@ def private_study(
     target, state = out / RUN, SecretState(out)
     stated = {"format": "fedpriv-study", "trials": trials.to_json(), "mode": root.mode, **facts}
     started = _check_same(out, stated)
+    if target.exists() and not started:
+        raise ValueError(f"{target} is there already and of no study; give another folder")
     if target.exists():  # all was compared; of what is secret a crash may have left something
         state.release(target)
         return target
