@@ -13,10 +13,12 @@ trial says nothing of which it is, so that what is released does not say it eith
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,26 @@ class SecretState:
         self.trial, self.best = self.path / "trial", self.path / "best"
         self._state: dict[str, Any] = {"done": 0, "settings": None, "best": None, "verdict": None}
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no other process go on with the study meanwhile.
+
+        Raises:
+            ValueError: If one does.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ValueError(
+                    f"another process runs the study in {self.path.parent}; wait for it, or stop it"
+                ) from error
+            yield
+        finally:
+            os.close(handle)
+
     @property
     def has_number(self) -> bool:
         """Whether a number was drawn."""
@@ -46,7 +68,6 @@ class SecretState:
         """
         file = self.path / "number"
         if not file.is_file():
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = self.path / "number.part"
             part.unlink(missing_ok=True)
             _write(part, str(draw()))

@@ -114,15 +114,16 @@ def private_study(
             f"{out} holds a study whose number of trials is gone, and another one may not be "
             "drawn: ε is of one draw; start a new study, whose ε comes on top"
         )
-    number = state.keep_number(lambda: trials.number(_bits(root)))
-    if not started:
-        write_json(out / "study.json", stated)
-    while state.done < number:
-        key = _of_trial(root, state.done)
-        settings = state.settings(lambda key=key: draw(key.fold("settings")))
-        run(settings, state.trial, key)
-        state.compare(score(state.trial).rank, key.fold("tie").to_bytes().hex())
-    state.release(target)
+    with state.held():
+        number = state.keep_number(lambda: trials.number(_bits(root)))
+        if not started:
+            write_json(out / "study.json", stated)
+        while state.done < number:
+            key = _of_trial(root, state.done)
+            settings = state.settings(lambda key=key: draw(key.fold("settings")))
+            run(settings, state.trial, key)
+            state.compare(score(state.trial).rank, key.fold("tie").to_bytes().hex())
+        state.release(target)
     return target
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 
 import pytest
@@ -41,6 +42,7 @@ def released(tiny_corpus, tmp_path_factory):
 
 def test_the_released_run_states_the_epsilon_of_the_study(released):
     _, state, _ = read_ledger(released / "ledger.jsonl")
+    assert state.plan.event is not None
     wanted = epsilon(state.plan.event, 2, delta=1e-3, relation="add-remove", trials=LAW)
     assert wanted.value > epsilon(state.plan.event, 2, delta=1e-3, relation="add-remove").value
     found = verify_run(released)
@@ -67,8 +69,6 @@ def test_elsewhere_tuning_is_said_not_to_be_covered(tiny_corpus, tmp_path):
 
 def test_a_statement_of_one_run_does_not_verify_as_the_study(released, tmp_path):
     """The twin: the plan of the released run without its trials."""
-    import shutil
-
     copied = tmp_path / "run"
     shutil.copytree(released, copied)
     file = copied / "experiment.json"

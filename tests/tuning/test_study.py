@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,7 +266,12 @@ def test_a_score_that_was_not_charged_is_refused(tmp_path, source):
 def test_another_study_is_not_gone_on_with(tmp_path):
     with pytest.raises(Crash):
         go(tmp_path / "s", Trial(crash_at={1}))
-    for changes in ({"law": Trials(mean=5.0)}, {"facts": {"name": "b"}}, {"root": Key.secure()}):
+    others: list[dict[str, Any]] = [
+        {"trials": Trials(mean=5.0)},
+        {"facts": {"name": "b"}},
+        {"root": Key.secure()},
+    ]
+    for changes in others:
         with pytest.raises(ValueError, match="another"):
             go(tmp_path / "s", Trial(), **changes)
 
@@ -284,3 +290,20 @@ def test_a_lost_number_is_not_drawn_again(tmp_path):
 def test_nothing_is_printed(tmp_path, capfd):
     go(tmp_path / "s", Trial())
     assert capfd.readouterr() == ("", "")
+
+
+def test_two_processes_do_not_run_one_study(tmp_path):
+    class Again(Trial):
+        def run(self, settings, folder, key):
+            with pytest.raises(ValueError, match="another process"):
+                go(tmp_path / "s", Trial())
+            super().run(settings, folder, key)
+
+    trial = Again()
+    assert go(tmp_path / "s", trial).is_dir() and trial.calls
+
+
+def test_a_folder_that_is_no_study_is_left_alone(tmp_path):
+    (tmp_path / "s" / "run").mkdir(parents=True)
+    with pytest.raises(ValueError, match="of no study"):
+        go(tmp_path / "s", Trial())
