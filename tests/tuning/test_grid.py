@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.ledger.reading import read_ledger
@@ -162,3 +163,32 @@ def test_folders_under_way_are_their_owners_alone(tiny_corpus, tmp_path, monkeyp
     assert stat.S_IMODE(secret.stat().st_mode) == 0o700
     for name in ("number", "state"):
         assert stat.S_IMODE((secret / name).stat().st_mode) == 0o600
+
+
+def test_a_trial_that_is_interrupted_is_gone_on_with(tiny_corpus, tmp_path):
+    """Killed in the second round of the first trial: the round is lost, the number stays."""
+    calls = 0
+
+    class Stopping(SerialBackend):
+        def partial_sum(self, **arguments):
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise KeyboardInterrupt
+            return super().partial_sum(**arguments)
+
+    def backend(experiment, components):
+        return Stopping(
+            trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+        )
+
+    one = study(tiny_corpus, grid={"l2-clip-norm": (0.5,)}, make_backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        one.run(tmp_path / "s")
+    number = (tmp_path / "s" / "secret" / "number").read_text()
+    _, before, _ = read_ledger(tmp_path / "s" / "secret" / "trial" / "ledger.jsonl")
+    assert len(before.charges) == 2 and len(before.releases) == 1
+    found = verify_run(one.run(tmp_path / "s"))
+    assert found.ok and found.num_charges == 2
+    # Of two rounds a trial the first trial lost one; the others made both.
+    assert calls == 2 + 2 * (int(number) - 1)
