@@ -13,7 +13,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.api.own_loop import plan
@@ -23,6 +23,8 @@ from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.noise_grid import noise_grid as privacy_noise_grid
 from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import DevicesSampler
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
@@ -41,6 +43,8 @@ class Account:
         rounds: Rounds, each charged once.
         event: What one round does.
         notes: What is to be read with the ε, in words.
+        devices: How many of the users one person has, each drawn and bounded alone.
+        trials: The law of how many such runs were made of which the best is kept; None for one.
     """
 
     epsilon: Epsilon
@@ -50,6 +54,8 @@ class Account:
     rounds: int
     event: Event
     notes: tuple[str, ...]
+    devices: int = 1
+    trials: Trials | None = None
 
     @property
     def noise_on_mean(self) -> float:
@@ -80,6 +86,8 @@ class Account:
             "rounds": self.rounds,
             "event": self.event.to_json(),
             "notes": list(self.notes),
+            "devices": self.devices,
+            "trials": None if self.trials is None else self.trials.to_json(),
         }
 
 
@@ -93,6 +101,9 @@ def account(
     sampling: str = "poisson",
     relation: str | Relation | None = None,
     cap: int | None = None,
+    devices: int = 1,
+    trials: float | None = None,
+    shape: float | None = None,
 ) -> Account:
     """Return what a number of rounds costs: ε at δ, per user.
 
@@ -106,6 +117,12 @@ def account(
         relation: "add-remove" or "replace-one"; None for add-remove with poisson, replace-one
             with fixed.
         cap: Largest poisson cohort, at least twice the mean; a uniform subset takes part above.
+        devices: How many of the users are devices of one person, each drawn and bounded alone; ε is
+            per person then. A person whose devices are bounded together is one user.
+        trials: Mean of the random number of such runs that a study makes, keeping the best one and
+            telling nobody how many there were; ε is of the whole study then. None for one run.
+        shape: Of the law of that number, a truncated negative binomial: 1 for geometric, inf for
+            Poisson; None for 1.
 
     Guarantees:
         * An upper bound on ε for the stated relation; `str` rounds it up.
@@ -113,18 +130,21 @@ def account(
     Raises:
         ValueError: If a number is out of range, or `fedpriv.plan` refuses them together.
     """
-    accounted = plan(
-        users=users,
-        cohort=cohort,
-        rounds=rounds,
-        l2_clip_norm=_ANY_BOUND,
-        noise_multiplier=noise_multiplier,
-        delta=delta,
-        sampling=sampling,
-        relation=relation,
-        cap=cap,
+    return _account(
+        _plan(
+            devices,
+            law_of_trials(trials, shape),
+            None,
+            users=users,
+            cohort=cohort,
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            sampling=sampling,
+            relation=relation,
+            cap=cap,
+        )
     )
-    return _account(accounted)
 
 
 def calibrate(
@@ -137,6 +157,9 @@ def calibrate(
     sampling: str = "poisson",
     relation: str | Relation | None = None,
     cap: int | None = None,
+    devices: int = 1,
+    trials: float | None = None,
+    shape: float | None = None,
 ) -> Account:
     """Return the least noise that keeps ε within a target, with what it costs.
 
@@ -149,6 +172,9 @@ def calibrate(
         sampling: As for `account`.
         relation: As for `account`.
         cap: As for `account`.
+        devices: As for `account`.
+        trials: As for `account`.
+        shape: As for `account`.
 
     Guarantees:
         * The answer's ε never exceeds the target.
@@ -157,18 +183,33 @@ def calibrate(
         ValueError: If a number is out of range, or no noise reaches the target.
     """
     with said_as_options({"target_epsilon": "epsilon"}):
-        accounted = plan(
+        accounted = _plan(
+            devices,
+            law_of_trials(trials, shape),
+            epsilon,
             users=users,
             cohort=cohort,
             rounds=rounds,
-            l2_clip_norm=_ANY_BOUND,
-            target_epsilon=epsilon,
+            noise_multiplier=1.0,
             delta=delta,
             sampling=sampling,
             relation=relation,
             cap=cap,
         )
     return _account(accounted)
+
+
+def law_of_trials(trials: float | None, shape: float | None = None) -> Trials | None:
+    """Return the law of a random number of trials, or None where there is one run.
+
+    Raises:
+        ValueError: If a number is out of range, or there is a shape without a mean.
+    """
+    if trials is None:
+        if shape is not None:
+            raise ValueError(f"shape {shape!r} is of the number of trials; give trials, its mean")
+        return None
+    return Trials(mean=trials, shape=1.0 if shape is None else shape)
 
 
 def noise_grid(
@@ -181,6 +222,9 @@ def noise_grid(
     sampling: str = "poisson",
     relation: str | Relation | None = None,
     cap_over_cohort: float | None = None,
+    devices: int = 1,
+    trials: float | None = None,
+    shape: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> NoiseGrid:
     """Return the noise on the mean for every cohort and number of rounds at one ε, and the knees.
@@ -195,6 +239,9 @@ def noise_grid(
         sampling: As for `account`.
         relation: As for `account`.
         cap_over_cohort: Largest poisson cohort over the expected one; None for no cap.
+        devices: As for `account`.
+        trials: As for `account`.
+        shape: As for `account`.
         progress: Called with how many cells are done, of how many.
 
     Guarantees:
@@ -220,12 +267,34 @@ def noise_grid(
             sampling=sampling,
             relation=default if relation is None else relation,
             cap_over_cohort=cap_over_cohort,
+            devices=devices,
+            trials=law_of_trials(trials, shape),
+            unit="user" if devices == 1 else "person",
             progress=progress,
         )
 
 
+def _plan(devices: int, trials: Trials | None, target: float | None, **numbers: Any) -> Plan:
+    """Return the plan of what is priced; nothing is ever run with it."""
+    if trials is not None and devices != 1:
+        raise ValueError(
+            f"trials {trials.mean:g} are accounted by RDP, which does not account {devices!r} "
+            "devices of one person; bound a person's devices together, as one user"
+        )
+    draft = plan(l2_clip_norm=_ANY_BOUND, **numbers)
+    if devices != 1:
+        mechanism = draft.live_mechanism
+        sampler = DevicesSampler(draws=mechanism.sampler, devices=devices)
+        draft = replace(draft, mechanism=replace(mechanism, sampler=sampler))
+    draft = replace(draft, trials=trials)
+    return draft if target is None else draft.calibrated(target)
+
+
 def _account(plan: Plan) -> Account:
     spent, mechanism = plan.total(), plan.mechanism
+    devices = plan.event.devices or 1
+    if devices > 1:
+        spent = replace(spent, unit="person")
     cohort = mechanism.expected_cohort_size
     return Account(
         epsilon=spent,
@@ -234,12 +303,24 @@ def _account(plan: Plan) -> Account:
         cohort=cohort,
         rounds=plan.num_rounds,
         event=plan.event,
-        notes=_notes(spent, plan.num_users),
+        notes=_notes(spent, plan.num_users, devices, plan.trials),
+        devices=devices,
+        trials=plan.trials,
     )
 
 
-def _notes(spent: Epsilon, users: int) -> tuple[str, ...]:
+def _notes(spent: Epsilon, users: int, devices: int, trials: Trials | None) -> tuple[str, ...]:
     notes = []
+    if devices > 1:
+        notes.append(
+            f"the {users:,} users are devices, each drawn and bounded alone; it holds for a person "
+            f"who has at most {devices} of them"
+        )
+    if trials is not None:
+        notes.append(
+            f"it covers keeping the best of a random number of such runs ({trials.name}), drawn "
+            "once and never published, by a score that is public or charged"
+        )
     if not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
         notes.append(f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}")
     if spent.delta * users >= 1.0 - 1e-9:

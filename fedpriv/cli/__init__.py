@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedpriv import __version__
-from fedpriv.cli import audit, data, privacy, reproduce, results, run
+from fedpriv.cli import audit, data, privacy, reproduce, results, run, tune
 from fedpriv.cli.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
@@ -46,6 +46,7 @@ run.register(app)
 privacy.register(app)
 audit.register(app)
 results.register(app)
+tune.register(app)
 reproduce.register(app)
 app.add_typer(data.app, name="data")
 

@@ -48,6 +48,28 @@ Cap = Annotated[
         help="Largest poisson cohort, at least twice the mean; a subset takes part above."
     ),
 ]
+Devices = Annotated[
+    int,
+    typer.Option(
+        help="Devices of one person among the users, each drawn and bounded alone; ε is per person."
+    ),
+]
+TrialsMean = Annotated[
+    float | None,
+    typer.Option(
+        metavar="MEAN",
+        help="ε of a study that keeps the best of a random number of such runs, this many on "
+        "average, and never says how many.",
+    ),
+]
+Shape = Annotated[
+    float | None,
+    typer.Option(
+        metavar="ETA",
+        help="Of the law of that number, a truncated negative binomial: 1 (the default) is "
+        "geometric, inf is Poisson.",
+    ),
+]
 GridCohorts = Annotated[
     str | None,
     typer.Option(
@@ -85,6 +107,9 @@ def account(
     sampling: Sampling = "poisson",
     relation: RelationName = None,
     cap: Cap = None,
+    devices: Devices = 1,
+    trials: TrialsMean = None,
+    shape: Shape = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a number of rounds costs: ε at δ, per user.
@@ -101,6 +126,9 @@ def account(
             sampling=sampling,
             relation=relation,
             cap=cap,
+            devices=devices,
+            trials=trials,
+            shape=shape,
         )
     except ValueError as error:
         fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
@@ -116,6 +144,9 @@ def calibrate(
     sampling: Sampling = "poisson",
     relation: RelationName = None,
     cap: Cap = None,
+    devices: Devices = 1,
+    trials: TrialsMean = None,
+    shape: Shape = None,
     grid: Annotated[
         bool, typer.Option(help="Say the noise on the mean for other cohorts and rounds too.")
     ] = True,
@@ -146,6 +177,9 @@ def calibrate(
             sampling=sampling,
             relation=relation,
             cap=cap,
+            devices=devices,
+            trials=trials,
+            shape=shape,
         )
         if grid:
             with _calibrating(quiet=as_json) as progress:
@@ -158,6 +192,9 @@ def calibrate(
                     sampling=sampling,
                     relation=relation,
                     cap_over_cohort=None if cap is None else cap / cohort,
+                    devices=devices,
+                    trials=trials,
+                    shape=shape,
                     progress=progress,
                 )
     except ValueError as error:
@@ -319,6 +356,10 @@ def _tell(price: api.Account, as_json: bool) -> None:
     drawn = f"{grouped(price.cohort)} of {price.users:,} users, {_KINDS[event.kind]}"
     table.add_row("cohort", drawn + (f", at most {event.cap:,}" if event.cap is not None else ""))
     table.add_row("rounds", f"{price.rounds:,}")
+    if price.devices > 1:
+        table.add_row("devices", f"{price.devices:,} of one person, each bounded alone")
+    if price.trials is not None:
+        table.add_row("trials", f"the best of a random number: {price.trials.name}")
     for note in price.notes:
         table.add_row("note", f"[yellow]{_plain(note)}[/]")
     print_table(table)
@@ -329,6 +370,7 @@ _KINDS = {
     "poisson-gaussian": "drawn independently",
     "truncated-poisson-gaussian": "drawn independently",
     "fixed-size-gaussian": "exactly",
+    "poisson-devices-gaussian": "drawn independently",
 }
 
 

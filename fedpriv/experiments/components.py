@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
@@ -14,6 +14,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import check_plan
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -87,6 +88,30 @@ def refined(experiment: Experiment, made: Components) -> Components:
                 "for themselves from the experiment's task; let that task return yours"
             )
     return own
+
+
+def in_study(experiment: Experiment, made: Components, trials: Trials | None) -> Components:
+    """Return components of one trial of a study, whose every ε is of the whole study.
+
+    Args:
+        experiment: Says how much noise, or to which ε it is calibrated: that of the study.
+        made: Of it.
+        trials: The law of how many trials there are; None for a run that is no trial.
+
+    Raises:
+        ValueError: If its plan decides prices on the way, or RDP does not account its rounds.
+    """
+    if trials is None:
+        return made
+    if not isinstance(made.plan, Plan):
+        raise ValueError(
+            f"{experiment.name} decides on the way what its answers cost, and a study needs trials "
+            "of equal cost; give a plan whose charges are all one"
+        )
+    plan = replace(made.plan, trials=trials, target_epsilon=None)
+    if plan.is_private:
+        plan = experiment.part("noise").calibrated(plan)
+    return replace(made, plan=plan)
 
 
 def make_plan(

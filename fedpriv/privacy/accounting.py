@@ -12,6 +12,7 @@ gaussian                    Gaussian(σ)                                  PLD, R
 poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, RDP under add-remove
 truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
 fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
+poisson-devices-gaussian    MixtureOfGaussians(σ, 0..K, binomial)        PLD, add-remove only
 pure                        ε₀, composed by adding up; at δ > 0 also in   composition (δ = 0), PLD
                             a privacy loss distribution
 zcdp                        ZCDp(ρ)                                      RDP
@@ -20,12 +21,13 @@ nonprivate                  NonPrivate                                   none: �
 
 Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ > 0, the smaller of
 that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
+So is a study that keeps the best of several trials (`fedpriv.privacy.selection.trials`).
 
 Replacing a user moves the sum by up to twice the bound. dp-accounting's PLD accountant counts
 that itself, its RDP accountant (0.6.0) does not, so RDP under replace-one is fed σ/2; tests pin
 both behaviours. The privacy loss distribution is discretised pessimistically (Doroshenko et al.
 2022, "Connect the Dots"), on a grid chosen per event, so ε is rounded up, by about 0.4 T h² over T
-charges on a grid of width h (`_interval`).
+charges on a grid of width h (`grid_interval`).
 
 >>> event = Event(kind="poisson-gaussian", noise_multiplier=1.0, sampling_prob=0.05)
 >>> print(epsilon(event, 100, delta=1 / 400, relation=Relation.ADD_REMOVE))
@@ -44,6 +46,7 @@ from absl import logging as absl_logging
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.ranges import finite_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
@@ -51,7 +54,12 @@ if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
 
-_BY_PLD = ("gaussian", "poisson-gaussian", "truncated-poisson-gaussian")
+_BY_PLD = (
+    "gaussian",
+    "poisson-gaussian",
+    "truncated-poisson-gaussian",
+    "poisson-devices-gaussian",
+)
 
 
 def epsilon(
@@ -61,6 +69,7 @@ def epsilon(
     delta: float,
     relation: Relation | str,
     num_rounds: int | None = None,
+    trials: Trials | None = None,
 ) -> Epsilon:
     """Return the ε of `count` identical charges.
 
@@ -71,9 +80,12 @@ def epsilon(
         relation: The neighbouring relation.
         num_rounds: The count the PLD grid is chosen for; a plan gives its number of rounds, so
             that every ε along a run comes from one grid. None takes `count`.
+        trials: The law of how many trials were run, each of them so charged, of which the best is
+            kept; None for one run.
 
     Returns:
-        PLD with RDP beside it where both price the event; RDP alone for fixed-size cohorts.
+        PLD with RDP beside it where both price the event; RDP alone for fixed-size cohorts, and
+        for the best of several trials.
 
     Guarantees:
         * An upper bound on ε for the stated relation; results are cached.
@@ -82,9 +94,11 @@ def epsilon(
 
     Raises:
         ValueError: If a number is out of range, or nobody can price the pair: fixed-size cohorts
-            under add-remove.
+            under add-remove; the best of several trials that RDP does not price.
     """
-    return epsilon_of([(event, count)], delta=delta, relation=relation, num_rounds=num_rounds)
+    return epsilon_of(
+        [(event, count)], delta=delta, relation=relation, num_rounds=num_rounds, trials=trials
+    )
 
 
 def epsilon_of(
@@ -93,6 +107,7 @@ def epsilon_of(
     delta: float,
     relation: Relation | str,
     num_rounds: int | None = None,
+    trials: Trials | None = None,
 ) -> Epsilon:
     """Return the ε of run-length groups of charges, as a ledger holds them.
 
@@ -101,6 +116,7 @@ def epsilon_of(
         delta: δ, strictly between 0 and 1; 0 where every event is pure.
         relation: The neighbouring relation.
         num_rounds: As for `epsilon`.
+        trials: As for `epsilon`; the charges are those of one trial.
 
     Raises:
         ValueError: As `epsilon`.
@@ -120,7 +136,10 @@ def epsilon_of(
             accountant="none",
             reason="no noise is added",
         )
-    return _epsilon(tuple(groups.items()), checked_delta(delta, groups), related, max(rounds, 1))
+    charged = tuple(groups.items())
+    if trials is not None:
+        return _of_trials(charged, probability("delta", delta), related, trials)
+    return _epsilon(charged, checked_delta(delta, groups), related, max(rounds, 1))
 
 
 def checked_delta(delta: float, events: Collection[Event]) -> float:
@@ -139,13 +158,7 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
 def _epsilon(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
 ) -> Epsilon:
-    fixed = any(event.kind == "fixed-size-gaussian" for event, _ in groups)
-    if fixed and relation is Relation.ADD_REMOVE:
-        raise ValueError(
-            "fixed-size cohorts cannot be accounted under add-remove: leaving a user "
-            "out changes who else is drawn; use relation 'replace-one', or poisson "
-            "sampling"
-        )
+    fixed = _fixed(groups, relation)
     summed = _pure_epsilon(groups)
     fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
@@ -161,7 +174,7 @@ def _epsilon(
         if rdp is None:
             raise ValueError(
                 "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
-                "that it does not (capped cohorts) in one ledger; run them as two plans"
+                "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
             )
         return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
     value = _pld_epsilon(groups, delta, relation, num_rounds)
@@ -179,6 +192,46 @@ def _epsilon(
     )
 
 
+@functools.lru_cache(maxsize=4096)
+def _of_trials(
+    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, trials: Trials
+) -> Epsilon:
+    """Return the ε of a study that releases the best of several trials."""
+    _fixed(groups, relation)
+    groups = tuple((event, count) for event, count in groups if count)
+    value = _rdp_epsilon(groups, delta, relation, trials) if groups else 0.0
+    if value is None:
+        kinds = ", ".join(sorted({event.kind for event, _ in groups}))
+        raise ValueError(
+            f"the best of several trials is accounted by RDP, which does not account {kinds} under "
+            f"{relation.value}; run the trials without a cap, and with a person's devices grouped"
+        )
+    return Epsilon(
+        value=value,
+        delta=delta,
+        relation=relation,
+        rdp=value,
+        accountant="RDP",
+        reason="beyond what the accountant can resolve" if math.isinf(value) else "",
+    )
+
+
+def _fixed(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
+    """Return whether cohorts have a fixed size.
+
+    Raises:
+        ValueError: If they do, and a user is there or not.
+    """
+    fixed = any(event.kind == "fixed-size-gaussian" for event, _ in groups)
+    if fixed and relation is Relation.ADD_REMOVE:
+        raise ValueError(
+            "fixed-size cohorts cannot be accounted under add-remove: leaving a user "
+            "out changes who else is drawn; use relation 'replace-one', or poisson "
+            "sampling"
+        )
+    return fixed
+
+
 def _pure_epsilon(groups: tuple[tuple[Event, int], ...]) -> float | None:
     """Return the sum of pure ε, or None where an answer is not pure."""
     if not groups or any(event.epsilon is None for event, _ in groups):
@@ -186,24 +239,28 @@ def _pure_epsilon(groups: tuple[tuple[Event, int], ...]) -> float | None:
     return math.fsum(count * event.epsilon for event, count in groups if event.epsilon is not None)
 
 
-def epsilon_value(event: Event, count: int, *, delta: float, relation: Relation) -> float:
+def epsilon_value(
+    event: Event, count: int, *, delta: float, relation: Relation, trials: Trials | None = None
+) -> float:
     """Return the ε of `count` identical charges without the RDP figure beside it.
 
     The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
     """
-    if event.kind not in _BY_PLD:
-        return epsilon(event, count, delta=delta, relation=relation).value
+    if trials is not None or event.kind not in _BY_PLD:
+        return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
     rounds = positive_int("count", count)
     return _pld_epsilon(((event, rounds),), probability("delta", delta), relation, rounds)
 
 
-def epsilon_coarsely(event: Event, count: int, *, delta: float, relation: Relation) -> float:
+def epsilon_coarsely(
+    event: Event, count: int, *, delta: float, relation: Relation, trials: Trials | None = None
+) -> float:
     """Return ε on a grid ten times wider: an upper bound too, looser, and about ten times cheaper.
 
     Only a search wants it; what is reported is `epsilon`. Events that RDP prices cost the same.
     """
-    if event.kind == "fixed-size-gaussian":
-        return epsilon(event, count, delta=delta, relation=relation).value
+    if trials is not None or event.kind == "fixed-size-gaussian":
+        return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
     return _pld_epsilon(
         ((event, positive_int("count", count)),),
         probability("delta", delta),
@@ -221,9 +278,9 @@ def _pld_epsilon(
     num_rounds: int,
     coarse: float = 1.0,
 ) -> float:
-    from fedpriv.privacy.gaussian_loss import composed
+    from fedpriv.privacy.gaussian_loss import composed, grid_interval
 
-    interval = coarse * max(_interval(event, num_rounds, relation) for event, _ in groups)
+    interval = coarse * max(grid_interval(event, num_rounds, relation) for event, _ in groups)
     loss = None
     try:
         for event, count in groups:
@@ -252,8 +309,21 @@ def _one_loss(
 
         parameters = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
         return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
-    from fedpriv.privacy.gaussian_loss import capped_gaussian_loss, gaussian_loss
+    from fedpriv.privacy.gaussian_loss import (
+        capped_gaussian_loss,
+        devices_gaussian_loss,
+        gaussian_loss,
+    )
 
+    if event.kind == "poisson-devices-gaussian":
+        assert event.sampling_prob and event.devices
+        return devices_gaussian_loss(
+            event.sigma,
+            sampling_prob=event.sampling_prob,
+            devices=event.devices,
+            interval=interval,
+            relation=relation,
+        )
     if event.kind == "truncated-poisson-gaussian":
         assert event.num_users and event.sampling_prob and event.cap
         return capped_gaussian_loss(
@@ -272,34 +342,11 @@ def _one_loss(
     )
 
 
-def _interval(event: Event, num_rounds: int, relation: Relation) -> float:
-    """Return the width of the PLD grid, from the event, the planned charges and the relation.
-
-    Rounding up costs about 0.4 T h² in ε over T charges. Aim at 2e-5 of that, less when ε itself
-    will be small, with h between 1e-4 and 1e-3; then widen until one charge's loss fits 150 000
-    cells (a second) and the composed loss a few million (600 MB at most).
-    """
-    if event.epsilon is not None:
-        # An ε-DP answer loses no more than Gaussian noise of σ = 2/ε would, for this purpose.
-        sigma = min(max(2.0 / event.epsilon, 0.01), 1e5)
-    else:
-        sigma = event.sigma
-    rounds, prob = num_rounds, event.sampling_prob or 1.0
-    if event.kind == "gaussian":
-        sigma, rounds = sigma / math.sqrt(rounds), 1
-    if relation is Relation.REPLACE_ONE:
-        sigma /= 2.0
-    spread = prob * math.sqrt(rounds * math.expm1(min(sigma**-2.0, 500.0)))
-    accurate = min(max(math.sqrt(2e-5 * min(spread, 1.0) / (0.4 * rounds)), 1e-4), 1e-3)
-    widest = sigma / 2.0 if event.kind == "truncated-poisson-gaussian" else sigma
-    one = 0.5 / widest**2 + 10.0 / widest
-    drift = rounds * min(prob * 0.5 / sigma**2, prob**2 * math.expm1(min(sigma**-2.0, 500.0)))
-    composed = min(rounds * one, 2.0 * drift + 20.0 * math.sqrt(max(drift, 1e-12)) + one)
-    return float(f"{max(accurate, one / 1.5e5, composed / 1e6):.1e}")
-
-
 def _rdp_epsilon(
-    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation
+    groups: tuple[tuple[Event, int], ...],
+    delta: float,
+    relation: Relation,
+    trials: Trials | None = None,
 ) -> float | None:
     from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
@@ -310,6 +357,9 @@ def _rdp_epsilon(
     total = np.zeros(len(orders))
     for curve, (_, count) in zip(curves, groups, strict=True):
         total += np.asarray(curve) * count
+    if trials is not None:
+        with _quiet():
+            total = trials.selected(np.asarray(orders, dtype=float), total)
     with _quiet():
         return float(compute_epsilon(orders.tolist(), total.tolist(), delta)[0])
 

@@ -21,6 +21,7 @@ from fedpriv.privacy.event import (
     Event,
     Relation,
 )
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.ranges import positive_float, positive_int
 
 
@@ -35,6 +36,7 @@ def calibrate(
     target_epsilon: float,
     delta: float,
     relation: Relation | str,
+    trials: Trials | None = None,
 ) -> float:
     """Return the smallest noise multiplier whose ε stays within a target.
 
@@ -44,6 +46,7 @@ def calibrate(
         target_epsilon: Largest ε allowed.
         delta: δ, strictly between 0 and 1.
         relation: The neighbouring relation.
+        trials: As for `fedpriv.privacy.accounting.epsilon`.
 
     Returns:
         A built-in float whose ε, by the same accountant, never exceeds the target and falls short
@@ -60,7 +63,8 @@ def calibrate(
     related = Relation.of(relation)
 
     def excess(log_sigma: float, price: Callable[..., float]) -> float:
-        value = price(make_event(math.exp(log_sigma)), rounds, delta=delta, relation=related)
+        event = make_event(math.exp(log_sigma))
+        value = price(event, rounds, delta=delta, relation=related, trials=trials)
         return math.log(max(value, 1e-30) / target) if math.isfinite(value) else math.inf
 
     # A cheap grid finds the neighbourhood; the grid that will be reported has the last word.
@@ -126,7 +130,12 @@ def _smallest_within(
 
 @functools.lru_cache(maxsize=64)
 def affordable_rounds(
-    event: Event, num_rounds: int, target: float, delta: float, relation: Relation
+    event: Event,
+    num_rounds: int,
+    target: float,
+    delta: float,
+    relation: Relation,
+    trials: Trials | None = None,
 ) -> int:
     """Return how many charges of an event stay within a target, num_rounds at most.
 
@@ -134,7 +143,9 @@ def affordable_rounds(
     """
 
     def spent(charges: int) -> float:
-        return epsilon(event, charges, delta=delta, relation=relation, num_rounds=num_rounds).value
+        return epsilon(
+            event, charges, delta=delta, relation=relation, num_rounds=num_rounds, trials=trials
+        ).value
 
     if spent(num_rounds) <= target:
         return num_rounds

@@ -7,6 +7,8 @@ gaussian                    σ                      Gaussian noise on the sum ov
 poisson-gaussian            σ, q                   the same over a Poisson cohort
 truncated-poisson-gaussian  σ, q, n, cap           the same over a Poisson cohort with a cap
 fixed-size-gaussian         σ, n, size             the same over a cohort of fixed size
+poisson-devices-gaussian    σ, q, devices          the same over a Poisson cohort of devices, each
+                                                   bounded alone; a person has so many of them
 pure                        ε                      any ε-DP answer, δ = 0
 zcdp                        ρ                      any ρ-zCDP answer (Bun and Steinke 2016)
 nonprivate                  (none)                 an answer that nothing protects: ε = ∞
@@ -37,6 +39,7 @@ EventKind = Literal[
     "poisson-gaussian",
     "truncated-poisson-gaussian",
     "fixed-size-gaussian",
+    "poisson-devices-gaussian",
     "pure",
     "zcdp",
     "nonprivate",
@@ -46,6 +49,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "poisson-gaussian": ("noise_multiplier", "sampling_prob"),
     "truncated-poisson-gaussian": ("noise_multiplier", "sampling_prob", "num_users", "cap"),
     "fixed-size-gaussian": ("noise_multiplier", "num_users", "size"),
+    "poisson-devices-gaussian": ("noise_multiplier", "sampling_prob", "devices"),
     "pure": ("epsilon",),
     "zcdp": ("rho",),
     "nonprivate": (),
@@ -56,11 +60,14 @@ _CHECKS = {
     "num_users": positive_int,
     "cap": positive_int,
     "size": positive_int,
+    "devices": positive_int,
     "epsilon": positive_float,
     "rho": positive_float,
 }
 SMALLEST_NOISE_MULTIPLIER = 0.01
 LARGEST_NOISE_MULTIPLIER = 1e5
+MOST_DEVICES = 1000
+"""Beyond it a person is better grouped; nor is there a figure that anybody would state."""
 
 
 class Relation(Enum):
@@ -103,10 +110,12 @@ class Event:
     Attributes:
         kind: One of the kinds above; nothing else can be written or read.
         noise_multiplier: σ, between 0.01 and 100000 (the Gaussian kinds).
-        sampling_prob: Probability that a user is drawn (the two Poisson kinds).
+        sampling_prob: Probability that a user is drawn, or a device (the Poisson kinds).
         num_users: Size of the roster (truncated and fixed-size kinds).
         cap: Largest cohort (truncated kind).
         size: Cohort size (fixed-size kind).
+        devices: How many devices of the roster a person has at most, 1 to 1000 (devices kind); σ is
+            the standard deviation over the bound of one device.
         epsilon: ε of a pure answer.
         rho: ρ of a zCDP answer.
 
@@ -120,6 +129,7 @@ class Event:
     num_users: int | None = None
     cap: int | None = None
     size: int | None = None
+    devices: int | None = None
     epsilon: float | None = None
     rho: float | None = None
 
@@ -141,6 +151,11 @@ class Event:
         if self.sampling_prob is not None and self.sampling_prob > 1.0:
             raise ValueError(
                 f"sampling_prob {self.sampling_prob} is above 1; give expected cohort over users"
+            )
+        if self.devices is not None and self.devices > MOST_DEVICES:
+            raise ValueError(
+                f"devices {self.devices} is above {MOST_DEVICES}; bound what a person's devices "
+                "send together, as one user"
             )
         for name in ("cap", "size"):
             value = getattr(self, name)
@@ -235,6 +250,9 @@ class Event:
                 truncated_batch_size=numbers["cap"],
                 noise_multiplier=sigma,
             )
+        if self.kind == "poisson-devices-gaussian":
+            sums, probs = device_sums(numbers["devices"], numbers["sampling_prob"])
+            return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma, sums, probs)
         return dp_accounting.SampledWithoutReplacementDpEvent(
             source_dataset_size=numbers["num_users"], sample_size=numbers["size"], event=gaussian
         )
@@ -255,6 +273,30 @@ def _check_sigma(sigma: float | None) -> None:
         )
 
 
+def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[float]]:
+    """Return how far a person's devices may move a sum, over one device's bound, and how likely.
+
+    Each is drawn on its own, so how many take part is binomial; in the worst case all of them push
+    the same way. What is too unlikely for a float is left out.
+
+    Args:
+        devices: How many the person has, K.
+        sampling_prob: q, the probability that one is drawn.
+
+    Returns:
+        Numbers of devices and their probabilities, both of one length, at most K + 1.
+
+    >>> sums, probs = device_sums(2, 0.5)
+    >>> sums, [f"{prob:.2f}" for prob in probs]
+    ([0.0, 1.0, 2.0], ['0.25', '0.50', '0.25'])
+    """
+    from scipy import stats
+
+    probs = [float(p) for p in stats.binom.pmf(range(devices + 1), devices, sampling_prob)]
+    kept = [number for number, prob in enumerate(probs) if prob > 0.0]
+    return [float(number) for number in kept], [probs[number] for number in kept]
+
+
 NONPRIVATE = Event(kind="nonprivate")
 """What a charge without noise does, and what looks at private data without any: ε = ∞."""
 
@@ -266,6 +308,7 @@ def cohort_event(
     noise_multiplier: float,
     sampling: str = "poisson",
     cohort_cap: int | None = None,
+    devices: int = 1,
 ) -> Event:
     """Return the event of a round that draws a cohort and noises its bounded sum.
 
@@ -275,6 +318,7 @@ def cohort_event(
         noise_multiplier: σ.
         sampling: "poisson" or "fixed".
         cohort_cap: Largest Poisson cohort, or None.
+        devices: Where users are devices, each drawn and bounded alone: how many one person has.
 
     Returns:
         The event; a cohort of everybody is a plain Gaussian whatever the sampling.
@@ -291,6 +335,20 @@ def cohort_event(
         raise ValueError(f"a cohort of {mean:g} is above the {users} users; lower the cohort size")
     if sampling not in ("poisson", "fixed"):
         raise ValueError(f"sampling {sampling!r} is unknown; give 'poisson' or 'fixed'")
+    if positive_int("devices", devices) > 1:
+        if sampling == "fixed" or cohort_cap is not None:
+            raise ValueError(
+                f"devices {devices} of one person are accounted with poisson sampling and without "
+                "a cap only; leave the others out, or bound a person's devices together"
+            )
+        if devices > users:
+            raise ValueError(f"devices {devices} is above all {users} of the roster; lower it")
+        return Event(
+            kind="poisson-devices-gaussian",
+            noise_multiplier=noise_multiplier,
+            sampling_prob=mean / users,
+            devices=devices,
+        )
     if sampling == "fixed":
         if cohort_cap is not None:
             raise ValueError(

@@ -20,6 +20,7 @@ from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
 from fedpriv.privacy.knee import Knee, knee_of, knee_words
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.ranges import positive_float, positive_int
 
@@ -180,6 +181,8 @@ def noise_grid(
     relation: Relation | str = Relation.ADD_REMOVE,
     sampling: str = "poisson",
     cap_over_cohort: float | None = None,
+    devices: int = 1,
+    trials: Trials | None = None,
     unit: str = "user",
     sensitivity_over_vector: float = 1.0,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -195,6 +198,8 @@ def noise_grid(
         relation: The neighbouring relation.
         sampling: "poisson" or "fixed".
         cap_over_cohort: Largest cohort over the expected one, or None for no cap.
+        devices: How many of these users one person has, each drawn and bounded alone.
+        trials: As for `fedpriv.privacy.accounting.epsilon`.
         unit: What one neighbour is; every number is of these.
         sensitivity_over_vector: Sensitivity of the sum over C, times the examples that share one
             bounded vector (micro-batches); 1 for users.
@@ -227,6 +232,7 @@ def noise_grid(
             noise_multiplier=sigma,
             sampling=sampling,
             cohort_cap=None if cap is not None and cap >= num_users else cap,
+            devices=devices,
         )
 
     kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
@@ -234,7 +240,7 @@ def noise_grid(
     found: list[NoisePoint] = []
     progress(0, len(pairs))
     for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
-        sigma, reason = _least(partial(event, cohort), count, target, least_delta, related)
+        sigma, reason = _least(partial(event, cohort), count, target, least_delta, related, trials)
         noise = None if sigma is None else sigma * sensitivity_over_vector / cohort
         found.append(
             NoisePoint(
@@ -253,7 +259,13 @@ def noise_grid(
         delta=least_delta,
         relation=related,
         unit=unit,
-        accountant="PLD" if not fixed else "RDP" if len(kinds) == 1 else "RDP, PLD for everybody",
+        accountant="RDP"
+        if trials is not None
+        else "PLD"
+        if not fixed
+        else "RDP"
+        if len(kinds) == 1
+        else "RDP, PLD for everybody",
         sampling=sampling,
         cohorts=sizes,
         rounds=counts,
@@ -263,11 +275,18 @@ def noise_grid(
 
 
 def _least(
-    event: Callable[[float], Event], rounds: int, target: float, delta: float, relation: Relation
+    event: Callable[[float], Event],
+    rounds: int,
+    target: float,
+    delta: float,
+    relation: Relation,
+    trials: Trials | None,
 ) -> tuple[float | None, str]:
     """Return the least noise multiplier, and ""; or None, and why there is none."""
     try:
-        found = calibrate(event, rounds, target_epsilon=target, delta=delta, relation=relation)
+        found = calibrate(
+            event, rounds, target_epsilon=target, delta=delta, relation=relation, trials=trials
+        )
     except NoNoiseFitsError as error:
         return None, str(error).replace("target_epsilon", "the target")
     return found, ""

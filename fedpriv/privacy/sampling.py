@@ -146,6 +146,76 @@ class PoissonSampler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesSampler:
+    """The same draws, where the users on the roster are devices and a person has several of them.
+
+    Attributes:
+        draws: Who is drawn: independently, without a cap.
+        devices: How many devices of the roster a person has at most.
+
+    Guarantees:
+        * Neighbouring relation: with or without one *person's* records, on all devices. It holds
+          as long as nobody has more devices than that, which nothing here can see, and as long as
+          every device's update is bounded alone.
+
+    Raises:
+        ValueError: If the draws are of another kind, or the number is out of range.
+    """
+
+    draws: Sampler
+    devices: int
+
+    def __post_init__(self) -> None:
+        self.event(Cost(kind="gaussian", value=1.0))  # every check
+        object.__setattr__(self, "devices", int(self.devices))
+
+    @property
+    def num_users(self) -> int:
+        """Devices on the roster."""
+        return self.draws.num_users
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """Mean number of devices drawn."""
+        return self.draws.expected_cohort_size
+
+    def event(self, cost: Cost) -> Event:
+        """Return the event of a Gaussian, as it is for a person."""
+        devices = positive_int("devices", self.devices)
+        if devices == 1:
+            return self.draws.event(cost)
+        draws = self.draws
+        if not isinstance(draws, PoissonSampler) or draws.cap is not None:
+            raise ValueError(
+                f"devices {devices} of one person are accounted with poisson sampling and without "
+                "a cap only; leave the others out, or bound a person's devices together"
+            )
+        if cost.kind == "nonprivate":
+            return NONPRIVATE
+        if cost.kind != "gaussian" or cost.whole_run:
+            raise ValueError(
+                f"devices {devices} of one person are accounted for Gaussian noise that is drawn "
+                "anew every round; bound a person's devices together"
+            )
+        return cohort_event(
+            num_users=self.num_users,
+            expected_cohort_size=self.expected_cohort_size,
+            noise_multiplier=cost.value,
+            devices=devices,
+        )
+
+    def init(self) -> Memory:
+        """Return what the draws begin with."""
+        return self.draws.init()
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return the drawn devices' ids."""
+        return self.draws.next(memory, key, roster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSizeSampler:
     """A uniform subset of exactly `size` users, without replacement.
 

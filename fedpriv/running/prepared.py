@@ -13,13 +13,14 @@ from fedpriv.checkpoints.start_file import read_start
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere, load_experiment
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.components import Components, in_study
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.parts.start import Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_root
@@ -167,6 +168,7 @@ def start_run(
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
     anchors: Sequence[Anchor] = (),
+    trials: Trials | None = None,
 ) -> PreparedRun:
     """Return a new prepared run in a new run folder.
 
@@ -181,6 +183,7 @@ def start_run(
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
         anchors: Where the ledger's lines are marked outside the folder.
+        trials: The law of how many such runs a study makes, where it is one of them.
 
     Raises:
         ValueError: If the options do not fit together, the backend cannot carry this task, a
@@ -189,7 +192,7 @@ def start_run(
         Exception: What the experiment's own code raises, also where its task is tried once on
             examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
-    components = _built(experiment, reference, corpus)
+    components = in_study(experiment, _built(experiment, reference, corpus), trials)
     _refuse_early(make_backend, experiment, components)
     if experiment.unit == "user" and engine != "flower":  # whose nodes have the users
         with own_code("while rostered users were looked for"):
@@ -309,6 +312,7 @@ def resume_run(
         components = _built(
             experiment, document["reference"], open_corpus(document["corpus"]["path"])
         )
+        components = in_study(experiment, components, folder.ledger.plan.trials)
         _refuse_early(make_backend, experiment, components)
         if components.plan.to_json() != folder.ledger.plan.to_json():
             raise ValueError(

@@ -11,9 +11,10 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.privacy.accounting import _interval, epsilon, epsilon_coarsely, epsilon_of
+from fedpriv.privacy.accounting import epsilon, epsilon_coarsely, epsilon_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
+from fedpriv.privacy.gaussian_loss import grid_interval
 
 ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)
 FEW, MANY = (
@@ -99,7 +100,7 @@ def test_a_replaced_user_moves_a_plain_sum_twice_as_far_in_both_accountants():
 )
 def test_the_front_door_of_the_library_gives_the_same(event, relation):
     theirs = {"add-remove": ADD, "replace-one": REPLACE}[relation]
-    interval = _interval(event, 60, Relation(relation))
+    interval = grid_interval(event, 60, Relation(relation))
     accountant = PLDAccountant(neighboring_relation=theirs, value_discretization_interval=interval)
     expected = accountant.compose(event.to_dp_event(), 60).get_epsilon(1e-4)
     assert epsilon(event, 60, delta=1e-4, relation=relation).value == pytest.approx(
@@ -196,7 +197,7 @@ def test_the_same_at_many_points(sigma, q, rounds, log_delta):
 def test_every_grid_is_small_enough_to_hold(sigma, rounds):
     event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05)
     for relation in Relation:
-        interval = _interval(event, rounds, relation)
+        interval = grid_interval(event, rounds, relation)
         effective = sigma if relation is Relation.ADD_REMOVE else sigma / 2
         assert (0.5 / effective**2 + 10.0 / effective) / interval <= 1.6e5
 

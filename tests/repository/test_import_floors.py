@@ -17,6 +17,7 @@ FLOORS = (
     "experiments",
     "backends",
     "running",
+    "tuning",
     "report",
     "audit attacks",
     "reproduction",

@@ -91,6 +91,10 @@ class AdaptivePlan:
         """The total is the budget; there is no other."""
 
     @property
+    def trials(self) -> None:
+        """None: what is chosen among several trials is priced for plans of equal charges."""
+
+    @property
     def planned_rounds(self) -> None:
         """Not known before the end: what a round costs is decided on the way."""
 

@@ -7,6 +7,7 @@ import math
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plans.promise import Unit, relation_refusal
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.privacy.selection.trials import Trials
 
 
 def check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
@@ -48,3 +49,20 @@ def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) ->
     refusal = relation_refusal(event, relation)
     if refusal:
         raise ValueError(refusal)
+
+
+def check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
+    """Refuse several trials of what RDP does not account, for no one else accounts the choice.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    if trials is None or not event.is_private:
+        return
+    no_curve = event.kind in ("truncated-poisson-gaussian", "poisson-devices-gaussian")
+    if no_curve or (event.kind == "poisson-gaussian" and relation is Relation.REPLACE_ONE):
+        raise ValueError(
+            f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
+            f"account {event.kind} under {relation.value}; leave out the cap, group a "
+            "person's devices before the bound, or use relation 'add-remove'"
+        )

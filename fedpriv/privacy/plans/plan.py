@@ -26,13 +26,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.accounting import epsilon, epsilon_of
+from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
 from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling
-from fedpriv.privacy.plans.named import NUMBERS, named_mechanism, numbers_of
+from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling, check_trials
 from fedpriv.privacy.plans.promise import (
     Unit,
     Used,
@@ -41,7 +40,9 @@ from fedpriv.privacy.plans.promise import (
     check_unit,
     delta_of,
 )
+from fedpriv.privacy.plans.written import read_written, written
 from fedpriv.privacy.recorded import RecordedMechanism
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.ranges import positive_float, positive_int
 
 
@@ -60,6 +61,8 @@ class Plan:
         roster_sha256: Hash of the roster the plan was made for, 64 hex digits, or None.
         unit: What one neighbour is: "user", or "example" in centralised training, where every
             number of users is one of examples.
+        trials: The law of how many runs of this plan are made, of which the best one is kept and
+            nothing else (`fedpriv.tuning`); every ε is then of all of them. None for one run.
 
     Guarantees:
         * With noise, `num_rounds` charges are (ε, δ)-DP at ε = `epsilon(num_rounds)` for one
@@ -80,6 +83,7 @@ class Plan:
     max_examples_per_user: int | None = None
     roster_sha256: str | None = None
     unit: Unit = "user"
+    trials: Trials | None = None
 
     def __post_init__(self) -> None:
         self._put("num_rounds", positive_int("num_rounds", self.num_rounds))
@@ -100,6 +104,7 @@ class Plan:
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
         check_sampling(self.mechanism.sampler, self.event, self.relation)
+        check_trials(self.trials, self.event, self.relation)
         target = self.target_epsilon
         if self.charged_once and target is not None and self.total().value > target:
             raise ValueError(
@@ -196,6 +201,9 @@ class Plan:
     def epsilon(self, num_charges: int) -> Epsilon:
         """Return ε after a number of charges, 0 to num_rounds; infinite, with a reason, unnoised.
 
+        The best of several trials was chosen by what all of their rounds came to, so that every one
+        of its rounds costs what the whole study does.
+
         Every value along a run uses the grid chosen for `num_rounds`, so calls after the first
         take a few hundredths of a second and a progress bar may ask every round.
 
@@ -210,17 +218,11 @@ class Plan:
             )
         if not self.is_private:
             return self._no_guarantee()
+        if self.trials is not None and charges:
+            charges = self.affordable_rounds
         if self.charged_once:
             charges = min(charges, 1)
-        assert self.delta is not None
-        spent = epsilon(
-            self.event,
-            charges,
-            delta=self.delta,
-            relation=self.relation,
-            num_rounds=1 if self.charged_once else self.num_rounds,
-        )
-        return replace(spent, unit=self.unit)
+        return self._accounted([(self.event, charges)])
 
     def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
         """Return ε of events with their counts, as a ledger has them.
@@ -230,14 +232,18 @@ class Plan:
         """
         if not self.is_private:
             return self._no_guarantee()
-        if not events:
-            return self.epsilon(0)
+        if not events or (self.trials is not None and set(events) == {self.event}):
+            return self.epsilon(events.get(self.event, 0))
+        return self._accounted(tuple(events.items()))
+
+    def _accounted(self, charges: Sequence[tuple[Event, int]]) -> Epsilon:
         assert self.delta is not None
         spent = epsilon_of(
-            tuple(events.items()),
+            charges,
             delta=self.delta,
             relation=self.relation,
             num_rounds=1 if self.charged_once else self.num_rounds,
+            trials=self.trials,
         )
         return replace(spent, unit=self.unit)
 
@@ -268,11 +274,8 @@ class Plan:
             return ""
         if charges >= self.num_rounds:
             return f"all {self.num_rounds} charges are spent"
-        after = rounded_up(self.epsilon(charges + 1).value, 4)
-        return (
-            f"charge {charges + 1} would take ε to {after:.4f}, "
-            f"above the target {self.target_epsilon:g}"
-        )
+        after = "" if self.trials else f" to {rounded_up(self.epsilon(charges + 1).value, 4):.4f}"
+        return f"charge {charges + 1} would take ε{after}, above the target {self.target_epsilon:g}"
 
     def affords(self, charges_so_far: int) -> bool:
         """Return whether one more charge stays within num_rounds and the target; ask first."""
@@ -309,7 +312,12 @@ class Plan:
             return self.num_rounds
         assert self.delta is not None
         return affordable_rounds(
-            self.event, self.num_rounds, self.target_epsilon, self.delta, self.relation
+            self.event,
+            self.num_rounds,
+            self.target_epsilon,
+            self.delta,
+            self.relation,
+            self.trials,
         )
 
     def check_roster(self, roster: Sequence[str]) -> None:
@@ -349,22 +357,22 @@ class Plan:
         target = positive_float("target_epsilon", target_epsilon)
         assert self.delta is not None
         sigma = calibrate(
-            event, self.num_rounds, target_epsilon=target, delta=self.delta, relation=self.relation
+            event,
+            self.num_rounds,
+            target_epsilon=target,
+            delta=self.delta,
+            relation=self.relation,
+            trials=self.trials,
         )
         noised = replace(mechanism, privatizer=Gaussian(noise_multiplier=sigma))
         return replace(self, mechanism=noised, target_epsilon=target)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as a dict of plain JSON values, all of it public.
-
-        A plan of cohorts, a clipped or normalised sum and Gaussian noise is flat; any other one
-        has its mechanism's event and description under "mechanism".
-        """
+        """Return the plan as a dict of plain JSON values, all of it public."""
         rest = {name: getattr(self, name) for name in _REST} | {"relation": self.relation.value}
-        flat = numbers_of(self.mechanism)
-        if flat is not None:
-            return {**flat, **rest}
-        return {"mechanism": RecordedMechanism.of(self.mechanism).to_json(), **rest}
+        if self.trials is not None:
+            rest["trials"] = self.trials.to_json()
+        return written(self.mechanism, rest)
 
     @classmethod
     def from_json(cls, value: Any) -> Plan:
@@ -373,20 +381,10 @@ class Plan:
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{value!r} is not a plan; expected a JSON object")
-        names = {"mechanism", *_REST} if "mechanism" in value else {*NUMBERS, *_REST}
-        if set(value) != names:
-            odd = ", ".join(sorted(map(str, set(value) ^ names)))
-            raise ValueError(
-                f"the plan's fields do not match ({odd}); it was edited, or written "
-                "by another version"
-            )
-        if "mechanism" in value:
-            recorded = RecordedMechanism.from_json(value["mechanism"])
-            return cls(mechanism=recorded, **{name: value[name] for name in _REST})
-        mechanism = named_mechanism(**{name: value[name] for name in NUMBERS})
-        return cls(mechanism=mechanism, **{name: value[name] for name in _REST})
+        mechanism, rest = read_written(value, _REST, later=("trials",))
+        if "trials" in rest:
+            rest["trials"] = Trials.from_json(rest["trials"])
+        return cls(mechanism=mechanism, **rest)
 
 
 _REST = (

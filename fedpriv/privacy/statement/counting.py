@@ -63,7 +63,7 @@ def how_counted(
             f"Every {words.turn} {before}"
         )
     counted = [_COUNTED] if adaptive else []
-    return [*_what_was_done(plan, mechanism), *counted, charged, relation]
+    return [*_what_was_done(plan, mechanism), *counted, charged, relation, *_chosen(plan)]
 
 
 _COUNTED = (
@@ -72,6 +72,20 @@ _COUNTED = (
     "above in one answer and under one charge; the next clip norm is computed from the noisy "
     "count alone."
 )
+
+
+def _chosen(plan: AnyPlan) -> list[str]:
+    if plan.trials is None:
+        return []
+    return [
+        f"This run is the best of a study: a random number of runs of this plan ({plan.trials.name}"
+        "), each with settings drawn anew by chance. How many there were was drawn once, before "
+        "the first, and is not published; of the others nothing is. Settings were compared by "
+        "figures that are public or charged. ε is that of the whole study, this choice included "
+        "(Papernot and Steinke 2022), for every round of the run alike, because the choice looked "
+        "at the last. How long the study took is not hidden, and tells about how many runs there "
+        "were."
+    ]
 
 
 def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:

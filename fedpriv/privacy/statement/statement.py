@@ -334,7 +334,8 @@ def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> l
     words = words_of(plan.unit)
     text = [
         "Tuning: learning rates, clip norms and the choice among methods, where they were made "
-        f"by looking at results on these {plan.unit}s."
+        f"by looking at results on these {plan.unit}s"
+        + ("." if plan.trials is None else " in other ways than by this study, which ε covers.")
     ]
     if simulated:
         text.append(

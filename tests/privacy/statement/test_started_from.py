@@ -6,7 +6,7 @@ import pytest
 
 from fedpriv.checkpoints.start_file import START_FILE
 from fedpriv.checkpoints.tensor_file import write_tensors
-from fedpriv.cli.run_output import print_summary
+from fedpriv.cli.run import print_summary
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import run_statement

@@ -1,0 +1,212 @@
+"""A study of an experiment over a grid of options: each trial draws one cell, evenly by chance."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.build import build
+from fedpriv.experiments.components import Components, in_study
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.options import Option
+from fedpriv.measures import Measure
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.running.document import write_json
+from fedpriv.running.prepared import PreparedRun, resume_run, start_run
+from fedpriv.tasks.trial import public_of_rostered
+from fedpriv.tuning.study import Score, private_study
+
+MOST_CELLS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridStudy:
+    """What a study tries and what it compares; all of it public.
+
+    Attributes:
+        experiment: What is run in every trial; the grid changes some of its options.
+        reference: The name under which it is found again, if it has one.
+        corpus: Its corpus; None for tasks that bring their own data.
+        grid: Values to try, by option name.
+        trials: The law of the number of trials.
+        measure: By which figure trials are compared, such as "accuracy_public"; None for the
+            task's first. Only what was released will do: it is measured on public examples.
+        secure: Entropy from the operating system instead of the experiment's seed.
+        make_backend: Makes the backend of a trial; None for the one in this process.
+
+    Guarantees:
+        * Every trial has one plan but for its bound: the same events, rounds, relation and δ. So
+          ε of the study is that of any of its trials' plans.
+
+    Raises:
+        ValueError: If an option or value does not fit, the grid is empty or has a cell whose plan
+            is another, there is no noise, or the figure is not a released one.
+    """
+
+    experiment: Experiment
+    reference: str | None
+    corpus: Corpus | None
+    grid: Mapping[str, Sequence[Option]]
+    trials: Trials
+    measure: str | None = None
+    secure: bool = False
+    make_backend: Any = None
+
+    def __post_init__(self) -> None:
+        number = 1
+        for name, values in self.grid.items():
+            if name == "seed":
+                raise ValueError("seed is not for a grid: every trial has chance of its own")
+            if not values:
+                raise ValueError(f"grid {name} has no values; give some")
+            number *= len(values)
+        if not self.grid or number > MOST_CELLS:
+            raise ValueError(
+                f"a grid of {number if self.grid else 0} cells is not of 1 to {MOST_CELLS:,}; give "
+                "options with a few values each"
+            )
+
+    def run(self, out: Path) -> Path:
+        """Run the study, or go on with it, and return the folder of the released run.
+
+        Nothing is shown of how far it is: that would tell how many trials there are.
+
+        Raises:
+            ValueError: As of `private_study` and of the class.
+        """
+        measure = self._checked()
+        seed = None if self.secure else self.experiment.seed
+        root = Key.secure() if seed is None else Key.simulation(seed).fold("study")
+        released = private_study(
+            out,
+            trials=self.trials,
+            draw=self._drawn,
+            run=self._trial,
+            score=lambda folder: _score(folder, measure),
+            root=root,
+            facts={
+                "experiment": self.experiment.name,
+                "reference": self.reference,
+                "options": self.experiment.options(),
+                "grid": {name: list(values) for name, values in self.grid.items()},
+                "score": measure.released_name,
+                "higher_is_better": measure.higher_is_better,
+                "seed": seed,
+            },
+        )
+        _finish(out, released)
+        return released
+
+    def _cells(self) -> list[dict[str, Option]]:
+        return [dict(zip(self.grid, cell, strict=True)) for cell in product(*self.grid.values())]
+
+    def _drawn(self, key: Key) -> Mapping[str, Option]:
+        cells = self._cells()
+        if key.mode == "secure":
+            return cells[secrets.randbelow(len(cells))]
+        return cells[int(key.generator().integers(len(cells)))]
+
+    def _checked(self) -> Measure:
+        """Return what trials are compared by, after every cell was looked at."""
+        first = None
+        for cell in self._cells():
+            made = self._components(self.experiment.with_options(cell))
+            if first is None:
+                first = made
+            if _promise(made) != _promise(first):
+                said = ", ".join(f"{name} {value}" for name, value in cell.items())
+                raise ValueError(
+                    f"with {said} a round costs something else than with the first values of the "
+                    "grid, and ε is of trials of equal cost; try options that leave the cohort, "
+                    "the rounds and the noise multiplier as they are"
+                )
+        assert first is not None
+        if not first.plan.is_private:
+            raise ValueError(
+                f"{self.experiment.name} adds no noise, and its trials have no ε that a choice "
+                "could add to; run them one by one, or add noise"
+            )
+        return self._measure(first)
+
+    def _components(self, experiment: Experiment) -> Components:
+        return in_study(experiment, build(experiment, self.corpus), self.trials)
+
+    def _measure(self, made: Components) -> Measure:
+        measures = {m.released_name: m for m in made.task.measures if not m.diagnostic_only}
+        if not measures:
+            raise ValueError(f"the task of {self.experiment.name} measures nothing to compare by")
+        name = next(iter(measures)) if self.measure is None else self.measure
+        if name in {measure.name for measure in made.task.measures} - set(measures):
+            raise ValueError(
+                f"score {name!r} is measured on those whom ε protects and was not charged, so no "
+                f"ε would cover a choice by it; compare by {', '.join(measures)}"
+            )
+        if name not in measures:
+            raise ValueError(f"score {name!r} is unknown; compare by one of {', '.join(measures)}")
+        if not self.secure and (equal := public_of_rostered(made.task, learnt_from=False)):
+            [count] = equal.values()
+            raise ValueError(
+                f"{name} is measured on public examples of which {count} equal rostered users', so "
+                "that no ε would cover a choice by it; take other public examples"
+            )
+        return measures[name]
+
+    def _trial(self, settings: Mapping[str, Option], folder: Path, key: Key) -> None:
+        backend = {} if self.make_backend is None else {"make_backend": self.make_backend}
+        options = dict(settings)
+        if not self.secure:
+            options["seed"] = int.from_bytes(key.fold("seed").to_bytes()[:4], "big")
+        experiment = self.experiment.with_options(options)
+        if (folder / "experiment.json").is_file():
+            prepared: PreparedRun = resume_run(folder, experiment=experiment, **backend)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)  # begun, and killed before it was a run
+            prepared = start_run(
+                experiment,
+                self.reference,
+                self.corpus,
+                folder,
+                secure=self.secure,
+                trials=self.trials,
+                **backend,
+            )
+        prepared.run()
+
+
+def _promise(made: Components) -> tuple[Any, ...]:
+    plan = made.plan
+    assert isinstance(plan, Plan)  # `in_study` refuses others
+    return (
+        *(plan.event, plan.num_rounds, plan.relation, plan.delta, plan.unit, plan.trials),
+        *(plan.target_epsilon, plan.num_users, plan.roster_sha256, plan.charged_once),
+    )
+
+
+def _score(folder: Path, measure: Measure) -> Score:
+    """Return the released figure of a trial, which is on public examples."""
+    value = json.loads((folder / "summary.json").read_text("utf-8")).get(measure.released_name)
+    if value is not None and not measure.higher_is_better:
+        value = -value
+    return Score(value=value, source="public")
+
+
+def _finish(out: Path, released: Path) -> None:
+    """Write down where the released run is, and the ε of the study."""
+    summary = json.loads((released / "summary.json").read_text("utf-8"))
+    if summary.get("run_dir") != str(released):
+        write_json(released / "summary.json", {**summary, "run_dir": str(released)})
+    spent = verify_run(released).epsilon
+    stated = json.loads((out / "study.json").read_text("utf-8"))
+    privacy = None if spent is None else spent.to_json()
+    if stated.get("privacy") != privacy:
+        write_json(out / "study.json", {**stated, "privacy": privacy})

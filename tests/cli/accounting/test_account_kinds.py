@@ -1,0 +1,107 @@
+"""`fedpriv account` and `calibrate` of several devices, and of a whole study."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpriv.cli.privacy import register
+
+APP = typer.Typer(pretty_exceptions_enable=False)
+register(APP)
+BASE = ("--users", "400", "--cohort", "20", "--rounds", "100", "--delta", "0.0025")
+ONE = ("account", *BASE, "--noise-multiplier", "1")
+KEYS = {
+    "epsilon", "epsilon_rdp", "delta", "relation", "unit", "accountant", "noise_multiplier",
+    "noise_on_mean", "users", "cohort", "rounds", "event", "notes",
+}  # fmt: skip
+
+
+def figures(*arguments):
+    result = CliRunner().invoke(APP, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "epsilon", "accountant", "unit"),
+    [
+        ([], 1.9059, "PLD", "user"),
+        (["--devices", 1], 1.9059, "PLD", "user"),
+        (["--devices", 3], 7.6974, "PLD", "person"),
+        (["--devices", 5], 15.2374, "PLD", "person"),
+        (["--trials", 10], 5.6134, "RDP", "user"),
+        (["--trials", 10, "--shape", 0.5], 5.2281, "RDP", "user"),
+        (["--trials", 10, "--shape", "inf"], 5.9350, "RDP", "user"),
+        (["--trials", 5, "--sampling", "fixed"], 37.6663, "RDP", "user"),
+    ],
+)
+def test_account_prices_them(options, epsilon, accountant, unit):
+    told = figures(*ONE, *options)
+    assert told["epsilon"] == pytest.approx(epsilon, abs=2e-4)
+    assert (told["accountant"], told["unit"]) == (accountant, unit)
+    assert set(told) == KEYS | {"devices", "trials"}
+
+
+def test_what_was_priced_is_said():
+    told = figures(*ONE, "--devices", 3)
+    assert told["devices"] == 3 and told["trials"] is None and told["epsilon_rdp"] is None
+    assert told["event"]["kind"] == "poisson-devices-gaussian"
+    assert any("at most 3 of them" in note for note in told["notes"])
+    told = figures(*ONE, "--trials", 10, "--shape", "inf")
+    assert told["trials"] == {"mean": 10.0, "shape": "poisson"}
+    assert told["event"]["kind"] == "poisson-gaussian"
+    assert any("best of a random number" in note for note in told["notes"])
+    shown = CliRunner().invoke(APP, [*ONE, "--trials", "10"]).stdout
+    assert "by RDP" in shown and "truncated negative binomial, mean 10, shape 1" in shown
+    assert "of one person" in CliRunner().invoke(APP, [*ONE, "--devices", "3"]).stdout
+
+
+@pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10], ["--cap", 40]], ids=str)
+def test_calibrate_keeps_the_target(options):
+    told = figures("calibrate", *BASE, "--epsilon", 2, "--no-grid", *options)
+    assert 1.999 <= told["epsilon"] <= 2.0
+    again = figures("account", *BASE, "--noise-multiplier", told["noise_multiplier"], *options)
+    assert again["epsilon"] == told["epsilon"]
+
+
+@pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10]], ids=str)
+def test_a_grid_is_of_the_same(options):
+    cell = ("--grid-cohorts", 20, "--grid-rounds", 100)
+    told = figures("calibrate", *BASE, "--epsilon", 2, *cell, *options)
+    assert told["grid"]["points"][0]["noise_multiplier"] == told["noise_multiplier"]
+    assert told["grid"]["accountant"] == told["accountant"]
+    assert told["grid"]["unit"] == told["unit"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--devices", "0"], "devices 0"),
+        (["--devices", "401"], "devices 401"),
+        (["--devices", "3", "--cap", "40"], "devices 3"),
+        (["--devices", "3", "--sampling", "fixed"], "devices 3"),
+        (["--devices", "3", "--relation", "replace-one"], "add-remove"),
+        (["--devices", "3", "--trials", "10"], "3 devices"),
+        (["--trials", "1"], "trials 1"),
+        (["--trials", "nan"], "trials nan"),
+        (["--trials", "inf"], "trials inf"),
+        (["--trials", "-4"], "trials -4"),
+        (["--trials", "10", "--shape", "0"], "shape 0"),
+        (["--trials", "10", "--shape", "-1"], "shape -1"),
+        (["--trials", "10", "--shape", "nan"], "shape nan"),
+        (["--shape", "1"], "shape 1"),
+        (["--trials", "10", "--cap", "40"], "leave out the cap"),
+        (["--trials", "10", "--relation", "replace-one"], "poisson-gaussian"),
+    ],
+)
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+def test_bad_input_is_one_clear_line_and_code_2(command, options, named, capsys):
+    rest = ["--noise-multiplier", "1"] if command == "account" else ["--epsilon", "2", "--no-grid"]
+    with pytest.raises(SystemExit) as end:
+        APP([command, *BASE, *rest, *options])
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1 and named in err, err

@@ -1,0 +1,237 @@
+"""The best of a random number of trials: its law, and what the choice costs."""
+
+import dataclasses
+import json
+import math
+import random
+import secrets
+from collections import Counter
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from scipy import stats
+
+from fedpriv.privacy.accounting import epsilon, epsilon_of
+from fedpriv.privacy.event import Event, cohort_event
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.selection.trials import Trials
+
+ROUND = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1.0)
+#: (mean, shape), ε by dp-accounting 0.6.0: RepeatAndSelectDpEvent of 100 rounds, σ 1, δ 1/400.
+GOLDEN = {
+    (10.0, 1.0): 5.613404,
+    (2.0, 1.0): 3.737762,
+    (10.0, 0.5): 5.228082,
+    (100.0, 0.01): 6.271696,
+    (100.0, 20.0): 26.042767,
+    (10.0, math.inf): 5.935009,
+}
+LAWS = [Trials(mean=mean, shape=shape) for mean, shape in GOLDEN]
+NUM_DRAWS = 5_000
+"""Draws of each law; chi-square over cells of at least 20 expected draws."""
+FALSE_ALARM = 1e-6
+"""Chance that a right sampler is called wrong, per law. The draws are seeded: it was seen once."""
+
+
+def value(trials, event=ROUND, rounds=100, relation="add-remove"):
+    return epsilon(event, rounds, delta=1 / 400, relation=relation, trials=trials).value
+
+
+@pytest.mark.parametrize(("law", "golden"), list(GOLDEN.items()), ids=str)
+def test_epsilon_is_golden(law, golden):
+    trials = Trials(mean=law[0], shape=law[1])
+    told = epsilon(ROUND, 100, delta=1 / 400, relation="add-remove", trials=trials)
+    assert told.value == pytest.approx(golden, rel=1e-6)
+    assert (told.accountant, told.rdp) == ("RDP", told.value)
+    assert "by RDP" in str(told)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_curves_are_dp_accountings(law):
+    one = dp.SelfComposedDpEvent(ROUND.to_dp_event(), 100)
+    theirs, single = RdpAccountant(), RdpAccountant()
+    theirs.compose(dp.dp_event.RepeatAndSelectDpEvent(one, law.mean, law.shape))
+    single.compose(one)
+    ours = law.selected(np.asarray(single.orders, float), np.asarray(single.rdp))
+    wanted = np.asarray(theirs.rdp)
+    known = np.isfinite(wanted)
+    assert np.array_equal(known, np.isfinite(ours)) and known.sum() > 100
+    assert ours[known] == pytest.approx(wanted[known], rel=1e-8)
+
+
+def test_more_trials_cost_more_and_each_costs_more_than_one_run():
+    one = epsilon(ROUND, 100, delta=1 / 400, relation="add-remove")
+    assert one.rdp is not None and one.value <= one.rdp
+    for shape in (0.1, 1.0, 5.0, math.inf):
+        told = [value(Trials(mean=mean, shape=shape)) for mean in (1.01, 2, 5, 20, 100)]
+        assert told == sorted(told) and len(set(told)) == 5
+        assert told[0] > one.rdp
+    wide = [value(Trials(mean=10, shape=shape)) for shape in (0.1, 0.5, 1.0, 4.0)]
+    assert wide == sorted(wide)
+
+
+def test_nothing_charged_costs_nothing():
+    assert value(LAWS[0], rounds=0) == 0.0
+
+
+def test_what_rdp_does_not_price_is_refused():
+    capped = cohort_event(
+        num_users=400, expected_cohort_size=20, noise_multiplier=1.0, cohort_cap=40
+    )
+    devices = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1.0, devices=3)
+    for event in (capped, devices):
+        with pytest.raises(ValueError, match=event.kind):
+            value(LAWS[0], event)
+    with pytest.raises(ValueError, match="poisson-gaussian"):
+        value(LAWS[0], relation="replace-one")
+    with pytest.raises(ValueError, match="add-remove"):
+        value(LAWS[0], cohort_event(
+            num_users=400, expected_cohort_size=20, noise_multiplier=1, sampling="fixed"
+        ))  # fmt: skip
+    with pytest.raises(ValueError, match="delta 0"):
+        pure = Event(kind="pure", epsilon=0.1)
+        epsilon_of([(pure, 1)], delta=0.0, relation="add-remove", trials=LAWS[0])
+
+
+@pytest.mark.parametrize("mean", [0, 1, 1.0, -3, 1e6, math.inf, math.nan, "10", True, None])
+def test_means_out_of_range_are_refused(mean):
+    with pytest.raises(ValueError, match="trials"):
+        Trials(mean=mean)
+
+
+@pytest.mark.parametrize("shape", [0, -1, 1e-3, 1e4, -math.inf, math.nan, "1", True, None])
+def test_shapes_out_of_range_are_refused(shape):
+    with pytest.raises(ValueError, match="shape"):
+        Trials(mean=10, shape=shape)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_json_comes_back(law):
+    assert Trials.from_json(json.loads(json.dumps(law.to_json()))) == law
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"mean": 10}, {"mean": 10, "shape": 1, "gamma": 0.1}, {"mean": 0.5,
+    "shape": 1}, {"mean": 10, "shape": "inf"}]
+)  # fmt: skip
+def test_forged_json_is_refused(value):
+    with pytest.raises(ValueError):
+        Trials.from_json(value)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_the_law_is_the_papers(law):
+    numbers = np.arange(0, 30_000)
+    ours = np.array([law.probability(int(number)) for number in numbers[:40]])
+    if law.is_poisson:
+        theirs = stats.poisson.pmf(numbers, law.mean)
+    else:  # scipy's counts failures before `shape` successes of probability γ, from 0 on
+        theirs = stats.nbinom.pmf(numbers, law.shape, law.gamma)
+        theirs[0] = 0.0
+        theirs /= 1.0 - law.gamma**law.shape
+        assert float(theirs @ numbers) == pytest.approx(law.mean, rel=1e-3)
+    assert ours == pytest.approx(theirs[:40], rel=1e-9, abs=1e-15)
+
+
+def p_value(drawn, law):
+    """Chi-square of drawn numbers against a law, in cells of at least 20 expected."""
+    counts = np.bincount(drawn)
+    expected, observed, cells = 0.0, 0, []
+    for number, count in enumerate(counts):
+        expected, observed = expected + len(drawn) * law.probability(number), observed + count
+        if expected >= 20.0:
+            cells.append((observed, expected))
+            expected, observed = 0.0, 0
+    rest = len(drawn) - sum(cell[1] for cell in cells)
+    cells.append((len(drawn) - sum(cell[0] for cell in cells), rest))
+    observed, wanted = map(np.array, zip(*cells, strict=True))
+    return stats.chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue
+
+
+def drawn_of(law, seed=7):
+    bits = random.Random(seed).getrandbits
+    return [law.number(bits) for _ in range(NUM_DRAWS)]
+
+
+SMALL = [law for law in LAWS if law.mean <= 10]
+
+
+@pytest.mark.parametrize("law", SMALL, ids=str)
+def test_numbers_follow_the_law(law):
+    drawn = drawn_of(law)
+    assert p_value(drawn, law) > FALSE_ALARM
+    assert min(drawn) >= (0 if law.is_poisson else 1)
+
+
+@pytest.mark.parametrize(
+    "twin", [Trials(mean=8.0), Trials(mean=10.0, shape=0.5), Trials(mean=10.0, shape=math.inf)]
+)
+def test_a_broken_twin_is_red(twin):
+    """A geometric law of mean 8, and laws of another shape, in place of the geometric of 10."""
+    assert p_value(drawn_of(twin), Trials(mean=10.0)) < FALSE_ALARM
+
+
+def test_the_ends_of_the_uniform_number_are_numbers_too():
+    for law in SMALL:
+        assert law.number(lambda bits: 0) == (0 if law.is_poisson else 1)
+        assert 50 < law.number(lambda bits: 2**bits - 1) < 5000
+    assert law.number(secrets.randbits) >= 0
+
+
+def plan(**changes):
+    numbers = {
+        "num_users": 400,
+        "expected_cohort_size": 20,
+        "num_rounds": 100,
+        "bound": "clip",
+        "l2_bound": 1.0,
+        "noise": "gaussian",
+        "noise_multiplier": 1.0,
+        "delta": 1 / 400,
+        "trials": Trials(mean=10.0),
+    }
+    return cohort_plan(**{**numbers, **changes})
+
+
+def test_every_round_of_the_best_trial_costs_the_whole_study():
+    one = plan()
+    assert one.epsilon(0).value == 0.0
+    for charges in (1, 50, 100):
+        assert one.epsilon(charges).value == pytest.approx(5.613404, rel=1e-6)
+        assert one.epsilon_of({one.event: charges}) == one.epsilon(charges)
+    assert one.total().accountant == "RDP"
+
+
+def test_a_plan_calibrates_to_the_whole_study_and_stops_before_its_target():
+    tuned = plan().calibrated(2.0)
+    assert 1.99 <= tuned.total().value <= 2.0
+    assert (
+        tuned.noise_multiplier
+        > dataclasses.replace(tuned, trials=None).calibrated(2.0).noise_multiplier
+    )
+    short = plan(target_epsilon=5.0)
+    assert 0 < short.affordable_rounds < 100
+    assert short.epsilon(1).value == short.guaranteed().value <= 5.0
+    assert "above the target" in short.refusal(
+        Counter({short.event: short.affordable_rounds}), short.event
+    )
+
+
+def test_plans_come_back_and_older_ones_have_no_trials():
+    shown = json.loads(json.dumps(plan().to_json()))
+    assert Plan.from_json(shown) == plan()
+    assert "trials" not in plan(trials=None).to_json()
+    assert Plan.from_json({k: v for k, v in shown.items() if k != "trials"}).trials is None
+    with pytest.raises(ValueError):
+        Plan.from_json({**shown, "trials": None})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cohort_cap": 40}, {"relation": "replace-one"}], ids=lambda value: str(value)
+)
+def test_plans_without_a_price_are_refused(changes):
+    with pytest.raises(ValueError, match="accounted by RDP"):
+        plan(**changes)

@@ -1,0 +1,171 @@
+"""Several devices of one person, each drawn and bounded alone: a mixture of Gaussians."""
+
+import json
+
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_mechanism
+from scipy import stats
+
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.event import Event, Relation, cohort_event, device_sums
+from fedpriv.privacy.gaussian_loss import devices_gaussian_loss, gaussian_loss
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
+from fedpriv.rng import Key
+
+
+def event(devices, sigma=1.0, cohort=20):
+    return cohort_event(
+        num_users=400, expected_cohort_size=cohort, noise_multiplier=sigma, devices=devices
+    )
+
+
+def value(devices, sigma=1.0, cohort=20, rounds=100, delta=1 / 400):
+    return epsilon(event(devices, sigma, cohort), rounds, delta=delta, relation="add-remove").value
+
+
+@pytest.mark.parametrize(("devices", "golden"), [(3, 7.6974), (5, 15.2374)])
+def test_epsilon_is_golden(devices, golden):
+    told = epsilon(event(devices), 100, delta=1 / 400, relation="add-remove")
+    assert told.value == pytest.approx(golden, abs=1e-4)
+    assert (told.accountant, told.rdp) == ("PLD", None)
+
+
+def test_one_device_is_a_user():
+    assert event(1) == cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1.0)
+    one = Event(
+        kind="poisson-devices-gaussian", noise_multiplier=1.0, sampling_prob=0.05, devices=1
+    )
+    told = epsilon(one, 100, delta=1 / 400, relation="add-remove").value
+    assert told == pytest.approx(1.9059, abs=1e-4)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
+def test_more_devices_cost_more_and_never_more_than_if_all_always_took_part(sigma):
+    told = [value(devices, sigma) for devices in (1, 2, 3, 8)]
+    assert told == sorted(told) and len(set(told)) == 4
+    for devices, found in zip((2, 3, 8), told[1:], strict=True):
+        assert found <= value(devices, sigma, cohort=400)
+
+
+def test_everybody_drawn_is_a_gaussian_of_their_joint_norm():
+    plain = Event(kind="gaussian", noise_multiplier=4.0 / 3)
+    wanted = epsilon(plain, 5, delta=1e-5, relation="add-remove").value
+    assert value(3, 4.0, cohort=400, rounds=5, delta=1e-5) == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize(("devices", "prob", "sigma"), [(2, 0.5, 0.5), (3, 0.05, 1), (7, 0.01, 4)])
+def test_losses_are_dp_accountings(devices, prob, sigma):
+    ours = devices_gaussian_loss(
+        sigma, sampling_prob=prob, devices=devices, interval=1e-2, relation=Relation.ADD_REMOVE
+    )
+    theirs = from_mixture_gaussian_mechanism(
+        sigma, *device_sums(devices, prob), value_discretization_interval=1e-2
+    )
+    for at in (0.0, 0.1, 1.0, 3.0):
+        wanted = theirs.get_delta_for_epsilon(at)
+        assert ours.get_delta_for_epsilon(at) == pytest.approx(wanted, rel=1e-9, abs=1e-16)
+
+
+def test_a_loss_of_one_device_is_that_of_a_user():
+    numbers = {"sampling_prob": 0.05, "interval": 1e-2, "relation": Relation.ADD_REMOVE}
+    one, user = devices_gaussian_loss(1.0, devices=1, **numbers), gaussian_loss(1.0, **numbers)
+    assert one.get_epsilon_for_delta(1e-3) == user.get_epsilon_for_delta(1e-3)
+
+
+def test_the_event_is_theirs_too():
+    told = PLDAccountant(value_discretization_interval=1e-2)
+    told.compose(event(3).to_dp_event(), 10)
+    assert told.get_epsilon(1 / 400) == pytest.approx(value(3, rounds=10), rel=1e-2)
+
+
+def test_how_many_take_part_is_binomial():
+    sums, probs = device_sums(4, 0.3)
+    assert sums == [0, 1, 2, 3, 4]
+    assert probs == pytest.approx(stats.binom.pmf(range(5), 4, 0.3))
+    few, their = device_sums(1000, 0.9)  # what no float can hold is left out
+    assert len(few) == len(their) < 1001 and sum(their) == pytest.approx(1.0)
+
+
+def test_json_comes_back():
+    shown = event(3).to_json()
+    assert shown == {
+        "kind": "poisson-devices-gaussian",
+        "noise_multiplier": 1.0,
+        "sampling_prob": 0.05,
+        "devices": 3,
+    }
+    assert Event.from_json(json.loads(json.dumps(shown))) == event(3)
+
+
+@pytest.mark.parametrize("devices", [0, -1, 2.0, True, "3", None, 1001, 10**400])
+def test_forged_numbers_of_devices_are_refused(devices):
+    with pytest.raises(ValueError, match="devices"):
+        Event.from_json({**event(3).to_json(), "devices": devices})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sampling": "fixed"}, "poisson sampling and without a cap"),
+        ({"cohort_cap": 40}, "without a cap"),
+        ({"devices": 401, "num_users": 400}, "above all 400"),
+        ({"devices": 0}, "devices 0"),
+    ],
+)
+def test_what_has_no_price_is_refused(changes, said):
+    given = {"num_users": 400, "expected_cohort_size": 20, "noise_multiplier": 1.0, "devices": 3}
+    with pytest.raises(ValueError, match=said):
+        cohort_event(**{**given, **changes})
+
+
+def test_replacing_a_person_is_refused():
+    with pytest.raises(ValueError, match="add-remove"):
+        epsilon(event(3), 1, delta=1e-5, relation="replace-one")
+
+
+def plan_of(devices):
+    draws = PoissonSampler(num_users=400, expected_cohort_size=20)
+    return Plan(
+        mechanism=Mechanism(
+            sampler=DevicesSampler(draws=draws, devices=devices),
+            bound=Clip(l2_clip_norm=1.0),
+            privatizer=Gaussian(noise_multiplier=1.0),
+        ),
+        num_rounds=100,
+        delta=1 / 400,
+    )
+
+
+def test_a_plan_of_devices_is_written_with_its_event_and_calibrates():
+    plan = plan_of(3)
+    assert plan.total().value == pytest.approx(7.6974, abs=1e-4)
+    again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    assert again.event == plan.event and again.total() == plan.total()
+    tuned = plan.calibrated(2.0)
+    assert 1.99 <= tuned.total().value <= 2.0 and tuned.noise_multiplier > 2.0
+
+
+def test_devices_are_drawn_as_users_are():
+    draws = PoissonSampler(num_users=4, expected_cohort_size=2)
+    sampler, roster = DevicesSampler(draws=draws, devices=2), list("abcd")
+    for seed in range(20):
+        key = Key.simulation(seed)
+        assert sampler.next(sampler.init(), key, roster) == draws.next({}, key, roster)
+    assert np.isclose(sampler.expected_cohort_size, 2.0) and sampler.num_users == 4
+    assert DevicesSampler(draws=draws, devices=1).event(Gaussian(noise_multiplier=1).cost) == (
+        draws.event(Gaussian(noise_multiplier=1).cost)
+    )
+    assert not sampler.event(Unprotected().cost).is_private
+
+
+def test_only_independent_draws_have_devices():
+    with pytest.raises(ValueError, match="poisson sampling"):
+        DevicesSampler(draws=FixedSizeSampler(num_users=4, size=2), devices=2)
+    with pytest.raises(ValueError, match="without a cap"):
+        DevicesSampler(draws=PoissonSampler(num_users=9, expected_cohort_size=2, cap=4), devices=2)

@@ -1,0 +1,194 @@
+"""Studies of an experiment: what is released of them, and what ε it states."""
+
+import json
+import os
+import shutil
+import stat
+
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.prepared import start_run
+from fedpriv.tuning.grid import GridStudy
+
+OPTIONS = {
+    "rounds": 2,
+    "noise-multiplier": 1.0,
+    "cohort": 6.0,
+    "delta": 1e-3,
+    "eval-every": 2,
+    "seed": 11,
+}
+GRID = {"l2-clip-norm": (0.1, 0.5), "server-learning-rate": (0.5, 1.0)}
+LAW = Trials(mean=3.0)
+
+
+def study(corpus, **changes):
+    experiment = load_experiment("dp-fedavg-tags").with_options(OPTIONS)
+    numbers = {"grid": GRID, "trials": LAW, "reference": "dp-fedavg-tags", "corpus": corpus}
+    return GridStudy(experiment=changes.pop("experiment", experiment), **{**numbers, **changes})
+
+
+@pytest.fixture(scope="module")
+def released(tiny_corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("studies") / "one"
+    return study(tiny_corpus).run(out)
+
+
+def test_the_released_run_states_the_epsilon_of_the_study(released):
+    _, state, _ = read_ledger(released / "ledger.jsonl")
+    assert state.plan.event is not None
+    wanted = epsilon(state.plan.event, 2, delta=1e-3, relation="add-remove", trials=LAW)
+    assert wanted.value > epsilon(state.plan.event, 2, delta=1e-3, relation="add-remove").value
+    found = verify_run(released)
+    assert found.ok and found.epsilon is not None
+    assert found.epsilon.value == wanted.value and found.epsilon.accountant == "RDP"
+    summary = json.loads((released / "summary.json").read_text("utf-8"))
+    assert summary["epsilon"] == wanted.value and summary["accountant"] == "RDP"
+    assert summary["run_dir"] == str(released)
+    rows = [json.loads(line) for line in (released / "rounds.jsonl").read_text().splitlines()]
+    assert {row["epsilon"] for row in rows} <= {wanted.value, None} and rows
+    stated = json.loads((released.parent / "study.json").read_text("utf-8"))
+    assert stated["privacy"] == found.epsilon.to_json()
+    said = " ".join(str(run_statement(released)).split())
+    assert "the best of a study" in said and "Rényi accounting (RDP)" in said
+    assert "by this study, which ε covers" in said
+
+
+def test_elsewhere_tuning_is_said_not_to_be_covered(tiny_corpus, tmp_path):
+    experiment = load_experiment("dp-fedavg-tags").with_options(OPTIONS)
+    start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run").run()
+    said = " ".join(str(run_statement(tmp_path / "run")).split())
+    assert "What no ε covers Tuning: learning rates" in said and "study" not in said
+
+
+def test_a_statement_of_one_run_does_not_verify_as_the_study(released, tmp_path):
+    """The twin: the plan of the released run without its trials."""
+    copied = tmp_path / "run"
+    shutil.copytree(released, copied)
+    file = copied / "experiment.json"
+    document = json.loads(file.read_text("utf-8"))
+    del document["plan"]["trials"]
+    file.write_text(json.dumps(document), "utf-8")
+    assert not verify_run(copied).ok
+
+
+def test_nothing_else_is_left(released):
+    assert sorted(os.listdir(released.parent)) == ["run", "study.json"]
+    text = (released.parent / "study.json").read_text("utf-8")
+    assert set(json.loads(text)) == {
+        *("format", "trials", "mode", "experiment", "reference", "options", "grid", "score"),
+        *("higher_is_better", "seed", "privacy"),
+    }
+    whole = b"".join(path.read_bytes() for path in released.rglob("*") if path.is_file())
+    assert b"/secret/" not in whole and b"secret/trial" not in whole
+    times = {path.stat().st_mtime for path in released.rglob("*")}
+    assert max(times) - min(times) < 30
+
+
+def test_going_on_with_a_finished_study_changes_nothing(released, tiny_corpus):
+    before = {path: path.read_bytes() for path in released.parent.rglob("*") if path.is_file()}
+    assert study(tiny_corpus).run(released.parent) == released
+    after = {path: path.read_bytes() for path in released.parent.rglob("*") if path.is_file()}
+    assert before == after
+
+
+def test_a_secure_study_is_secure(tiny_corpus, tmp_path):
+    released = study(
+        tiny_corpus, secure=True, grid={"l2-clip-norm": (0.5,)}, trials=Trials(mean=1.5)
+    ).run(tmp_path / "s")
+    found = verify_run(released)
+    assert found.ok and found.mode == "secure"
+    assert json.loads((tmp_path / "s" / "study.json").read_text("utf-8"))["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"measure": "accuracy"}, "measured on those whom ε protects and was not charged"),
+        ({"measure": "loss_public"}, "unknown"),
+        ({"grid": {"cohort": (6.0, 7.0)}}, "equal cost"),
+        ({"grid": {"rounds": (1, 2)}}, "equal cost"),
+        ({"grid": {"noise-multiplier": (1.0, 2.0)}}, "equal cost"),
+        ({"grid": {"cohort-cap": (20,)}}, "leave out the cap"),
+        ({"grid": {"no-such": (1,)}}, "no-such"),
+        ({"trials": Trials(mean=3.0, shape=float("inf"))}, "Poisson"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_epsilon_would_not_cover_is_refused_before_anything_is_drawn(
+    tiny_corpus, tmp_path, changes, said
+):
+    with pytest.raises(ValueError, match=said):
+        study(tiny_corpus, **changes).run(tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("grid", [{}, {"seed": (1, 2)}, {"l2-clip-norm": ()}], ids=str)
+def test_grids_that_are_none_are_refused(tiny_corpus, grid):
+    with pytest.raises(ValueError):
+        study(tiny_corpus, grid=grid)
+
+
+def test_without_noise_there_is_no_study(tiny_corpus, tmp_path):
+    plain = load_experiment("dp-fedavg-tags").with_options(
+        {"noise": "none", "rounds": 2, "cohort": 6.0}
+    )
+    with pytest.raises(ValueError, match="adds no noise"):
+        study(tiny_corpus, experiment=plain).run(tmp_path / "s")
+
+
+def test_noise_is_calibrated_to_the_whole_study(tiny_corpus, tmp_path):
+    target = load_experiment("dp-fedavg-tags").with_options(
+        {**OPTIONS, "noise-multiplier": None, "target-epsilon": 6.0}
+    )
+    released = study(
+        tiny_corpus, experiment=target, grid={"l2-clip-norm": (0.5,)}, trials=Trials(mean=1.5)
+    ).run(tmp_path / "s")
+    spent = verify_run(released).epsilon
+    assert spent is not None and 5.9 < spent.value <= 6.0
+
+
+def test_folders_under_way_are_their_owners_alone(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(GridStudy, "_trial", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        study(tiny_corpus).run(tmp_path / "s")
+    secret = tmp_path / "s" / "secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o700
+    for name in ("number", "state"):
+        assert stat.S_IMODE((secret / name).stat().st_mode) == 0o600
+
+
+def test_a_trial_that_is_interrupted_is_gone_on_with(tiny_corpus, tmp_path):
+    """Killed in the second round of the first trial: the round is lost, the number stays."""
+    calls = 0
+
+    class Stopping(SerialBackend):
+        def partial_sum(self, **arguments):
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise KeyboardInterrupt
+            return super().partial_sum(**arguments)
+
+    def backend(experiment, components):
+        return Stopping(
+            trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+        )
+
+    one = study(tiny_corpus, grid={"l2-clip-norm": (0.5,)}, make_backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        one.run(tmp_path / "s")
+    number = (tmp_path / "s" / "secret" / "number").read_text()
+    _, before, _ = read_ledger(tmp_path / "s" / "secret" / "trial" / "ledger.jsonl")
+    assert len(before.charges) == 2 and len(before.releases) == 1
+    found = verify_run(one.run(tmp_path / "s"))
+    assert found.ok and found.num_charges == 2
+    # Of two rounds a trial the first trial lost one; the others made both.
+    assert calls == 2 + 2 * (int(number) - 1)

@@ -1,0 +1,309 @@
+"""The number of trials: drawn once, from its law, whatever crashes; losers leave nothing."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv.privacy.selection.trials import Trials
+from fedpriv.rng import Key
+from fedpriv.tuning.secret_state import SecretState
+from fedpriv.tuning.study import Score, _bits, private_study
+
+LAW = Trials(mean=4.0)
+NUM_STUDIES = 300
+"""Studies whose trials are counted; chi-square over cells of at least 20 expected studies."""
+FALSE_ALARM = 1e-6
+"""Chance that right code is called wrong. Roots are seeds: it was seen once."""
+
+
+class Crash(Exception):
+    """Where a test lets a study stop."""
+
+
+class Trial:
+    """A trial that writes its settings, counts its calls, and crashes where it is told to."""
+
+    def __init__(self, crash_at=(), scores=None):
+        self.calls, self.crash_at, self.scores = 0, set(crash_at), scores
+
+    def draw(self, key):
+        return {"rate": int(key.generator().integers(100))}
+
+    def run(self, settings, folder, key):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.calls += 1
+        (folder / "settings.json").write_text(json.dumps(settings))
+        if self.calls in self.crash_at:
+            raise Crash
+
+    def score(self, folder):
+        rate = json.loads((folder / "settings.json").read_text())["rate"]
+        value = rate if self.scores is None else self.scores[self.calls - 1]
+        return Score(value=value, source="public")
+
+
+def root_of(seed):
+    return Key.simulation(seed).fold("study")
+
+
+def go(out, trial, seed=0, law=LAW, **changes):
+    return private_study(
+        out,
+        **{
+            "trials": law,
+            "draw": trial.draw,
+            "run": trial.run,
+            "score": trial.score,
+            "root": root_of(seed),
+            "facts": {"name": "a test"},
+            **changes,
+        },
+    )
+
+
+def until_done(out, trial, tries=50, **changes):
+    """Go on after every crash; how often it crashed."""
+    for crashes in range(tries):
+        try:
+            return go(out, trial, **changes), crashes
+        except Crash:
+            continue
+    raise AssertionError("it never ended")
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """Nothing is waited for on disk: what is counted is not about crashes."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def counted(tmp_path, seeds, **changes):
+    """How many trials studies of these seeds make."""
+    found = []
+    for seed in seeds:
+        trial = Trial()
+        go(tmp_path / str(seed), trial, seed=seed, **changes)
+        found.append(trial.calls)
+    return found
+
+
+def p_value(found, law):
+    """Chi-square of numbers of trials against a law, in cells of at least 20 expected."""
+    counts, cells, observed, expected = Counter(found), [], 0, 0.0
+    for number in range(1, max(found) + 1):
+        observed, expected = observed + counts[number], expected + law.probability(number)
+        if expected * len(found) >= 20.0:
+            cells.append((observed, expected))
+            observed, expected = 0, 0.0
+    cells.append((len(found) - sum(c[0] for c in cells), 1.0 - sum(c[1] for c in cells)))
+    seen, share = map(np.array, zip(*cells, strict=True))
+    return stats.chisquare(seen, share / share.sum() * seen.sum()).pvalue
+
+
+def test_so_many_trials_are_made_as_the_law_says(tmp_path, unsynced):
+    found = counted(tmp_path, range(NUM_STUDIES))
+    assert min(found) == 1 and p_value(found, LAW) > FALSE_ALARM
+
+
+def test_a_geometric_law_of_a_wrong_mean_is_red(tmp_path, monkeypatch, unsynced):
+    monkeypatch.setattr(Trials, "gamma", property(lambda self: 0.5 / self.mean))
+    found = counted(tmp_path, range(NUM_STUDIES))
+    monkeypatch.undo()  # the right law judges
+    assert p_value(found, LAW) < FALSE_ALARM
+
+
+def secure_number(out, crashes):
+    """Numbers of trials on disk in a study that crashes in its first trial so many times."""
+    seen = []
+    for _ in range(crashes):
+        with pytest.raises(Crash):
+            go(out, Trial(crash_at={1}), root=Key.secure())
+        seen.append((out / "secret" / "number").read_text())
+    return seen
+
+
+def draws_once(tmp_path):
+    """Whether no crash lets a number be drawn again: 40 crashes of a secure study.
+
+    A right one is never called wrong. One that draws again keeps its number by chance with
+    probability below 10^-10 (the law's most likely number has probability 1/4).
+    """
+    return len(set(secure_number(tmp_path / "secure", 40))) == 1
+
+
+def test_the_number_is_drawn_once(tmp_path):
+    assert draws_once(tmp_path)
+
+
+def test_a_twin_that_draws_again_after_a_crash_is_red(tmp_path, monkeypatch):
+    kept = SecretState.keep_number
+
+    def again(self, draw):
+        (self.path / "number").unlink(missing_ok=True)
+        return kept(self, draw)
+
+    monkeypatch.setattr(SecretState, "keep_number", again)
+    monkeypatch.setattr(SecretState, "has_number", property(lambda self: True))
+    assert not draws_once(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_crashes_change_neither_the_number_nor_the_best(tmp_path, seed):
+    whole = Trial()
+    best = go(tmp_path / "whole", whole, seed=seed)
+    broken = Trial(crash_at=range(1, 60, 2))
+    again, crashes = until_done(tmp_path / "broken", broken, seed=seed)
+    assert broken.calls == whole.calls + crashes and crashes > 0
+    assert (again / "settings.json").read_text() == (best / "settings.json").read_text()
+    assert sorted(os.listdir(tmp_path / "broken")) == ["run", "study.json"]
+
+
+@pytest.mark.parametrize("at", range(1, 30))
+def test_a_kill_at_any_change_of_the_state_loses_nothing(tmp_path, monkeypatch, at):
+    seed = next(seed for seed in range(99) if LAW.number(_bits(root_of(seed))) == 4)
+    whole = go(tmp_path / "whole", Trial(), seed=seed)
+    real, calls = os.fsync, 0
+
+    def failing(handle):
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise Crash
+        real(handle)
+
+    trial = Trial()
+    monkeypatch.setattr(os, "fsync", failing)
+    found, crashes = until_done(tmp_path / "killed", trial, seed=seed)
+    assert crashes <= 1 and 4 <= trial.calls <= 5
+    assert (found / "settings.json").read_text() == (whole / "settings.json").read_text()
+    assert sorted(os.listdir(tmp_path / "killed")) == ["run", "study.json"]
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from test_study import Trial, go
+    from fedpriv.rng import Key
+    class Killed(Trial):
+        def run(self, settings, folder, key):
+            super().run(settings, folder, key)
+            if self.calls == int(sys.argv[2]):
+                os.kill(os.getpid(), signal.SIGKILL)
+    go(Path(sys.argv[1]), Killed(), root=Key.secure())
+"""
+
+
+def test_a_sigkill_keeps_the_number(tmp_path):
+    code, out, seen = textwrap.dedent(KILLED), tmp_path / "s", set()
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(out), "1"], cwd=Path(__file__).parent, check=False
+        )
+        assert done.returncode == -signal.SIGKILL
+        seen.add((out / "secret" / "number").read_text())
+    assert len(seen) == 1
+    trial = Trial()
+    go(out, trial, root=Key.secure())
+    assert seen == {str(trial.calls)}
+
+
+def test_the_best_is_released_and_no_loser(tmp_path, unsynced):
+    for seed in range(12):
+        trial = Trial(scores=[math.nan, 3.0, None, 7.0, -math.inf, 5.0, *range(-9, -200, -1)])
+        out = tmp_path / str(seed)
+        found = go(out, trial, seed=seed)
+        assert [path.name for path in found.iterdir()] == ["settings.json"]
+        assert sorted(os.listdir(out)) == ["run", "study.json"]
+        assert set(json.loads((out / "study.json").read_text())) == {
+            *("format", "trials", "mode", "name")
+        }
+
+
+def test_equal_scores_do_not_favour_the_first(tmp_path, unsynced):
+    """Of 200 studies of several trials that score alike, the first wins half the time or less.
+
+    Were it always the first, it would win all of them; with chance 1/k of k >= 2 trials it wins
+    more than 140 with probability below 10^-8.
+    """
+    first = several = 0
+    seed = 0
+    while several < 200:
+        trial, seed = Trial(scores=[1.0] * 200), seed + 1
+        drawn = []
+        draw = trial.draw
+        found = go(
+            tmp_path / str(seed),
+            trial,
+            seed=seed,
+            draw=lambda key, drawn=drawn, draw=draw: drawn.append(draw(key)) or drawn[-1],
+        )
+        if len(drawn) > 1:
+            several += 1
+            first += json.loads((found / "settings.json").read_text()) == drawn[0]
+    assert first <= 140
+
+
+@pytest.mark.parametrize("source", ["rostered", "private", "diagnostics", "", None])
+def test_a_score_that_was_not_charged_is_refused(tmp_path, source):
+    trial = Trial()
+    trial.score = lambda folder: Score(value=1.0, source=source)
+    with pytest.raises(ValueError, match="neither public nor charged"):
+        go(tmp_path / "s", trial)
+    assert not (tmp_path / "s" / "run").exists()
+
+
+def test_another_study_is_not_gone_on_with(tmp_path):
+    with pytest.raises(Crash):
+        go(tmp_path / "s", Trial(crash_at={1}))
+    others: list[dict[str, Any]] = [
+        {"trials": Trials(mean=5.0)},
+        {"facts": {"name": "b"}},
+        {"root": Key.secure()},
+    ]
+    for changes in others:
+        with pytest.raises(ValueError, match="another"):
+            go(tmp_path / "s", Trial(), **changes)
+
+
+def test_a_lost_number_is_not_drawn_again(tmp_path):
+    with pytest.raises(Crash):
+        go(tmp_path / "s", Trial(crash_at={1}))
+    (tmp_path / "s" / "secret" / "number").unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        go(tmp_path / "s", Trial())
+    (tmp_path / "s" / "secret" / "number").write_text("many")
+    with pytest.raises(ValueError, match="cannot go on"):
+        go(tmp_path / "s", Trial())
+
+
+def test_nothing_is_printed(tmp_path, capfd):
+    go(tmp_path / "s", Trial())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_processes_do_not_run_one_study(tmp_path):
+    class Again(Trial):
+        def run(self, settings, folder, key):
+            with pytest.raises(ValueError, match="another process"):
+                go(tmp_path / "s", Trial())
+            super().run(settings, folder, key)
+
+    trial = Again()
+    assert go(tmp_path / "s", trial).is_dir() and trial.calls
+
+
+def test_a_folder_that_is_no_study_is_left_alone(tmp_path):
+    (tmp_path / "s" / "run").mkdir(parents=True)
+    with pytest.raises(ValueError, match="of no study"):
+        go(tmp_path / "s", Trial())
