@@ -212,14 +212,15 @@ def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
 def test_a_federation_s_ledger_is_anchored(made, deploy, tmp_path):
     run, anchor = tmp_path / "run", tmp_path / "elsewhere" / "anchor"
     anchor.parent.mkdir()
-    deploy(out=run, anchor=anchor, secure=True)
+    loopback = {"allow_unauthenticated_nodes": True}
+    deploy(out=run, anchor=anchor, secure=True, **loopback)
     backup = shutil.copytree(run, tmp_path / "backup")
-    deploy(resume=run, anchor=anchor, secure=True)
+    deploy(resume=run, anchor=anchor, secure=True, **loopback)
     assert verify_run(run, anchors=anchors_of(anchor)).ok
     with pytest.raises(ValueError, match="lacks line"):
-        deploy(resume=backup, anchor=anchor, secure=True)
+        deploy(resume=backup, anchor=anchor, secure=True, **loopback)
     with pytest.raises(ValueError, match="started with an anchor"):
-        deploy(resume=run, secure=True)
+        deploy(resume=run, secure=True, **loopback)
     with pytest.raises(ValueError, match="must be an absolute path"):
         deploy(out=tmp_path / "another", anchor="anchor")
 
