@@ -103,12 +103,13 @@ def in_study(experiment: Experiment, made: Components, trials: Trials | None) ->
     """
     if trials is None:
         return made
-    if not isinstance(made.plan, Plan):
+    fixed: Any = made.plan
+    if fixed.event is None:
         raise ValueError(
             f"{experiment.name} decides on the way what its answers cost, and a study needs trials "
             "of equal cost; give a plan whose charges are all one"
         )
-    plan = replace(made.plan, trials=trials, target_epsilon=None)
+    plan = replace(fixed, trials=trials, target_epsilon=None)
     if plan.is_private:
         plan = experiment.part("noise").calibrated(plan)
     return replace(made, plan=plan)
