@@ -140,7 +140,7 @@ def main() -> int:
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "trust.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        (given.out / "trust.md").write_text(markdown(found), "utf-8")
+        (given.out / "trust.md").write_text(markdown(found, quick=given.quick), "utf-8")
         picture(found, given.out / "trust.svg")
     return 0 if holding == len(found) and red == len(twins) else 1
 
