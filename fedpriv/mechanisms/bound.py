@@ -299,8 +299,35 @@ class Unbounded(_Plain):
         return _applied(self, update)
 
 
+class Around(AsAWhole):
+    """A bound around another, `bound`, whose name and l2 norm it keeps."""
+
+    __slots__ = ()
+
+    bound: Bound
+
+    @property
+    def name(self) -> str | None:
+        """The inner bound's."""
+        return self.bound.name
+
+    @property
+    def l2_bound(self) -> float:
+        """The inner bound's."""
+        return self.bound.l2_bound
+
+    @property
+    def granularity(self) -> float | None:
+        """No grid."""
+        return None
+
+    def length(self, norm: float, num_elements: int) -> float:
+        """Return what the inner bound allows."""
+        return self.bound.length(norm, num_elements)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preconditioned(AsAWhole):
+class Preconditioned(Around):
     """Multiply the update by a public multiplier (1/A), *then* bound it.
 
     Guarantees:
@@ -326,25 +353,6 @@ class Preconditioned(AsAWhole):
                 f"{self.bound!r} preconditions or rounds already; precondition once, then bound, "
                 "then round: Rounded(bound=Preconditioned(multiplier=..., bound=Clip(...)))"
             )
-
-    @property
-    def name(self) -> str | None:
-        """The inner bound's."""
-        return self.bound.name
-
-    @property
-    def l2_bound(self) -> float:
-        """The inner bound's, in preconditioned coordinates."""
-        return self.bound.l2_bound
-
-    @property
-    def granularity(self) -> None:
-        """No grid."""
-        return None
-
-    def length(self, norm: float, num_elements: int) -> float:
-        """Return what the inner bound allows."""
-        return self.bound.length(norm, num_elements)
 
     def apply(self, update: Tree) -> Tree:
         """Return the preconditioned, then bounded update."""

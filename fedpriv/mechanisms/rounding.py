@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import AsAWhole, Bound, Mixture, scaled
+from fedpriv.mechanisms.bound import Around, Bound, Mixture, scaled
 from fedpriv.sums import BITS
 from fedpriv.tree import RowSparse, Tensor, Tree
 
@@ -26,33 +26,10 @@ _SLACK, _SLACK_EACH = 2.0**-40, 2.0**-53
 _SLACK_EACH_MIXED = 2.0**14 * _SLACK_EACH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounded:
-    """Bound an update, then round it to whole multiples of `granularity`.
+class _OnAGrid(Around):
+    """What rounds to whole multiples of `granularity`; preconditions as the bound inside does."""
 
-    Guarantees:
-        * Every coordinate of an output is a whole multiple of `granularity`, at most 2^24 of them.
-        * ‖output‖₂ <= l2_bound, the inner bound's, rounding included.
-        * Adding or removing one user moves the sum by at most l2_bound, as without rounding.
-
-    Attributes:
-        bound: The bound that comes first; finite.
-    """
-
-    bound: Bound
-
-    def __post_init__(self) -> None:
-        _check_finite(self.bound)
-
-    @property
-    def name(self) -> str | None:
-        """The inner bound's."""
-        return self.bound.name
-
-    @property
-    def l2_bound(self) -> float:
-        """The inner bound's."""
-        return self.bound.l2_bound
+    __slots__ = ()
 
     @property
     def granularity(self) -> float:
@@ -69,6 +46,25 @@ class Rounded:
         """The inner bound's."""
         return self.bound.mixture
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounded(_OnAGrid):
+    """Bound an update, then round it to whole multiples of `granularity`.
+
+    Guarantees:
+        * Every coordinate of an output is a whole multiple of `granularity`, at most 2^24 of them.
+        * ‖output‖₂ <= l2_bound, the inner bound's, rounding included.
+        * Adding or removing one user moves the sum by at most l2_bound, as without rounding.
+
+    Attributes:
+        bound: The bound that comes first; finite.
+    """
+
+    bound: Bound
+
+    def __post_init__(self) -> None:
+        _check_finite(self.bound)
+
     def length(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows, less what rounding may add.
 
@@ -83,10 +79,6 @@ class Rounded:
                 "as floats (exact-sum false)"
             )
         return min(self.bound.length(norm, num_elements), self.l2_bound * share)
-
-    def scaled(self, update: Tree) -> tuple[Tree, float]:
-        """Return the update and what it is multiplied by; rounding is the running sum's."""
-        return scaled(self, update)
 
     def sum_limit(self, num_users: int) -> float:
         """Return `num_users * l2_bound`."""
@@ -107,7 +99,7 @@ class Rounded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundedSum(AsAWhole):
+class RoundedSum(_OnAGrid):
     """Bound each contribution, sum in float64, then round the sum once to a grid.
 
     For sums whose contributions are never formed, such as those of single examples' gradients.
@@ -138,21 +130,6 @@ class RoundedSum(AsAWhole):
             )
 
     @property
-    def name(self) -> str | None:
-        """The inner bound's."""
-        return self.bound.name
-
-    @property
-    def l2_bound(self) -> float:
-        """The inner bound's."""
-        return self.bound.l2_bound
-
-    @property
-    def granularity(self) -> float:
-        """The spacing of the sum's grid, l2_bound / 2^24."""
-        return self.l2_bound * 2.0**-BITS
-
-    @property
     def error(self) -> float:
         """How far float64 may take two neighbouring sums apart, with what is inside the bound."""
         if self.mixture is None or self.mixed_error is None:
@@ -162,17 +139,7 @@ class RoundedSum(AsAWhole):
     @property
     def inside(self) -> Bound:
         """What bounds each contribution: this bound, without the grid."""
-        return _Shortened(rounded=self)
-
-    @property
-    def multiplier(self) -> Mapping[str, np.ndarray]:
-        """The inner bound's."""
-        return self.bound.multiplier
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """The inner bound's."""
-        return self.bound.mixture
+        return _Shortened(bound=self)
 
     def length(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows, less what float64 and rounding may add.
@@ -195,33 +162,18 @@ class RoundedSum(AsAWhole):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shortened(AsAWhole):
+class _Shortened(Around):
     """A `RoundedSum` before the sum is rounded."""
 
-    rounded: RoundedSum
-
-    @property
-    def name(self) -> str | None:
-        return self.rounded.name
-
-    @property
-    def l2_bound(self) -> float:
-        return self.rounded.l2_bound
-
-    @property
-    def granularity(self) -> None:
-        return None
+    bound: RoundedSum
 
     @property
     def multiplier(self) -> Mapping[str, np.ndarray]:
-        return self.rounded.multiplier
+        return self.bound.multiplier
 
     @property
     def mixture(self) -> Mixture | None:
-        return self.rounded.mixture
-
-    def length(self, norm: float, num_elements: int) -> float:
-        return self.rounded.length(norm, num_elements)
+        return self.bound.mixture
 
     def apply(self, update: Tree) -> Tree:
         update, factor = self.scaled(update)
