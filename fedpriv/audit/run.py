@@ -21,6 +21,7 @@ from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.statement.audited import audited_rounds
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 
@@ -41,6 +42,7 @@ class Audit:
         mode: "simulation" or "secure".
         num_rounds: Rounds of each run of the mechanism.
         num_runs: Runs.
+        seed: Of coins, cohorts and noise; None of the operating system's.
         simultaneous: Lower bound of many one-coordinate canaries; decides.
         clopper_pearson: Lower bound of one threshold chosen on half of them; decides.
         one_run: Lower bound by guesses at all coins; assumes nothing of independence, shown only.
@@ -53,6 +55,7 @@ class Audit:
     mode: str
     num_rounds: int
     num_runs: int
+    seed: int | None
     simultaneous: LowerBound
     clopper_pearson: LowerBound
     one_run: LowerBound
@@ -83,6 +86,7 @@ class Audit:
             "stated": self.stated.to_json() | {"mode": self.mode},
             "rounds": self.num_rounds,
             "runs": self.num_runs,
+            "seed": self.seed,
             "canaries": len(self.scores),
             "canaries_in": len(self.scores.inside),
             "bound": self.bound.epsilon,
@@ -135,7 +139,8 @@ def audit_plan(
     if trials < 100:
         raise ValueError(f"trials {trials}: a bound needs at least 100 canaries; give 20000")
     plan = _auditable(plan)
-    num_rounds = plan.num_rounds if plan.charged_once else plan.affordable_rounds
+    num_rounds = audited_rounds(plan)
+    assert num_rounds is not None
     # The size of runs is fixed beforehand, by public numbers.
     num_runs = math.ceil(trials / plan.num_users)
     sizes = [len(part) for part in np.array_split(np.arange(trials), num_runs)]
@@ -170,6 +175,7 @@ def audit_plan(
         mode=root.mode,
         num_rounds=num_rounds,
         num_runs=num_runs,
+        seed=None if secure else seed,
         simultaneous=simultaneous(kinds, delta=stated.delta, alpha=_EACH),
         clopper_pearson=clopper_pearson(kinds, delta=stated.delta, alpha=_EACH),
         one_run=one_run(kinds[0], delta=stated.delta, alpha=_SHOWN),

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @with_flags(FLAGS)
 def audit_command(
-    experiment: Annotated[str, EXPERIMENT],
+    experiment: Annotated[str | None, EXPERIMENT] = None,
     corpus: CorpusName = None,
     *,
     flags: dict[str, Option],
@@ -41,6 +41,14 @@ def audit_command(
     secure: Annotated[
         bool, typer.Option("--secure", help="Audit the noise and cohorts of a secure run.")
     ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Audit the mechanism of this run, in its mode, and keep the outcome in its "
+            "folder for its privacy statement; without an experiment, the run's own.",
+        ),
+    ] = None,
     out: Plot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,19 +59,39 @@ def audit_command(
     proof: it says what these canaries did not show.
 
     For example: fedpriv audit adadps-tags --target-epsilon 8 --out audit.svg
+    Or, of a run: fedpriv audit --into runs/eps8
     """
     from fedpriv.api.running import chosen_experiment, find_corpus
+    from fedpriv.audit.into import AuditedRun, Candidate
     from fedpriv.audit.plot import check_plot_file, write_audit_plot
     from fedpriv.audit.run import audit_plan, said_of
     from fedpriv.experiments.build import build
+    from fedpriv.privacy.statement.audited import AUDIT_FILE
+    from fedpriv.report.page import write_report
 
     if out is not None:
         check_plot_file(out)
     if secure and "seed" in flags:
         fail(f"--secure takes no seed (got {flags['seed']}); leave one of the two out")
-    chosen, _ = chosen_experiment(experiment, flags | settings_of(option or ()))
-    found = find_corpus(chosen, corpus, console=None if as_json else errors, importing=errors)
-    plan = build(chosen, found).plan
+    run = None if into is None else AuditedRun.open(into)
+    if secure and run is not None and run.of.mode != "secure":
+        fail(f"--secure: {into} is a {run.of.mode}, and is audited as what it is; leave it out")
+    secure = secure if run is None else run.of.mode == "secure"
+    options = flags | settings_of(option or ())
+    if experiment is None:
+        if run is None:
+            fail("give an experiment (see `fedpriv list`), or --into RUN")
+        if corpus is not None or options:
+            fail("--into alone takes experiment, corpus and options from the run; leave them out")
+        candidate = run.candidate()
+    else:
+        chosen, _ = chosen_experiment(experiment, options)
+        found = find_corpus(chosen, corpus, console=None if as_json else errors, importing=errors)
+        candidate = Candidate(
+            name=chosen.name, plan=build(chosen, found).plan, seed=int(getattr(chosen, "seed", 0))
+        )
+    if run is not None:
+        run.check(candidate, "secure" if secure else "simulation")
     what = "rounds on canary users"
     with errors.status(what) if moves(errors) and not as_json else plain_lines(errors) as shown:
 
@@ -74,21 +102,27 @@ def audit_command(
             shown(line) if callable(shown) else shown.update(line)
 
         audit = audit_plan(
-            plan,
-            name=chosen.name,
+            candidate.plan,
+            name=candidate.name,
             trials=trials,
-            seed=int(getattr(chosen, "seed", 0)),
+            seed=candidate.seed,
             secure=secure,
             progress=progress,
         )
     if out is not None:
         write_audit_plot(audit, out)
+    kept = None if run is None else run.keep(audit)
+    if into is not None and (into / "report.html").exists():
+        write_report(into)
     if as_json:
-        print_json(audit.to_json())
+        print_json(audit.to_json() | ({} if kept is None else {"of": kept["of"]}))
     else:
         _print_lines(said_of(audit), red="verdict" if audit.refuted else "")
         if out is not None:
             console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+        if into is not None:
+            said = f"kept in {into / AUDIT_FILE}, for the run's privacy statement"
+            console.print(said, markup=False, highlight=False, soft_wrap=True)
     if audit.refuted:
         raise typer.Exit(1)
 

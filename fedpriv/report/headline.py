@@ -70,6 +70,8 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append(("Not private", True))
     elif statement.no_meaningful_protection:
         found.append(("No meaningful protection", True))
+    if statement.audit is not None and statement.audit.refuted:
+        found.append(("Refuted by its audit", True))
     if statement.not_covered:
         found.append(("ε does not cover everything", True))
     if run.simulated:

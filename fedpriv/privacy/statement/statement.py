@@ -20,6 +20,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchored import ANCHORED
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_words, read_audit
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import (
     KEY,
@@ -33,6 +34,7 @@ from fedpriv.privacy.statement.provenance import (
     taken_as_public,
     words_of_others,
 )
+from fedpriv.privacy.statement.randomness import randomness
 from fedpriv.privacy.statement.wording import factor, one_of, short, sure
 from fedpriv.privacy.unit_words import words_of
 
@@ -67,6 +69,7 @@ class Statement:
         no_meaningful_protection: Whether ε is infinite or above 10.
         simulated: Whether the noise came from a seed.
         sections: The statement's parts, in reading order.
+        audit: What an audit of the run's mechanism found; None if it was not audited.
     """
 
     headline: str
@@ -74,6 +77,7 @@ class Statement:
     no_meaningful_protection: bool
     simulated: bool
     sections: tuple[Section, ...]
+    audit: AuditRecord | None = None
 
     def __str__(self) -> str:
         parts = [self.headline]
@@ -88,6 +92,7 @@ class Statement:
             KEY: list(self.not_covered),
             "no_meaningful_protection": self.no_meaningful_protection,
             "simulated": self.simulated,
+            "audit": NOT_AUDITED if self.audit is None else self.audit.to_json(),
             "sections": [
                 {"title": part.title, "paragraphs": list(part.paragraphs)} for part in self.sections
             ],
@@ -106,6 +111,7 @@ def privacy_statement(
     options: Mapping[str, Any] | None = None,
     hardened: bool = False,
     anchored: bool | None = None,
+    audit: AuditRecord | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -121,6 +127,7 @@ def privacy_statement(
             without a promise.
         hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
+        audit: What an audit of this run's mechanism found.
     """
     corpus = corpus or {}
     covers = coverage(
@@ -141,6 +148,9 @@ def privacy_statement(
     headline = covers.qualified(
         ("simulated " if simulated and plan.is_private else "") + str(spent)
     )
+    said = [label] if label else []
+    if audit is not None and audit.refuted:
+        said.append("REFUTED by its audit")
     parts = (
         ("The promise", _promise(plan, spent, label, covers)),
         ("Who is protected", _who(plan, corpus)),
@@ -157,7 +167,7 @@ def privacy_statement(
                 *_copies(plan, anchored),
             ],
         ),
-        ("Randomness", _randomness(plan, spent, simulated, hardened)),
+        ("Randomness", randomness(plan, spent, simulated, hardened)),
         ("Whose words are in an example", words_of_others(corpus)),
         (
             "What was taken to be public",
@@ -167,17 +177,19 @@ def privacy_statement(
             f"What was taken from {words_of(plan.unit).protected}",
             known_of_protected(plan, corpus, side_information),
         ),
+        ("Audit", audit_words(plan, audit)),
         (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, engine)),
     )
     return Statement(
-        headline=f"{headline}: {label}" if label else headline,
+        headline=f"{headline}: {'; '.join(said)}" if said else headline,
         not_covered=covers.not_covered,
         no_meaningful_protection=weak,
         simulated=simulated,
         sections=tuple(
             Section(title=title, paragraphs=tuple(texts)) for title, texts in parts if texts
         ),
+        audit=audit,
     )
 
 
@@ -185,7 +197,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """Return the statement of a run folder, from its `experiment.json` and its ledger.
 
     Raises:
-        ValueError: If either is missing or damaged.
+        ValueError: If either is missing or damaged, or `audit.json` is another run's.
     """
     folder = Path(run_dir)
     try:
@@ -195,7 +207,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
             f"{folder} holds no readable experiment.json ({error}); give the folder "
             "that `fedpriv run` wrote"
         ) from error
-    _, state, _ = read_ledger(folder / "ledger.jsonl")
+    records, state, _ = read_ledger(folder / "ledger.jsonl")
     return privacy_statement(
         state.plan,
         num_charges=len(state.charges),
@@ -207,6 +219,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         options=as_object(document.get("experiment")),
         hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
+        audit=read_audit(folder, records, state),
     )
 
 
@@ -281,51 +294,6 @@ def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
     if corpus.get("synthetic"):
         text.append("The users of this corpus are made up; no real person is at stake.")
     return text
-
-
-def _randomness(plan: AnyPlan, spent: Epsilon, simulated: bool, hardened: bool) -> list[str]:
-    if not plan.is_private:
-        return []
-    words = words_of(plan.unit)
-    if simulated:
-        return [
-            "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
-            f"subtract the noise and redraw the {words.draws}. It is the ε the same plan would "
-            "have in secure mode.",
-            f"Floating point: not hardened. {_drawn(plan)} can betray the sum.",
-        ]
-    after = "retry" if plan.mechanism is None else plan.mechanism.privatizer.after_crash
-    kept = "nowhere" if after == "retry" else "in the run folder's secret/, which must stay secret"
-    keys = (
-        f"Keys come from the operating system's entropy and are kept {kept}; noise and "
-        f"{words.draws} are drawn from ChaCha20 key streams, whose bits are taken to be uniform."
-    )
-    if not hardened:
-        return [
-            keys,
-            f"Floating point: NOT hardened. {_drawn(plan)} can betray the sum; ε is that of exact "
-            "arithmetic, which this run did not have.",
-        ]
-    return [
-        keys,
-        "Floating point: hardened. Sums are of whole numbers, and noise is a Gaussian rounded "
-        "exactly to whole numbers: an answer is a rounding of what the Gaussian mechanism answers. "
-        "The sampler's error adds at most (1 + e^ε) · answers · coordinates · 2^-256 to δ, for "
-        f"10^12 of them together below 10^{_added_to_delta(spent)}.",
-    ]
-
-
-def _added_to_delta(spent: Epsilon) -> int:
-    """Return the power of ten above what 10^12 rounded Gaussians add to δ."""
-    return math.ceil(12 + math.log10(2) * (1 - 256) + spent.value / math.log(10))
-
-
-def _drawn(plan: AnyPlan) -> str:
-    """Return what of the noise is not exact; of a privatizer of one's own no type is known."""
-    mechanism = plan.mechanism
-    if mechanism is not None and mechanism.privatizer.name == "gaussian":
-        return "Noise is drawn in float32, whose last bits"
-    return "The last bits of noise in floating point"
 
 
 def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:

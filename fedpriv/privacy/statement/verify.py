@@ -30,6 +30,7 @@ from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plans.adaptive import read_plan
+from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_check
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NOT_KNOWN,
@@ -53,6 +54,7 @@ class Verification:
         mode: "simulation", "secure", or "" if the ledger cannot be read.
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.
+        audit: What `audit.json` records, if it is this run's.
     """
 
     checks: tuple[Check, ...]
@@ -62,6 +64,7 @@ class Verification:
     num_lost: int
     mode: str
     coverage: Coverage = NOT_KNOWN
+    audit: AuditRecord | None = None
 
     @property
     def ok(self) -> bool:
@@ -81,6 +84,7 @@ class Verification:
             "releases": self.num_releases,
             "lost": self.num_lost,
             "mode": self.mode,
+            "audit": NOT_AUDITED if self.audit is None else self.audit.to_json(),
         }
 
 
@@ -142,6 +146,8 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     checks += _checkpoints(folder, state, hashes)
     checks += _digests(folder, state)
     checks += sealed_tensors(folder)
+    audited, audit = audit_check(folder, records, state)
+    checks += audited
     return Verification(
         checks=tuple(checks),
         epsilon=covers.explained(final),
@@ -150,6 +156,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         num_lost=len(state.lost),
         mode=state.mode,
         coverage=covers,
+        audit=audit,
     )
 
 

@@ -99,6 +99,7 @@ def test_a_sound_run_passes_every_check(run):
         "summary",
         "checkpoints",
         "digests",
+        "audit",
     }
     assert (found.num_charges, found.num_releases, found.num_lost) == (7, 6, 1)
     assert found.epsilon == PLAN.epsilon(7)
