@@ -147,7 +147,13 @@ class RunFolder:
 
     @classmethod
     def of_plan(
-        cls, path: Path, plan: AnyPlan, *, mode: str, extra: Mapping[str, Any] | None = None
+        cls,
+        path: Path,
+        plan: AnyPlan,
+        *,
+        mode: str,
+        extra: Mapping[str, Any] | None = None,
+        anchors: Sequence[Anchor] = (),
     ) -> RunFolder:
         """Start or continue the folder of a training of one's own, which no experiment describes.
 
@@ -159,17 +165,19 @@ class RunFolder:
             plan: The promise.
             mode: "simulation" or "secure".
             extra: Further facts for the first line of a new ledger.
+            anchors: Where the ledger's lines are marked outside the folder.
 
         Raises:
-            ValueError: If the ledger that is there does not verify, or is of another plan.
+            ValueError: If the ledger that is there does not verify, is of another plan, or is not
+                as far as its anchors.
         """
         path.mkdir(parents=True, exist_ok=True)
         file = path / "ledger.jsonl"
         if not file.exists():
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
-            ledger = Ledger.create(file, plan, mode=mode, extra=extra)
+            ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchors=anchors)
             return cls(path, ledger, _store(path, None, 1), {})
-        ledger = Ledger.open(file)
+        ledger = Ledger.open(file, anchors=anchors)
         if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
             ledger.close()
             raise ValueError(

@@ -13,6 +13,7 @@ from fedpriv.backends.backend import Backend, ModeBound
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, Coverage
 from fedpriv.rng import Key
@@ -64,6 +65,8 @@ def averaging(
     secure: bool = False,
     seed: int = 0,
     optimizer: Transform | None = None,
+    anchor: str | Path | None = None,
+    anchor_command: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
 ) -> Callable[[Backend], Trained]:
     """Return a loop for `strategy.start(grid, loop)`: it trains to the end of a plan.
@@ -77,6 +80,11 @@ def averaging(
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of the simulation.
         optimizer: What the server makes of a released mean; None adds it to the params.
+        anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
+            the folder that is continued besides, and an old backup, are then refused; who goes on
+            with the run gives it again, and so does `fedpriv verify`.
+        anchor_command: A command that keeps it, instead or besides; docs/sharp-edges.md says what
+            it is asked.
         on_round: Called with each round's number and released params, to measure them on public
             data or to show progress.
 
@@ -86,13 +94,21 @@ def averaging(
         * Nothing but noised means leaves the loop.
 
     Raises:
-        ValueError: If the roster is not of the plan's size, or a secure run is not kept.
+        ValueError: If the roster is not of the plan's size, or a secure or anchored run is not
+            kept. From the loop: if the folder's ledger is of another plan, or not as far as its
+            anchors.
     """
     if secure and out is None:
         raise ValueError(
             "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
             "and must not be thrown away"
         )
+    for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
+        if given is not None and out is None:
+            raise ValueError(
+                f"{name}={str(given)!r} needs out=...: a ledger in memory is not resumed"
+            )
+    anchors_of(anchor, anchor_command)  # an empty command is refused now
     plan.check_roster(roster)
     components = _Components(
         plan=plan,
@@ -112,9 +128,10 @@ def averaging(
         state = first_state(components, root)
         path = None if out is None else Path(out)
         facts = {} if secure else {NOISE: plan_digest(plan, roster, params)}
-        folder = (
-            None if path is None else RunFolder.of_plan(path, plan, mode=root.mode, extra=facts)
-        )
+        folder = None
+        if path is not None:
+            anchors = anchors_of(anchor, anchor_command)
+            folder = RunFolder.of_plan(path, plan, mode=root.mode, extra=facts, anchors=anchors)
         if folder is not None:
             facts = folder.ledger.extra
         with nullcontext() if folder is None else closing(folder):

@@ -1,0 +1,76 @@
+"""`fedpriv.averaging` with an anchor: copies and backups of its folder are refused too."""
+
+import shutil
+import sys
+
+import pytest
+
+import fedpriv as fp
+from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.statement.verify import verify_run
+from tests.running.loop.test_anchor import SERVICE
+from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
+
+
+@pytest.fixture(params=["file", "command"])
+def anchor(request, tmp_path):
+    """The arguments that give it."""
+    if request.param == "file":
+        return {"anchor": tmp_path / "elsewhere.anchor"}
+    (tmp_path / "service.py").write_text(SERVICE)
+    return {"anchor_command": f"{sys.executable} {tmp_path / 'service.py'} {tmp_path / 'marks'}"}
+
+
+def train(out, backend, **options):
+    return fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=out, **options)(backend)
+
+
+def charges(folder):
+    return (folder / "ledger.jsonl").read_bytes().count(b'"charge"')
+
+
+def kept(anchor):
+    return anchors_of(anchor.get("anchor"), anchor.get("anchor_command"))
+
+
+def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path, anchor):
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(folder, Ones(ends_in=2), secure=True, **anchor)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    spent = charges(folder)
+    with pytest.raises(ValueError, match="started with an anchor"):
+        train(folder, Ones(), secure=True)
+    assert charges(folder) == spent
+    assert train(folder, Ones(), secure=True, **anchor).rounds == 2  # the lost charge stays spent
+    assert verify_run(folder, anchors=kept(anchor)).ok
+    with pytest.raises(ValueError, match="lacks line"):
+        train(copy, Ones(), secure=True, **anchor)
+    assert charges(copy) == spent
+    assert not verify_run(copy, anchors=kept(anchor)).ok
+
+
+def test_the_first_line_says_that_there_is_one(tmp_path, anchor):
+    train(tmp_path / "run", Ones(), **anchor)
+    [found] = [each for each in verify_run(tmp_path / "run").checks if each.name == "anchor"]
+    assert "not compared: give --anchor" in found.text
+
+
+def test_a_file_is_of_one_run(tmp_path):
+    anchor = tmp_path / "elsewhere.anchor"
+    train(tmp_path / "run", Ones(), anchor=anchor)
+    with pytest.raises(ValueError, match="give each run its own"):
+        train(tmp_path / "other", Ones(), anchor=anchor)
+
+
+def test_what_cannot_be_anchored_is_refused_before_anything(tmp_path, anchor):
+    for seen in (anchor, {"anchor_command": ""}):
+        with pytest.raises(ValueError, match=r"needs out=|is empty"):
+            fp.averaging(EXACT, roster=ROSTER, params=PARAMS, **seen)
+    with pytest.raises(ValueError, match="is empty; give a program"):
+        fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=tmp_path, anchor_command="")
+    train(tmp_path / "run", Ones())
+    with pytest.raises(ValueError, match="started without an anchor"):
+        train(tmp_path / "run", Ones(), **anchor)
+    with pytest.raises(ValueError, match="lies in the run folder"):
+        train(tmp_path / "new", Ones(), anchor=tmp_path / "new" / "anchor")
