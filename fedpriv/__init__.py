@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedpriv.api.running import experiment as experiment
     from fedpriv.api.running import resume as resume
     from fedpriv.api.running import run as run
+    from fedpriv.api.tuning import tune as tune
     from fedpriv.experiments.experiment import Experiment as Experiment
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
@@ -54,6 +55,7 @@ _ROOMS = {
     "fedpriv.api.own_loop": ("bounded_sum", "plan"),
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.running": ("experiment", "resume", "run"),
+    "fedpriv.api.tuning": ("tune",),
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
@@ -74,6 +76,7 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "experiment",
     "run",
     "resume",
+    "tune",
     "load",
     "compare",
     "Run",

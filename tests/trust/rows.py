@@ -50,6 +50,10 @@ _BOUNDS = "laws/bounds"
 _KILLS = "running/loop/test_kills.py"
 _RANDOM_KILLS = f"{_KILLS}::test_killed_at_random_moments_and_resumed"
 _BUDGET = "running/loop/test_budget.py"
+_TRIALS = "privacy/selection/test_trials.py::test_epsilon_is_golden"
+_STUDY = "tuning/test_study.py"
+_RELEASED = f"{_STUDY}::test_the_best_is_released_and_no_loser"
+_DRAWN_ONCE = f"{_STUDY}::test_the_number_is_drawn_once"
 _HOSTILE = "backends/flower/hostile"
 _LEDGER = "privacy/ledger"
 
@@ -57,11 +61,12 @@ ROWS = (
     Row(
         number=1,
         claim="The accountants agree with committed values of other libraries, never below",
-        tests=(_GOLDEN,),
+        tests=(_GOLDEN, _TRIALS),
         long=(_GOLDEN,),
         twins=(
             Twin(name="rate_squared", tests=(f"{_GOLDEN}::test_epsilon_by_delta",)),
             Twin(name="fixed_size_not_doubled", tests=(f"{_GOLDEN}::test_epsilon_is_golden",)),
+            Twin(name="trials_not_paid", tests=(_TRIALS,)),
         ),
     ),
     Row(
@@ -130,12 +135,12 @@ ROWS = (
     ),
     Row(
         number=8,
-        claim="No noise and no cohort is used twice, a crash between",
-        tests=(
-            _BUDGET,
-            _RANDOM_KILLS,
+        claim="No noise, no cohort and no study's number of trials is drawn twice, a crash between",
+        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE),
+        twins=(
+            Twin(name="noise_by_the_round", tests=(_BUDGET,)),
+            Twin(name="number_drawn_again", tests=(_DRAWN_ONCE,)),
         ),
-        twins=(Twin(name="noise_by_the_round", tests=(_BUDGET,)),),
     ),
     Row(
         number=9,
@@ -161,8 +166,10 @@ ROWS = (
     ),
     Row(
         number=12,
-        claim="Secure runs share nothing, keep no key, and write down nothing of who took part",
+        claim="Secure runs share nothing, keep no key, and write down nothing of who took part; "
+        "nothing is left of a study's losing trials",
         tests=(
+            _RELEASED,
             "running/loop/test_reproducible.py",
             "running/loop/test_kept.py",
             "backends/flower/hostile/test_secure_logs.py",
@@ -170,6 +177,7 @@ ROWS = (
         twins=(
             Twin(name="secure_by_a_seed", tests=("running/loop/test_reproducible.py",)),
             Twin(name="cohorts_in_the_log", tests=("running/loop/test_kept.py",)),
+            Twin(name="losing_trials_kept", tests=(_RELEASED,)),
         ),
     ),
     Row(

@@ -6,6 +6,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
+import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.privacy.statement.verify import verify_run
 
@@ -52,3 +53,28 @@ def test_bad_input_says_what_to_do_and_draws_nothing(tiny_corpus, tmp_path, opti
     assert result.exit_code != 0
     assert said in str(result.exception) + result.output
     assert not (tmp_path / "tuned").exists()
+
+
+def test_python_runs_the_same_study(tiny_corpus, tmp_path):
+    """The released run of `fedpriv.tune` is that of the command, whose options it takes."""
+    assert call(tiny_corpus, tmp_path / "typed").exit_code == 0
+    options = {"rounds": 2, "cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3, "eval_every": 2}
+    arguments = {"corpus": tiny_corpus.directory, "mean": 2, "progress": False}
+    grid = {"l2_clip_norm": [0.1, 0.5]}
+    run = fp.tune("dp-fedavg-tags", tmp_path / "own", grid=grid, **arguments, **options)
+    typed, own = (
+        json.loads((tmp_path / name / "study.json").read_text("utf-8")) for name in ("typed", "own")
+    )
+    assert own == typed and own["trials"] == {"mean": 2.0, "shape": 1.0}
+    assert run.epsilon.accountant == "RDP"
+    kept = [
+        json.loads((tmp_path / name / "run" / "experiment.json").read_text("utf-8"))["experiment"]
+        for name in ("typed", "own")
+    ]
+    assert kept[0] == kept[1]
+    with pytest.raises(ValueError, match="takes no seed"):
+        fp.tune("dp-fedavg-tags", tmp_path / "x", grid=grid, secure=True, seed=1, **arguments)
+    with pytest.raises(ValueError, match="another"):
+        fp.tune(
+            "dp-fedavg-tags", tmp_path / "own", grid=grid, **arguments, **options | {"rounds": 3}
+        )

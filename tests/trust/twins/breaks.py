@@ -249,6 +249,34 @@ def one_charge_too_many(state):
     state.LedgerState.refusal = wrong
 
 
+def trials_not_paid(trials):
+    """A study's ε is that of the run it keeps, as if there had been no other."""
+    trials.Trials.selected = lambda self, orders, rdp: rdp
+
+
+def number_drawn_again(secret_state):
+    """A study that crashed draws anew how many trials it makes."""
+    right = secret_state.SecretState.keep_number
+
+    def wrong(self, draw):
+        (self.path / "number").unlink(missing_ok=True)
+        return right(self, draw)
+
+    secret_state.SecretState.keep_number = wrong
+    secret_state.SecretState.has_number = True
+
+
+def losing_trials_kept(secret_state):
+    """How many trials there were, and what they scored, stays beside the run that is released."""
+    right = secret_state.SecretState.release
+
+    def wrong(self, target):
+        (target.parent / "trials.json").write_text(str(self._state))
+        right(self, target)
+
+    secret_state.SecretState.release = wrong
+
+
 _PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.running.door.door"
 BREAKS = {
     change.__name__: (module, change)
@@ -277,5 +305,8 @@ BREAKS = {
         (f"{_PRIVACY}.ledger.chain", chain_not_checked),
         ("fedpriv.mechanisms.rounding", floats_summed),
         (f"{_PRIVACY}.ledger.state", one_charge_too_many),
+        (f"{_PRIVACY}.selection.trials", trials_not_paid),
+        ("fedpriv.tuning.secret_state", number_drawn_again),
+        ("fedpriv.tuning.secret_state", losing_trials_kept),
     )
 }
