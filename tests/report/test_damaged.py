@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from fedpriv.report.comparison.groups import find_groups
 from fedpriv.report.page import write_report
 from fedpriv.report.series import read_run
+from tests.report.conftest import write_run
 
 OTHERS = ["0.21", [1], {"a": 1}, True]
 
@@ -27,6 +29,14 @@ def changed(file, key, value, line=-1):
     file.write_text(text, "utf-8")
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A folder that is read as it is."""
+    folder = write_run(tmp_path_factory.mktemp("sound") / "run", rounds=4, every=2, public_only=0.2)
+    write_report(folder)
+    return folder
+
+
 @pytest.mark.parametrize("value", OTHERS, ids=str)
 @pytest.mark.parametrize(
     ("name", "key"),
@@ -39,9 +49,8 @@ def changed(file, key, value, line=-1):
         ("experiment.json", "baseline.majority_class_accuracy"),
     ],
 )  # fmt: skip
-def test_a_figure_that_is_no_number_is_named(make_run, name, key, value):
-    folder = make_run(rounds=4, every=2, public_only=0.2)
-    write_report(folder)  # as it is, it is read
+def test_a_figure_that_is_no_number_is_named(sound, tmp_path, name, key, value):
+    folder = shutil.copytree(sound, tmp_path / "run")
     changed(folder / name, key, value)
     with pytest.raises(ValueError) as refusal:
         write_report(folder)

@@ -12,16 +12,19 @@ import pytest
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.figures import references_of
-from fedpriv.report.head import failures_figure, rounds_figure
+from fedpriv.report.head import failures_figure, head_html, rounds_figure
 from fedpriv.report.page import render
 from fedpriv.report.provenance import provenance_of
 from fedpriv.report.series import read_run
 
 
 def _head(folder, *others) -> str:
-    page = render(read_run(folder), [read_run(other) for other in others])
-    found = page[page.index("<header>") : page.index("</header>")]
+    """The head as the page has it; without the plots below."""
+    found = head_html(
+        read_run(folder), run_statement(folder), [read_run(other) for other in others]
+    )
     return html.unescape(re.sub(r"<[^>]+>", " ", found))
 
 

@@ -16,6 +16,18 @@ from fedpriv.report.page import render, write_report
 from fedpriv.report.plots import theme
 from fedpriv.report.promise import spent
 from fedpriv.report.series import read_run
+from tests.report.conftest import write_run
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """A run as most are, which no test changes."""
+    return write_run(tmp_path_factory.mktemp("usual") / "run")
+
+
+@pytest.fixture(scope="module")
+def usual_page(usual) -> str:
+    return _page(usual)
 
 
 def _page(folder) -> str:
@@ -69,10 +81,9 @@ def _parse(page: str) -> _Balance:
     return parser
 
 
-def test_the_head_says_what_the_figures_mean(make_run) -> None:
-    folder = make_run(rounds=20)
-    run = read_run(folder)
-    head = _head(_page(folder))
+def test_the_head_says_what_the_figures_mean(usual, usual_page) -> None:
+    run = read_run(usual)
+    head = _head(usual_page)
     accuracy = run.diagnosed[-1]["accuracy"]
     public = run.released[-1]["accuracy_public"]
     for part in (
@@ -121,15 +132,13 @@ def test_a_run_that_has_only_started_has_a_page(make_run) -> None:
     assert "No round has been released yet" in page and "0 of 10 rounds" in page
 
 
-def test_epsilon_is_never_printed_smaller_than_it_is(make_run) -> None:
-    folder = make_run(rounds=20)
-    value = spent(read_run(folder)).value
+def test_epsilon_is_never_printed_smaller_than_it_is(usual, usual_page) -> None:
+    value = spent(read_run(usual)).value
     up = f"{math.ceil(value * 100) / 100:.2f}"
     # The case at hand is one that ordinary rounding would print smaller.
     assert up != f"{value:.2f}"
-    page = _page(folder)
-    assert up in _head(page)
-    assert f">{up}<" in page and f">{value:.2f}<" not in page
+    assert up in _head(usual_page)
+    assert f">{up}<" in usual_page and f">{value:.2f}<" not in usual_page
 
 
 def test_every_string_of_the_folder_is_escaped(make_run) -> None:
@@ -149,8 +158,8 @@ def test_every_string_of_the_folder_is_escaped(make_run) -> None:
     assert _text(page).count("<script>alert(1)</script>") >= 8
 
 
-def test_the_page_needs_nothing_but_itself(make_run) -> None:
-    page = _page(make_run())
+def test_the_page_needs_nothing_but_itself(usual_page) -> None:
+    page = usual_page
     parser = _parse(page)
     assert all(link.startswith("#") for link in parser.links)
     assert not parser.tags & {"script", "link", "img", "iframe", "object", "base", "form"}
@@ -159,25 +168,24 @@ def test_the_page_needs_nothing_but_itself(make_run) -> None:
     assert "default-src 'none'" in page
 
 
-def test_ids_are_unique_and_references_resolve(make_run) -> None:
-    page = _page(make_run())
+def test_ids_are_unique_and_references_resolve(usual_page) -> None:
+    page = usual_page
     parser = _parse(page)
     assert len(parser.ids) == len(set(parser.ids))
     wanted = [link[1:] for link in parser.links] + re.findall(r"url\(#([^)]+)\)", page)
     assert wanted and set(wanted) <= set(parser.ids)
 
 
-def test_plots_take_their_colours_from_the_theme(make_run) -> None:
-    page = _page(make_run())
+def test_plots_take_their_colours_from_the_theme(usual_page) -> None:
+    page = usual_page
     plots = "".join(re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL))
     assert plots
     assert set(re.findall(r"#[0-9a-f]{6}\b", plots)) <= {"#000000", "#ffffff"}
     assert "var(--s1)" in plots and "var(--s2)" in plots and "<style" not in plots
 
 
-def test_equal_folders_give_equal_pages(make_run) -> None:
-    folder = make_run()
-    assert render(read_run(folder)) == render(read_run(folder))
+def test_equal_folders_give_equal_pages(usual, usual_page) -> None:
+    assert render(read_run(usual)) == usual_page
 
 
 def test_redone_rounds_are_explained(make_run) -> None:
