@@ -176,7 +176,7 @@ GROSS = ("noise/sqrt(T)", "shared noise", "no clip")
 def sized(setting: Setting, name: str) -> Setting:
     """The setting with the fewest canaries that refute a fault surely, "right" and others too.
 
-    `python -m tests.audit.power 200` computes how surely; docs/audit.md has its table.
+    `python -m tests.audit.power 100` computes how surely; docs/audit.md has its table.
     """
     if setting.rounds == 1:
         trials = 80_000 if name == "noise/sqrt(T)" else 20_000

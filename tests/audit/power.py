@@ -1,6 +1,6 @@
 """How surely an audit of so many canaries refutes a broken mechanism: the power behind the tests.
 
-    python -m tests.audit.power 200
+    python -m tests.audit.power 100
 
 Each mechanism is drawn from its law instead of being run, which takes milliseconds: a canary that
 is in takes part by its coin and adds its length, the noise is Gaussian. Scores and bounds are the

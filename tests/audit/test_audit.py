@@ -147,8 +147,8 @@ def test_what_is_said_has_every_part_of_an_epsilon():
 class TestSixSettings:
     """The table of the design, through the real door, each fault with the canaries that it takes.
 
-    5,000 to 80,000 of them (`broken.sized`): 200 of 200 audits drawn from their laws refute, with
-    one exception that `tests.audit.power` shows. The seed is fixed.
+    5,000 to 80,000 of them (`broken.sized`): 100 of 100 audits drawn from their laws refute, with
+    one exception (noise over √2 in one round: 83 and 93). The seed is fixed.
     """
 
     def test_no_false_alarm(self, setting):
