@@ -73,8 +73,8 @@ def _drawn(found: Membership, colours: Mapping[str, str]) -> Any:
             f"by {epsilon.accountant}"
         )
     figure.text(
-        0.03, 0.9,
-        f"{len(found.scores.members):,} members, {len(found.scores.nonmembers):,} non-members; "
+        0.03, 0.87,
+        f"{len(found.scores.members):,} members, {len(found.scores.nonmembers):,} non-members\n"
         f"{stated}",
         fontsize=8.5, color=colours["muted"],
     )  # fmt: skip
