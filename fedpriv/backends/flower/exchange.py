@@ -20,7 +20,14 @@ import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedpriv.backends.flower.pulls import Pull, Pulls, num_alive
+from fedpriv.backends.flower.pulls import (
+    Pull,
+    Pulls,
+    TooLargeError,
+    TooLateError,
+    counted,
+    num_alive,
+)
 from fedpriv.training.failures import say_of_users
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 
@@ -91,13 +98,14 @@ class Exchange:
     Every message that is not the one valid answer to an outstanding request is dropped and
     counted in `dropped`: "missing" (no answer before the deadline, or never delivered), "late"
     (answered an earlier exchange), "duplicate", "foreign" (not an answer to what was asked, or not
-    by whom), "error" (the node failed) and "unreadable" (Flower could not decode it). Nothing a
-    node sends raises; a SuperLink that cannot be reached does, because rounds without anybody
+    by whom), "error" (the node failed), "too-large" (more bytes than any honest answer has) and
+    "unreadable" (Flower could not decode it). Nothing a node sends raises; a SuperLink that cannot be reached does, because rounds without anybody
     would be charged for nothing.
 
     Guarantees:
         * Nodes that are silent cost nobody else's answer, however many they are. So do answers
           whose upload never ends, while they are fewer than 60 windows of them at once.
+        * Of no answer are more bytes read than of the largest honest one, whatever a node sends.
         * An exchange ends at its deadline, whatever pulls are still waiting for; what those bring
           later is dropped, and counted by the next exchange.
 
@@ -126,6 +134,7 @@ class Exchange:
         requests: Iterable[Message],
         *,
         seconds: float,
+        most_bytes: int | None = None,
         on_error: Callable[[Message], None] | None = None,
         enough: Callable[[], bool] | None = None,
     ) -> Iterator[Message]:
@@ -134,6 +143,7 @@ class Exchange:
         Args:
             requests: Built lazily, one after another.
             seconds: From now on; who has not answered by then is missing.
+            most_bytes: Of an honest answer; None reads any number.
             on_error: Shown the replies by which nodes say that they failed. What a node writes
                 there is its own words: do not log them where ids of users may not be seen.
             enough: Asked while there is something to wait for; True ends it as the deadline does.
@@ -143,7 +153,7 @@ class Exchange:
         asked = _Asked()
         for message_id in self._late():
             asked.add(message_id, self._overdue[message_id], self.clock())
-        pulls = Pulls(lambda ids: list(self.grid.pull_messages(ids)))
+        pulls = Pulls(counted(self.grid, most_bytes, lambda: self.clock() < deadline))
         try:
             while True:
                 stop_if_asked()
@@ -227,10 +237,13 @@ class Exchange:
             end_if_interrupted(error)
             if isinstance(error, httpx.HTTPError) or not isinstance(error, Exception):
                 raise error
-            # What a node wrote broke Flower's decoder: its own loss.
+            if isinstance(error, TooLateError):
+                return []  # still pending: it will be missing
+            # What a node wrote broke Flower's decoder, or is too much: its own loss.
             said = "dropped an answer that cannot be read: %s"
             say_of_users(_LOG, logging.WARNING, said, type(error).__name__)
-            self.dropped["unreadable"] += 1
+            kind = "too-large" if isinstance(error, TooLargeError) else "unreadable"
+            self.dropped[kind] += 1
             asked.pending.pop(message_id, None)
             self._overdue.pop(message_id, None)
             return []

@@ -23,6 +23,7 @@ QUERY = f"{MessageType.QUERY}.users"
 _RECORD, _IDS = "registration", "user-ids"
 _MAX_ID_CHARS = 256
 _MAX_EXAMPLES = 5
+_MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own ids at their longest
 _GRACE_SECONDS = 5.0
 
 
@@ -106,6 +107,7 @@ def register(
     """
     wanted = frozenset(roster)
     deadline = exchange.clock() + seconds
+    most_bytes = _MOST_BYTES + 4 * _MAX_ID_CHARS * len(wanted)
     node_of: dict[str, int] = {}
     contested: set[str] = set()
     asked: set[int] = set()
@@ -132,7 +134,10 @@ def register(
                 new += [node.node_id] * bool(may_host[node.node_id])
         questions = (_question(node_id, seconds) for node_id in new)
         left = max(0.0, deadline - exchange.clock())
-        for reply in exchange.answers(questions, seconds=left, on_error=note, enough=enough):
+        replies = exchange.answers(
+            questions, seconds=left, most_bytes=most_bytes, on_error=note, enough=enough
+        )
+        for reply in replies:
             node_id = reply.metadata.src_node_id
             try:
                 claimed = read_registration(reply.content)

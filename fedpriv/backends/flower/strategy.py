@@ -24,6 +24,7 @@ from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.backends.flower.node_keys import NodeKeys
+from fedpriv.backends.flower.records import most_bytes
 from fedpriv.backends.flower.registry import Registry, register
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.ranges import positive_float, positive_int
@@ -142,7 +143,11 @@ class GridBackend:
         )
         requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
         with users_unsaid(key):
-            for reply in self.exchange.answers(requests, seconds=self.settings.round_deadline):
+            for reply in self.exchange.answers(
+                requests,
+                seconds=self.settings.round_deadline,
+                most_bytes=most_bytes(total.params),
+            ):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled

@@ -1,0 +1,190 @@
+"""A SuperNode written by hand, whose uploads trickle, never end, or are gigantic.
+
+It speaks to a SuperLink's Fleet API as a SuperNode does, says which users it hosts, and misbehaves
+once it is asked to train.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedpriv.backends.flower.registry import registration
+
+PART = 5 << 20  # what Flower cuts arrays into
+DECLARED = 10_000_000_000 // PART  # 10 GB
+REALLY = 100  # of them are ever sent: 524 MB
+KINDS = ("trickles", "sends a byte at a time", "never sends", "is gigantic", "waits and fills")
+
+
+def part(number: int) -> bytes:
+    """Return an object of 5 MB, as Flower writes the parts of an array."""
+    body = number.to_bytes(8, "big") + bytes(PART - 8)
+    return b"ArrayChunk  %d\0" % len(body) + body
+
+
+@dataclass
+class HostileNode:
+    """One node, in a thread of its own.
+
+    Attributes:
+        superlink: Its address, without TLS.
+        kind: Of `KINDS`.
+        user_ids: The users that it says it hosts.
+        over: Ends it.
+        sent: Bytes of objects that the SuperLink took.
+        refused: After how many of them it refused one; None if it never did.
+        asked: Training requests.
+    """
+
+    superlink: str
+    kind: str
+    user_ids: tuple[str, ...]
+    over: threading.Event = field(default_factory=threading.Event)
+    sent: int = 0
+    refused: list[int] = field(default_factory=list)
+    asked: int = 0
+    _started: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Register, and answer from now on."""
+        private, public = generate_key_pairs()
+        self.client = FleetHttpClient.from_server_address(
+            self.superlink, True, None,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(private, public),
+            ],
+        )  # fmt: skip
+        key = public_key_to_bytes(public)
+        self.client.RegisterNode(RegisterNodeFleetRequest(public_key=key))
+        active = ActivateNodeRequest(public_key=key, heartbeat_interval=1000.0)
+        self.node = Node(node_id=self.client.ActivateNode(active).node_id)
+        self._in_thread(self._serve)
+
+    def stop(self) -> None:
+        """End it and wait for its threads."""
+        self.over.set()
+        for thread in self._started:
+            thread.join(60)
+        self.client.close()
+
+    def _in_thread(self, work, *given) -> None:
+        self._started.append(threading.Thread(target=work, args=given, daemon=True))
+        self._started[-1].start()
+
+    def _serve(self) -> None:
+        while not self.over.wait(1.0):
+            found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+            for proto in found.messages_list:
+                request = message_from_proto(proto)
+                if request.metadata.message_type.startswith("query"):
+                    self._reply(request, registration(self.user_ids))
+                else:
+                    self.asked += 1
+                    self._in_thread(self._misbehave, request)
+
+    def _reply(self, request, content, before=(), objects=True) -> tuple[int, str]:
+        """Push a message, its tree with further objects in front, and its own objects."""
+        message = Message(content, reply_to=request)
+        message.metadata.__dict__["_message_id"] = message.object_id
+        tree = get_object_tree(message)
+        whole = ObjectTree(
+            object_id=tree.object_id,
+            children=[*(ObjectTree(object_id=name) for name in before), *tree.children],
+        )
+        bare = Message(content=RecordDict(), metadata=message.metadata)
+        bare.__dict__["_content"] = None
+        answer = self.client.PushMessages(
+            PushMessagesRequest(
+                node=self.node, messages_list=[message_to_proto(bare)],
+                message_object_trees=[whole], clientapp_runtime_list=[1.0],
+            )
+        )  # fmt: skip
+        run_id, session = request.metadata.run_id, answer.session_id
+        for name, item in get_all_nested_objects(message).items() if objects else ():
+            self._push(run_id, session, name, item.deflate())
+        return run_id, session
+
+    def _push(self, run_id: int, session: str, name: str, content: bytes) -> bool:
+        request = PushObjectRequest(
+            node=self.node, run_id=run_id, object_id=name, object_content=content,
+            session_id=session,
+        )  # fmt: skip
+        try:
+            stored = self.client.PushObject(request).stored
+        except httpx.HTTPStatusError:
+            stored = False  # the run is over
+        self.sent += len(content) * stored
+        return stored
+
+    def _misbehave(self, request) -> None:
+        small = RecordDict({"report": ConfigRecord({"nothing": 1})})
+        if self.kind in ("trickles", "sends a byte at a time", "never sends"):
+            contents = {get_object_id(each): each for each in map(part, range(3))}
+            run_id, session = self._reply(request, small, contents, objects=False)
+            for name, content in contents.items():
+                if self.kind == "never sends" or self.over.wait(3.0):
+                    return
+                if self.kind == "trickles":
+                    self._push(run_id, session, name, content)
+                else:
+                    self._push_slowly(run_id, session, name, content)
+            return
+        names = [get_object_id(part(n)) for n in range(REALLY)]
+        made_up = [f"{n:064x}" for n in range(REALLY, DECLARED)]
+        # Who waits and fills keeps back what is asked for first.
+        order = [*names, *made_up] if self.kind == "is gigantic" else [*made_up, *names]
+        run_id, session = self._reply(request, small, order, objects=False)
+        before = self.sent
+        for number, name in enumerate(names):
+            if self.over.is_set() or not self._push(run_id, session, name, part(number)):
+                self.refused.append(self.sent - before)
+                return
+            time.sleep(0.05)
+
+    def _push_slowly(self, run_id: int, session: str, name: str, content: bytes) -> None:
+        """Send one object's request a byte at a time, ten a second, until it is over."""
+        request = PushObjectRequest(
+            node=self.node, run_id=run_id, object_id=name, object_content=content,
+            session_id=session,
+        ).SerializeToString()  # fmt: skip
+
+        def body() -> Iterator[bytes]:
+            for place in range(len(request)):
+                if self.over.wait(0.1):
+                    return
+                yield request[place : place + 1]
+
+        sent = httpx.Request(
+            "POST", f"http://{self.superlink}/v1/fleet/push-object", content=body(),
+            headers={"content-type": "application/protobuf", "accept": "application/protobuf"},
+        )  # fmt: skip
+        try:
+            answer = httpx.Client(timeout=600).send(sent)
+            PushObjectResponse.FromString(answer.content)
+        except httpx.HTTPError:
+            pass

@@ -1,0 +1,162 @@
+"""A bundle whose nodes answer within a second or two: what they import is NumPy and Flower."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SHARED = '''
+import numpy as np
+
+import fedpriv as fp
+
+ROSTER = tuple(f"user-{number:02d}" for number in range(40))
+PARAMS = {"w": np.zeros(1000, np.float32)}
+
+
+def plan(rounds):
+    return fp.plan(
+        users=len(ROSTER), cohort=32, rounds=rounds, l2_clip_norm=0.5, noise_multiplier=1.0,
+        delta=0.01,
+    )
+
+
+class Users:
+    """Every user has a point of its own."""
+
+    def examples(self, user_id):
+        return np.random.default_rng(ROSTER.index(user_id)).normal(size=1000).astype(np.float32)
+
+    def num_examples(self, user_id):
+        return 1
+
+
+class Step:
+    """Towards the user's point."""
+
+    def train(self, params, examples, key):
+        return {"w": 0.01 * (examples - params["w"])}
+
+
+def fault(round_num, node):
+    """What a node does: three of the ten crash and one hangs, others in each round.
+
+    A process that is killed keeps its SuperNode waiting for a minute: that is always the same one,
+    dead or killed again. The others are at fault in every third round.
+    """
+    if node == 0:
+        return "is killed"
+    place = (node - 1 + 3 * round_num) % 9
+    return "crashes" if place < 2 else "hangs" if place == 2 else ""
+'''
+
+CLIENT = '''
+import os
+import signal
+import time
+
+import small
+from flwr.clientapp import ClientApp
+
+from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.messages import read_request
+from fedpriv.training.work import as_works
+
+app = ClientApp()
+
+
+def host(context):
+    part, of = (int(context.node_config[key]) for key in ("partition-id", "num-partitions"))
+    return Host(
+        works=as_works(small.Step()), data=small.Users(), user_ids=frozenset(small.ROSTER[part::of])
+    )
+
+
+@app.query("users")
+def users(message, context):
+    return host(context).query(message)
+
+
+@app.train()
+def train(message, context):
+    request = read_request(message.content)
+    found = ""
+    if context.run_config["faults"]:
+        found = small.fault(request.round_num, int(context.node_config["partition-id"]))
+    if found == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if found == "hangs":
+        time.sleep(request.seconds + 2.0)  # and is then free for the next round
+    if found:
+        raise RuntimeError(found)
+    return host(context).train(message)
+'''
+
+SERVER = '''
+import json
+import os
+from pathlib import Path
+
+import small
+from flwr.serverapp import ServerApp
+
+import fedpriv as fp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    config, out = context.run_config, Path(context.run_config["out"])
+    out.with_name(out.name + ".pid").write_text(str(os.getpid()))
+    strategy = fp.flower.UserLevelStrategy(
+        roster=small.ROSTER,
+        settings=fp.flower.GridSettings(
+            round_deadline=config["deadline"],
+            register_seconds=config["register-seconds"],
+            allow_missing_users=config["allow-missing"],
+        ),
+    )
+    plan = small.plan(config["rounds"])
+    try:
+        strategy.start(
+            grid, fp.averaging(plan, roster=small.ROSTER, params=small.PARAMS, out=out)
+        )
+    finally:
+        out.with_name(out.name + ".counts").write_text(json.dumps(strategy.counts))
+'''
+
+PROJECT = """
+[project]
+name = "small"
+version = "1.0.0"
+description = "A small federation."
+dependencies = ["fedpriv"]
+
+[tool.flwr.app]
+publisher = "small"
+
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+
+[tool.flwr.app.config]
+out = ""
+rounds = 5
+deadline = 30.0
+register-seconds = 300.0
+allow-missing = false
+faults = false
+"""
+
+
+def write_app(folder: Path) -> Path:
+    """Write the bundle to a folder."""
+    folder.mkdir(parents=True)
+    for name, text in (
+        ("small.py", SHARED),
+        ("client_app.py", CLIENT),
+        ("server_app.py", SERVER),
+        ("pyproject.toml", PROJECT),
+    ):
+        (folder / name).write_text(text, "utf-8")
+    return folder

@@ -1,0 +1,128 @@
+"""Answers that trickle, never end, or have 10 GB, over a real SuperLink's HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import fedpriv as fp
+from fedpriv.backends import SerialBackend
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.training.work import as_works
+from tests.backends.flower.real import small_app
+from tests.backends.flower.real.hostile_node import KINDS, HostileNode
+
+ROUNDS, DEADLINE, HONEST = 2, 20.0, 2
+NODES = HONEST + len(KINDS)
+MB = 1 << 20
+
+
+class Memory:
+    """Looks at how much memory processes have, until it is told that all is over."""
+
+    def __init__(self, **pids):
+        self.pids, self.seen = pids, {name: [] for name in pids}
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def look(self):
+        while not self.over.wait(0.2):
+            for name, pid in self.pids.items():
+                pid = pid() if callable(pid) else pid
+                try:
+                    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+                except (OSError, TypeError, IndexError):
+                    continue
+                self.seen[name].append(pages * os.sysconf("SC_PAGE_SIZE") / MB)
+
+    def stop(self):
+        self.over.set()
+        self.thread.join()
+        return {
+            name: {"first": seen[0], "highest": max(seen), "last": seen[-1]}
+            for name, seen in self.seen.items()
+        }
+
+
+class Without(SerialBackend):
+    """In this process, and without the users of hostile nodes."""
+
+    def __init__(self, small):
+        super().__init__(trainer=as_works(small.Step()), data=small.Users())
+        self.honest = {user for place, user in enumerate(small.ROSTER) if place % NODES < HONEST}
+        self.lost = []
+
+    def partial_sum(self, *, cohort, **given):
+        came = [user for user in cohort if user in self.honest]
+        self.lost.append(len(cohort) - len(came))
+        return super().partial_sum(cohort=came, **given)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at memory in /proc")
+def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
+    processes, flower, tmp_path, monkeypatch
+):
+    """Two honest SuperNodes, and one hostile node of each kind."""
+    app = small_app.write_app(tmp_path / "app")
+    monkeypatch.syspath_prepend(str(app))
+    import small  # pyright: ignore[reportMissingImports]
+
+    oracle, out, run = Without(small), tmp_path / "in-process", tmp_path / "run"
+    loop = fp.averaging(small.plan(ROUNDS), roster=small.ROSTER, params=small.PARAMS, out=out)
+    loop(oracle)
+    superlink = flower.start_superlink(simulation=False)
+    for number in range(HONEST):
+        node = processes.run_config(partition_id=number, num_partitions=NODES)
+        flower.start_supernode(number, superlink, node)
+    hostile = [
+        HostileNode(
+            superlink=f"127.0.0.1:{superlink}", kind=kind, user_ids=small.ROSTER[place::NODES]
+        )
+        for place, kind in enumerate(KINDS, HONEST)
+    ]
+    pid = tmp_path / "run.pid"
+    memory = Memory(
+        superlink=flower.processes[0].pid,
+        server=lambda: int(pid.read_text()) if (run / "ledger.jsonl").exists() else None,
+    )
+    try:
+        for node in hostile:
+            node.start()
+        began = time.monotonic()
+        log = flower.run(app, processes.run_config(out=str(run), rounds=ROUNDS, deadline=DEADLINE))
+        ran = time.monotonic() - began
+    finally:
+        for node in hostile:
+            node.stop()
+        found = memory.stop()
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == ROUNDS, log[-4000:]
+    seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
+    took = [line["seconds"] for line in seen]
+    counts = json.loads((tmp_path / "run.counts").read_text())
+    print(f"\nseconds of each round: {took}; the whole run: {ran:.0f}")
+    print(f"users lost: {oracle.lost}; dropped: {counts}")
+    for node in hostile:
+        print(f"a node that {node.kind}: {node.sent / 1e6:.1f} MB taken in {node.asked} rounds, "
+              f"refused after {[each / 1e6 for each in node.refused]} MB")  # fmt: skip
+    for name, figures in found.items():
+        print(f"memory of the {name}, MB: " + str({k: round(v) for k, v in figures.items()}))
+    assert all(node.asked == ROUNDS for node in hostile)
+    assert [line["num_failed"] for line in seen] == oracle.lost
+    assert max(took) <= 1.1 * DEADLINE
+    last = f"round-{ROUNDS:06d}.safetensors"
+    released, expected = (load_file(each / "checkpoints" / last) for each in (run, out))
+    assert np.array_equal(released["w"], expected["w"]) and np.any(released["w"])
+    assert verify_run(run).ok
+    assert counts["too-large"] == ROUNDS  # the gigantic one's; the others are missing
+    # An honest answer has 8 KB: what the server grew by is its own.
+    assert found["server"]["highest"] - found["server"]["first"] < 150
