@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -58,6 +59,7 @@ class HostileNode:
         sent: Bytes of objects that the SuperLink took.
         refused: After how many of them it refused one; None if it never did.
         asked: Training requests.
+        failed: What went wrong in its threads.
     """
 
     superlink: str
@@ -67,6 +69,7 @@ class HostileNode:
     sent: int = 0
     refused: list[int] = field(default_factory=list)
     asked: int = 0
+    failed: list[Exception] = field(default_factory=list)
     _started: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
@@ -93,7 +96,13 @@ class HostileNode:
         self.client.close()
 
     def _in_thread(self, work, *given) -> None:
-        self._started.append(threading.Thread(target=work, args=given, daemon=True))
+        def kept() -> None:
+            try:
+                work(*given)
+            except Exception as error:
+                self.failed.append(error)
+
+        self._started.append(threading.Thread(target=kept, daemon=True))
         self._started[-1].start()
 
     def _serve(self) -> None:
@@ -116,8 +125,7 @@ class HostileNode:
             object_id=tree.object_id,
             children=[*(ObjectTree(object_id=name) for name in before), *tree.children],
         )
-        bare = Message(content=RecordDict(), metadata=message.metadata)
-        bare.__dict__["_content"] = None
+        bare = remove_content_from_message(message)
         answer = self.client.PushMessages(
             PushMessagesRequest(
                 node=self.node, messages_list=[message_to_proto(bare)],

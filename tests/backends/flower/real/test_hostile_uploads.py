@@ -105,6 +105,7 @@ def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
         for node in hostile:
             node.stop()
         found = memory.stop()
+    assert not [node.failed for node in hostile if node.failed], log[-4000:]
     assert len((run / "rounds.jsonl").read_text().splitlines()) == ROUNDS, log[-4000:]
     seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
     took = [line["seconds"] for line in seen]
