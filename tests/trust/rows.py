@@ -55,6 +55,8 @@ _STUDY = "tuning/test_study.py"
 _RELEASED = f"{_STUDY}::test_the_best_is_released_and_no_loser"
 _DRAWN_ONCE = f"{_STUDY}::test_the_number_is_drawn_once"
 _HOSTILE = "backends/flower/hostile"
+_REAL = "backends/flower/real"
+_FIFTY = "trust/kills/test_fifty_kills.py"
 _LEDGER = "privacy/ledger"
 
 ROWS = (
@@ -110,11 +112,19 @@ ROWS = (
         number=6,
         claim="Nodes that crash, hang or trickle cost a round their own users, and no time",
         tests=("backends/flower/silent",),
-        long=("backends/flower/silent",),
+        long=(
+            "backends/flower/silent",
+            f"{_REAL}/test_silent_supernodes.py",
+            f"{_REAL}/test_hostile_uploads.py",
+        ),
         twins=(
             Twin(
                 name="waits_for_everybody",
                 tests=("backends/flower/silent/test_endless_uploads.py",),
+            ),
+            Twin(
+                name="answers_of_any_size",
+                tests=("backends/flower/silent/test_large_answers.py",),
             ),
         ),
     ),
@@ -125,7 +135,7 @@ ROWS = (
             _RANDOM_KILLS,
             _BUDGET,
         ),
-        long=(_KILLS, f"{_LEDGER}/test_failed_writes.py"),
+        long=(_KILLS, _FIFTY, f"{_LEDGER}/test_failed_writes.py"),
         twins=(
             Twin(
                 name="charged_after_the_draw",
@@ -136,7 +146,7 @@ ROWS = (
     Row(
         number=8,
         claim="No noise, no cohort and no study's number of trials is drawn twice, a crash between",
-        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE),
+        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE, _FIFTY),
         twins=(
             Twin(name="noise_by_the_round", tests=(_BUDGET,)),
             Twin(name="number_drawn_again", tests=(_DRAWN_ONCE,)),

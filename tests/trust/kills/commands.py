@@ -54,11 +54,10 @@ class Command:
     """
 
     def __init__(self, scratch: Path, *, engine: str, rounds: int) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
         self.folder, self.out = scratch / "run", scratch / "said"
         figures = Figures(what=f"`fedpriv run`, {engine}")
-        self.books = Books(
-            folder=self.folder, draws=scratch / "draws", seed=SEED, figures=figures
-        )
+        self.books = Books(folder=self.folder, draws=scratch / "draws", seed=SEED, figures=figures)
         corpus = scratch / "corpus"
         shape = Shape(
             num_users=70, num_sentences=900, public_users=10, num_words=200, num_tags=12,
@@ -128,7 +127,7 @@ def kill_commands(scratch: Path, kills: int, choice: random.Random) -> Figures:
 def kill_workers(scratch: Path, kills: int, servers: int, choice: random.Random) -> Figures:
     """SIGKILL Ray's workers so many times while rounds go on, and the command a few times."""
     began = time.monotonic()
-    command = Command(scratch, engine="ray", rounds=60 * (kills + servers))
+    command = Command(scratch, engine="ray", rounds=150 * (kills + servers))
     left, process = kills, command.start()
     for server in range(servers + 1):
         share = left // (servers + 1 - server)
@@ -140,7 +139,8 @@ def kill_workers(scratch: Path, kills: int, servers: int, choice: random.Random)
             # It shows in a round that goes on: two more are released.
             wanted = command.books.num_releases() + 2
             if not waited(lambda w=wanted: command.books.num_releases() >= w, process):
-                raise RuntimeError(f"it ended by itself: {command.out.read_text()[-3000:]}")
+                said = f"{process.returncode} after {command.books.num_releases()} releases"
+                raise RuntimeError(f"it ended: {said}: {command.out.read_text()[-3000:]}")
         left -= share
         if server < servers:
             command.until_drawn(process, choice.randint(1, 16))
@@ -178,7 +178,7 @@ def workers_of(leader: int) -> list[int]:
                 said = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
-            if said.startswith(b"ray::") and not said.startswith(b"ray::IDLE"):
+            if said.startswith(b"ray::_Actor"):  # without Ray's own agents, which end all of it
                 found.append(pid)
         if found:
             return found

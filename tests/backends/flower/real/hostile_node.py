@@ -21,7 +21,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
     RegisterNodeFleetRequest,
 )
-from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -41,9 +41,9 @@ REALLY = 100  # of them are ever sent: 524 MB
 KINDS = ("trickles", "sends a byte at a time", "never sends", "is gigantic", "waits and fills")
 
 
-def part(number: int) -> bytes:
-    """Return an object of 5 MB, as Flower writes the parts of an array."""
-    body = number.to_bytes(8, "big") + bytes(PART - 8)
+def part(salt: str, number: int, size: int = PART) -> bytes:
+    """Return an object as Flower writes the parts of an array; no other salt has the same."""
+    body = f"{salt} {number}".encode().ljust(size, b"\0")
     return b"ArrayChunk  %d\0" % len(body) + body
 
 
@@ -150,28 +150,35 @@ class HostileNode:
         return stored
 
     def _misbehave(self, request) -> None:
+        taken = 0
+        salt = f"{self.kind} {self.asked}"  # objects are stored once, whoever sends them
         small = RecordDict({"report": ConfigRecord({"nothing": 1})})
         if self.kind in ("trickles", "sends a byte at a time", "never sends"):
-            contents = {get_object_id(each): each for each in map(part, range(3))}
+            small_parts = (part(salt, number, 1000) for number in range(100))
+            contents = {get_object_id(each): each for each in small_parts}
             run_id, session = self._reply(request, small, contents, objects=False)
             for name, content in contents.items():
-                if self.kind == "never sends" or self.over.wait(3.0):
+                if self.kind == "never sends" or self.over.wait(2.0):
                     return
                 if self.kind == "trickles":
-                    self._push(run_id, session, name, content)
+                    if not self._push(run_id, session, name, content):
+                        self.refused.append(taken)
+                        return
+                    taken += len(content)
                 else:
                     self._push_slowly(run_id, session, name, content)
             return
-        names = [get_object_id(part(n)) for n in range(REALLY)]
+        names = [get_object_id(part(salt, n)) for n in range(REALLY)]
         made_up = [f"{n:064x}" for n in range(REALLY, DECLARED)]
         # Who waits and fills keeps back what is asked for first.
         order = [*names, *made_up] if self.kind == "is gigantic" else [*made_up, *names]
         run_id, session = self._reply(request, small, order, objects=False)
-        before = self.sent
         for number, name in enumerate(names):
-            if self.over.is_set() or not self._push(run_id, session, name, part(number)):
-                self.refused.append(self.sent - before)
+            content = part(salt, number)
+            if self.over.is_set() or not self._push(run_id, session, name, content):
+                self.refused.append(taken)
                 return
+            taken += len(content)
             time.sleep(0.05)
 
     def _push_slowly(self, run_id: int, session: str, name: str, content: bytes) -> None:
@@ -192,7 +199,6 @@ class HostileNode:
             headers={"content-type": "application/protobuf", "accept": "application/protobuf"},
         )  # fmt: skip
         try:
-            answer = httpx.Client(timeout=600).send(sent)
-            PushObjectResponse.FromString(answer.content)
+            httpx.Client(timeout=600).send(sent).close()
         except httpx.HTTPError:
-            pass
+            return

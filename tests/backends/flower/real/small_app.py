@@ -49,7 +49,7 @@ def fault(round_num, node):
     return "crashes" if place < 2 else "hangs" if place == 2 else ""
 '''
 
-CLIENT = '''
+CLIENT = """
 import os
 import signal
 import time
@@ -89,9 +89,9 @@ def train(message, context):
     if found:
         raise RuntimeError(found)
     return host(context).train(message)
-'''
+"""
 
-SERVER = '''
+SERVER = """
 import json
 import os
 from pathlib import Path
@@ -123,7 +123,7 @@ def main(grid, context):
         )
     finally:
         out.with_name(out.name + ".counts").write_text(json.dumps(strategy.counts))
-'''
+"""
 
 PROJECT = """
 [project]

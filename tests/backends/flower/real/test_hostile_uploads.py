@@ -125,5 +125,6 @@ def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
     assert np.array_equal(released["w"], expected["w"]) and np.any(released["w"])
     assert verify_run(run).ok
     assert counts["too-large"] == ROUNDS  # the gigantic one's; the others are missing
-    # An honest answer has 8 KB: what the server grew by is its own.
-    assert found["server"]["highest"] - found["server"]["first"] < 150
+    # 524 MB of each round's two gigantic answers would be here, were they read; what a server that
+    # has computed its first noise takes is a third of that.
+    assert found["server"]["highest"] - found["server"]["first"] < 300

@@ -87,9 +87,7 @@ class SuperLink:
             return httpx.Response(200, content=later.SerializeToString())
         if isinstance(content, int):
             return httpx.Response(200, content=self.parts(content))
-        found = PullObjectResponse(
-            object_found=True, object_available=True, object_content=content
-        )
+        found = PullObjectResponse(object_found=True, object_available=True, object_content=content)
         return httpx.Response(200, content=found.SerializeToString())
 
     def parts(self, size):
