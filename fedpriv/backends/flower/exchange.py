@@ -99,8 +99,8 @@ class Exchange:
     counted in `dropped`: "missing" (no answer before the deadline, or never delivered), "late"
     (answered an earlier exchange), "duplicate", "foreign" (not an answer to what was asked, or not
     by whom), "error" (the node failed), "too-large" (more bytes than any honest answer has) and
-    "unreadable" (Flower could not decode it). Nothing a node sends raises; a SuperLink that cannot be reached does, because rounds without anybody
-    would be charged for nothing.
+    "unreadable" (Flower could not decode it). Nothing a node sends raises; a SuperLink that cannot
+    be reached does, because rounds without anybody would be charged for nothing.
 
     Guarantees:
         * Nodes that are silent cost nobody else's answer, however many they are. So do answers

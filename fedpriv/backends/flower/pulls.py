@@ -78,6 +78,10 @@ class _Counted:
                     self.left -= len(part)
                     if self.left < 0:
                         raise TooLargeError
+        except httpx.TransportError:  # Flower asks for it again
+            with self._lock:
+                self.left += len(content)
+            raise
         finally:
             answer.close()
         if answer.is_success and context.request.url.path.endswith("/pull-messages"):
@@ -123,7 +127,6 @@ def counted(grid: Grid, most_bytes: int | None, open: Callable[[], bool]) -> Pul
             raise
 
     return pull
-
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

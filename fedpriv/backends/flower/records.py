@@ -67,7 +67,7 @@ def _values(values: np.ndarray, dtype: type[np.floating] | None) -> np.ndarray:
 def most_bytes(template: Tree) -> int:
     """Return how many bytes a message with one tree of this shape may take on its way, and no less.
 
-    >>> most_bytes({"bias": np.zeros(1_000_000, np.float32)}) < 1.2 * 8e6 + 2**20
+    >>> 16e6 < most_bytes({"bias": np.zeros(1_000_000, np.float32)}) < 18e6
     True
     """
     total = 0

@@ -74,7 +74,7 @@ def table(found: Sequence[Figures]) -> str:
 
 
 def main() -> int:
-    """Kill, print the table, and return 0 if nothing was under-counted, reused or lost in excess."""
+    """Kill, print the table, and return 0 if nothing was unpaid, reused or lost in excess."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="only these")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")

@@ -110,7 +110,9 @@ class Books:
             elif line["kind"] == "noise":
                 noise.append(line["drawn"])
         figures = self.figures
-        figures.under_counts = sum(key not in paid[kind] for kind in paid for key in keys[kind])
+        unpaid = sum(key not in paid[kind] for kind in paid for key in keys[kind])
+        # What is paid for later was drawn before it was.
+        figures.under_counts = max(figures.under_counts, unpaid)
         figures.reused_noise = max(_twice(keys["noise"]), _twice(noise))
         figures.reused_cohorts = _twice(keys["cohort"])
         if state is not None and not alive:

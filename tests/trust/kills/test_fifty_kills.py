@@ -69,6 +69,15 @@ def test_what_nobody_has_charged_is_an_under_count(books, kind):
     assert books.figures.under_counts == 1 and not books.figures.hold
 
 
+def test_a_charge_that_comes_later_does_not_undo_it(books):
+    whole = (books.folder / "ledger.jsonl").read_bytes()
+    (books.folder / "ledger.jsonl").write_bytes(b"".join(whole.splitlines(True)[:-2]))
+    books.killed("server")
+    (books.folder / "ledger.jsonl").write_bytes(whole)
+    books.killed("server")
+    assert books.figures.under_counts == 2  # the last round's cohort, and its noise
+
+
 @pytest.mark.parametrize("kind", ["cohort", "noise"])
 def test_what_is_drawn_again_is_reused(books, kind):
     books.figures.verified = True

@@ -138,10 +138,10 @@ def noise_by_the_round(door):
     """Noise of a round and not of an attempt: what is redone after a crash meets it again."""
     right = door._Draw.key
 
-    def wrong(self, stream, name):
+    def wrong(self, stream, name, *keys):
         from dataclasses import replace
 
-        return right(replace(self, attempt=1) if stream == "noise" else self, stream, name)
+        return right(replace(self, attempt=1) if stream == "noise" else self, stream, name, *keys)
 
     door._Draw.key = wrong
 

@@ -1,4 +1,4 @@
-"""Of an answer that is too large no more is read than of an honest one, over Flower's own client."""
+"""Of an answer that is too large no more is read than of an honest one, by Flower's client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writes down every cohort and every noise that a Python process with this folder on its path draws.
+"""Writes down each cohort and noise that a Python process with this folder on its path draws.
 
-One line before a draw, with its key's digest, and one after it, with that of what was drawn: whoever
-is killed in between has used nothing of it. FEDPRIV_DRAWS names the file. A broken twin may be named
+One line before a draw, with its key's digest, and one after it, with that of what was drawn: who is
+killed in between has used nothing of it. FEDPRIV_DRAWS names the file. A broken twin may be named
 as well.
 """
 
