@@ -78,8 +78,12 @@ class Books:
     figures: Figures
 
     def num_draws(self) -> int:
-        """Return how many lines the log has."""
-        return self.draws.read_bytes().count(b"\n") if self.draws.exists() else 0
+        """Return how many lines of draws the log has."""
+        return self.draws.read_bytes().count(b'"key"') if self.draws.exists() else 0
+
+    def workers(self) -> set[int]:
+        """Return the process ids of all workers that there have been."""
+        return {line["pid"] for line in self._lines() if line["kind"] == "worker"}
 
     def num_releases(self) -> int:
         """Return how many releases are on the ledger, as far as its lines are whole."""
@@ -105,6 +109,8 @@ class Books:
         keys: dict[str, list[str]] = {kind: [] for kind in paid}
         noise = []
         for line in lines:
+            if line["kind"] == "worker":
+                continue
             if "drawn" not in line:
                 keys[line["kind"]].append(line["key"])
             elif line["kind"] == "noise":

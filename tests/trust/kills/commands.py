@@ -134,7 +134,7 @@ def kill_workers(scratch: Path, kills: int, servers: int, choice: random.Random)
         for _ in range(share):
             command.until_drawn(process, choice.randint(4, 24))
             time.sleep(choice.uniform(0.0, 0.05))
-            os.kill(choice.choice(workers_of(process.pid)), signal.SIGKILL)
+            os.kill(choice.choice(workers_of(command, process)), signal.SIGKILL)
             command.books.killed("worker", alive=True)
             # It shows in a round that goes on: two more are released.
             wanted = command.books.num_releases() + 2
@@ -168,22 +168,17 @@ def session_of(leader: int) -> list[int]:
     return found
 
 
-def workers_of(leader: int) -> list[int]:
-    """Return the actors of a session's Ray."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        found = []
-        for pid in session_of(leader):
-            try:
-                said = Path(f"/proc/{pid}/cmdline").read_bytes()
-            except OSError:
-                continue
-            if said.startswith(b"ray::_Actor"):  # without Ray's own agents, which end all of it
-                found.append(pid)
-        if found:
-            return found
-        time.sleep(0.05)
-    raise TimeoutError("no worker of Ray")
+def workers_of(command: Command, process: subprocess.Popen) -> list[int]:
+    """Return the workers that a command has now, by what they have written down of themselves."""
+    found: list[int] = []
+
+    def some() -> bool:
+        found[:] = command.books.workers() & set(session_of(process.pid)) - {process.pid}
+        return bool(found)
+
+    if not waited(some, process):
+        raise RuntimeError(f"it ended without a worker: {command.out.read_text()[-3000:]}")
+    return sorted(found)
 
 
 def end(pid: int) -> None:

@@ -1,8 +1,8 @@
 """Writes down each cohort and noise that a Python process with this folder on its path draws.
 
 One line before a draw, with its key's digest, and one after it, with that of what was drawn: who is
-killed in between has used nothing of it. FEDPRIV_DRAWS names the file. A broken twin may be named
-as well.
+killed in between has used nothing of it. FEDPRIV_DRAWS names the file. Workers are written down as
+well, by their process ids. A broken twin may be named too.
 """
 
 import hashlib
@@ -53,7 +53,21 @@ def _cohort(sampling):
     sampling.PoissonSampler.cohort = drawn
 
 
-_CHANGES = {"fedpriv.noise.gaussian": _noise, "fedpriv.privacy.sampling": _cohort}
+def _worker(worker):
+    right = worker.Worker.__init__
+
+    def made(self, *given, **named):
+        right(self, *given, **named)
+        _write(kind="worker")
+
+    worker.Worker.__init__ = made
+
+
+_CHANGES = {
+    "fedpriv.noise.gaussian": _noise,
+    "fedpriv.privacy.sampling": _cohort,
+    "fedpriv.backends.worker": _worker,
+}
 
 
 class _Finder(importlib.abc.MetaPathFinder):
