@@ -19,7 +19,7 @@ ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # Rooms that no app and no experiment imports, and the papers' tables and figures.
 LEFT_OUT = {
     "fedpriv.__main__", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.evaluation",
-    "fedpriv.reproduction", "fedpriv.tuning",
+    "fedpriv.reproduction",
     "simulations.adadps", "simulations.dpnsgd", "simulations.threads",
 }  # fmt: skip
 ONE_ROUND = {
