@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from fedpriv.data.corpus.splits import NUM_FOLDS, Split
+from fedpriv.data.owners.kept import Kept
 from fedpriv.data.sentences.store import OWN, SentenceBatch, SentenceStore
 
 TRAIN, VALIDATION, TEST, LEFT_OUT = 0, 1, 2, 3
@@ -100,6 +101,50 @@ def divided(
         parts[parts == VALIDATION] = TRAIN
     trained = None if held is None else frozenset(roster) - held
     return _ByThread(public=public, parts=parts, held=held, trained=trained)
+
+
+def training(division: Division, batch: SentenceBatch, users: Sequence[str]) -> np.ndarray:
+    """Return which sentences are for training, with a label or without, bool (S,)."""
+    rows, subsets = division.subsets(batch, users, np.arange(len(batch)))
+    found = np.zeros(len(batch), dtype=bool)
+    found[rows[subsets == TRAIN]] = True
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Owned:
+    """A division of which rostered users' training examples are left out that are not kept.
+
+    What is held out stays, and so does all that public users wrote.
+    """
+
+    whole: Division
+    kept: Kept
+    roster: frozenset[str]
+
+    @property
+    def where(self) -> str:
+        """As of the whole."""
+        return self.whole.where
+
+    def counted(self, batch: SentenceBatch) -> np.ndarray:
+        """As of the whole."""
+        return self.whole.counted(batch)
+
+    def asked_in_public(self, batch: SentenceBatch) -> np.ndarray:
+        """As of the whole."""
+        return self.whole.asked_in_public(batch)
+
+    def subsets(
+        self, batch: SentenceBatch, users: Sequence[str], rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As of the whole, without those."""
+        rows, subsets = self.whole.subsets(batch, users, rows)
+        numbers, inverse = np.unique(batch.users, return_inverse=True)
+        rostered = np.array([users[number] in self.roster for number in numbers])[inverse]
+        left_out = rostered & ~self.kept.of(batch, users)
+        stays = ~((subsets == TRAIN) & left_out[rows])
+        return rows[stays], subsets[stays]
 
 
 def thread_part(thread: str, fold: int, seed: int) -> int:

@@ -12,6 +12,8 @@ lie together, those for training first):
     threads      int32          each example's thread, its number in the corpus
     public_threads    uint8     of public users: 1 where a public user asked that thread
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
+    listed       int64          of views that bound an owner's examples: each listed example's
+                                number here, -1 for one without a label
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ class _Rows:
     """Examples of a batch, ready to be appended."""
 
     users: np.ndarray
+    ordinals: np.ndarray
     word_lengths: np.ndarray
     words: np.ndarray
     counts: np.ndarray
@@ -86,6 +89,7 @@ def materialise(
     sizes: tuple[int, int],
     largest_count: int,
     division: Division,
+    listed: np.ndarray | None = None,
     progress: Progress | None = None,
 ) -> Facts:
     """Write the files of one view into the existing, empty `directory`.
@@ -99,6 +103,7 @@ def materialise(
         sizes: numbers of distinct words and tags in the corpus.
         largest_count: no word occurs more often in an example; sets the type of the counts.
         division: says what each sentence is for.
+        listed: rows of the store that training examples are listed of, if they are.
         progress: called with (sentences done, sentences).
     """
     users = (*roster, *public_users)
@@ -110,6 +115,7 @@ def materialise(
     in_public = np.zeros(3, dtype=np.int64)
     sentences = np.zeros(len(users), dtype=np.int64)
     foreign = by_roster = 0
+    trained = [np.zeros((0, 2), np.int64)]
     with ExitStack() as stack:
 
         def column(name: str, dtype: np.typing.DTypeLike) -> ArrayWriter:
@@ -126,6 +132,8 @@ def materialise(
         tag_offsets.append(np.zeros(1, dtype=np.int64))
         for batch in store.batches(users):
             rows = _rows(batch, users, ranks, division)
+            if listed is not None:
+                trained.append(_trained(store, users, batch, rows, labels.length))
             word_offsets.append(words.length + np.cumsum(rows.word_lengths))
             tag_offsets.append(tags.length + np.cumsum(rows.tag_lengths))
             words.append(rows.words)
@@ -146,6 +154,8 @@ def materialise(
             by_roster += int(np.count_nonzero(rostered[titles[titles >= 0]]))
             if progress is not None:
                 progress(int(sentences.sum()), int(store.offsets[-1]))
+    if listed is not None:
+        np.save(directory / "listed.npy", _numbers(listed, np.concatenate(trained)))
     examples = by_subset.sum(axis=0)
     user_offsets = offsets(examples)
     np.save(directory / "user_offsets.npy", user_offsets)
@@ -163,6 +173,25 @@ def materialise(
         public_subsets=_three(in_public),
         without_training=int(np.count_nonzero(of_roster[TRAIN] == 0)),
     )
+
+
+def _trained(
+    store: SentenceStore, users: Sequence[str], batch: SentenceBatch, rows: _Rows, first: int
+) -> np.ndarray:
+    """Return store row and number of a batch's training examples, int64 (n, 2)."""
+    at = np.flatnonzero(rows.subsets == TRAIN)
+    starts = [store.offsets[store.position(users[user])] for user in rows.users[at]]
+    return np.stack([np.array(starts, np.int64) + rows.ordinals[at], first + at], axis=1)
+
+
+def _numbers(listed: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    """Return the number of each listed row's example, -1 where it has none."""
+    trained = trained[np.argsort(trained[:, 0])]
+    places = np.searchsorted(trained[:, 0], listed)
+    within = np.minimum(places, max(len(trained) - 1, 0))
+    if not len(trained):
+        return np.full(len(listed), -1, np.int64)
+    return np.where(trained[within, 0] == listed, trained[within, 1], -1)
 
 
 def _three(numbers: np.ndarray) -> tuple[int, int, int]:
@@ -214,6 +243,7 @@ def _rows(
     new_tags, tag_entries = row_positions(tag_offsets, keep)
     return _Rows(
         users=batch.users[keep],
+        ordinals=batch.ordinals[keep],
         word_lengths=np.diff(new_words),
         words=words[word_entries],
         counts=counts[word_entries],

@@ -20,6 +20,8 @@ Measured = Literal["test", "validation"]
 Kind = Literal["by-thread", "by-sentence", "by-time", "by-user", "as-published"]
 KINDS: tuple[Kind, ...] = ("by-thread", "by-sentence", "by-time", "by-user", "as-published")
 _FOLDED = ("by-thread", "by-user", "as-published")
+Owners = Literal["account", "all"]
+"""Who owns an example: the account that wrote its sentence, or also who asked the question."""
 PublicText = Literal["public-threads", "all-posts"]
 PUBLIC_TEXT: tuple[PublicText, ...] = ("public-threads", "all-posts")
 """What of public users' posts: in threads that a public user asked, or all of them."""
@@ -61,16 +63,23 @@ class Split:
             measured, so that nothing is chosen by looking at the test threads.
         public_users: how many users outside the roster count as public, the first by a hash of
             their ids, so that fewer are among more; the others are in nothing. None for all.
+        owners: "account", or "all", so that blanking a person's words wherever they stand changes
+            little: training examples of rostered users that another rostered user asked are
+            dropped. What is held out stays as it is.
+        examples_per_owner: with all owners, drop nothing for having two, but leave no owner more
+            training examples than that. None drops them.
 
     Raises:
-        ValueError: unknown kind, a fold that there is not, validation by sentence, or fewer than
-            no public users.
+        ValueError: unknown kind, a fold that there is not, validation by sentence, fewer than
+            no public users, all owners by sentence, or a bound without them.
     """
 
     kind: Kind = "by-thread"
     fold: int = 0
     measured_on: Measured = "test"
     public_users: int | None = None
+    owners: Owners = "account"
+    examples_per_owner: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -85,6 +94,18 @@ class Split:
             raise ValueError("split by-sentence has no validation threads; measure on test")
         if self.public_users is not None and self.public_users < 0:
             raise ValueError(f"public-users {self.public_users}: give 0 or more, or none for all")
+        if self.owners not in ("account", "all"):
+            raise ValueError(f"owners {self.owners!r}: choose 'account' or 'all'")
+        if self.owners == "all" and self.kind == "by-sentence":
+            raise ValueError(
+                "owners all does not go with split by-sentence: what others' tags leave of a user's "
+                "sentences would decide which of them train; hold threads out"
+            )
+        most = self.examples_per_owner
+        if most is not None and (self.owners != "all" or most < 1):
+            raise ValueError(
+                f"examples-per-owner {most}: give at least 1, with owners all, or leave it out"
+            )
 
     @property
     def name(self) -> str:
@@ -92,6 +113,9 @@ class Split:
         name = f"{self.kind}-{self.fold}" if self.kind in _FOLDED else self.kind
         if self.public_users is not None:
             name = f"{name}-public-{self.public_users}"
+        if self.owners == "all":
+            most = self.examples_per_owner
+            name = f"{name}-owners-{'all' if most is None else most}"
         return name if self.measured_on == "test" else f"{name}-validation"
 
     @property
@@ -104,6 +128,10 @@ class Split:
         said = _SAID[self.kind].format(fold=self.fold)
         if self.public_users is not None:
             said = f"{said}; {self.public_users} of the users outside the roster count as public"
+        if self.owners == "all" and self.examples_per_owner is None:
+            said = f"{said}; training examples that another rostered user asked are dropped"
+        if self.examples_per_owner is not None:
+            said = f"{said}; at most {self.examples_per_owner} training examples an owner"
         if self.measured_on == "test":
             return said
         return f"{said}; a fifth of the other threads held out too, and measured on"

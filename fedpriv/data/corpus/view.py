@@ -73,6 +73,7 @@ class TagView:
     _threads: np.ndarray | None
     _public_threads: np.ndarray | None
     _columns: TagExamples
+    _listed: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return (
@@ -173,6 +174,23 @@ class TagView:
             )
         return self._threads
 
+    @property
+    def listed(self) -> np.ndarray:
+        """Each listed training example's row number in `columns`, int64; -1 without a label.
+
+        The list is one of ids, and no label or word is looked at for it: with one owner's examples
+        blanked it is the same.
+
+        Raises:
+            ValueError: the split bounds no owner's examples, so none are listed.
+        """
+        if self._listed is None:
+            raise ValueError(
+                f"split {self.split.name} lists no examples; give it owners all and "
+                "examples-per-owner"
+            )
+        return self._listed
+
     def public_rows(self, subset: str, *, of: PublicText = "public-threads") -> np.ndarray:
         """Return the row numbers in `columns` of public users' examples, int64.
 
@@ -264,6 +282,9 @@ def open_view(
         threads = open_array(directory / "threads.npy", dtype="int32", length=total)
         asked = open_array(directory / "public_threads.npy", dtype="uint8", length=total)
     columns = _columns(directory, int(user_offsets[-1]), len(words), len(tags))
+    listed = None
+    if split.examples_per_owner is not None:
+        listed = open_array(directory / "listed.npy", dtype="int64")
     kept = ids[:users]
     positions = dict(zip(kept, range(len(kept)), strict=True))
     positions.update(zip(public, range(len(ids), number), strict=True))
@@ -293,6 +314,7 @@ def open_view(
         _threads=threads,
         _public_threads=asked,
         _columns=columns,
+        _listed=listed,
     )
 
 

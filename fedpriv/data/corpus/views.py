@@ -11,12 +11,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus import vocabulary as vocabularies
-from fedpriv.data.corpus.division import divided
+from fedpriv.data.corpus.division import Division, Owned, divided, training
 from fedpriv.data.corpus.materialise import Facts, materialise
 from fedpriv.data.corpus.rosters import fewer_public
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
@@ -24,6 +25,8 @@ from fedpriv.data.corpus.vocabulary import PUBLIC, RosterVocabulary
 from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.files.places import keep_private
 from fedpriv.data.files.unpack import Progress
+from fedpriv.data.owners.graph import Graph
+from fedpriv.data.owners.kept import Kept, kept
 from fedpriv.data.sentences.store import SentenceStore
 
 COUNTED = (
@@ -65,14 +68,20 @@ def found(
         if (place / manifests.VIEW_FILE).is_file():
             return place, manifests.read_view(place)
     listed = json.loads((_any_view(parent) / "users.json").read_text("utf-8"))["roster"]
+    declared = manifest["rosters"][roster]["rule"] == "declared"
+
+    def made(where: Path) -> tuple[Path, Mapping[str, Any]]:
+        facts = make(corpus, manifest, listed, split, where, progress, declared=declared)
+        return where / split.name, facts
+
     try:
-        return parent / split.name, make(corpus, manifest, listed, split, parent, progress)
+        return made(parent)
     except PermissionError:
         pass
     except OSError as error:
         if error.errno not in _READ_ONLY:
             raise
-    return elsewhere / split.name, make(corpus, manifest, listed, split, elsewhere, progress)
+    return made(elsewhere)
 
 
 def first(
@@ -99,28 +108,39 @@ def make(
     split: Split,
     parent: Path,
     progress: Progress | None = None,
+    *,
+    declared: bool = True,
 ) -> dict[str, Any]:
     """Make the view of a roster in `parent/split.name` and return its facts.
 
     Two processes may make the same one; the second finds the first's.
 
+    Args:
+        corpus: the corpus's folder.
+        manifest: what it says.
+        roster: the rostered ids, in order.
+        split: how it is divided.
+        parent: where the view's folder will be.
+        progress: called with (sentences done, sentences).
+        declared: whether the roster may hold ids without a sentence in the corpus.
+
     Raises:
         ValueError: the corpus cannot be split so, or public users give no words.
     """
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{split.name}.partial-", dir=parent))
+    unready = Path(tempfile.mkdtemp(prefix=f".{split.name}.partial-", dir=parent))
     try:
-        facts = _write(corpus, manifest, roster, split, partial, progress)
-        manifests.write_view(partial, facts)
-        keep_private(partial)
+        facts = _write(corpus, manifest, roster, split, unready, progress, declared)
+        manifests.write_view(unready, facts)
+        keep_private(unready)
         try:
-            partial.rename(parent / split.name)
+            unready.rename(parent / split.name)
         except OSError:
             if not (parent / split.name / manifests.VIEW_FILE).is_file():
                 raise
-            shutil.rmtree(partial)
+            shutil.rmtree(unready)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unready, ignore_errors=True)
         raise
     return facts
 
@@ -138,6 +158,7 @@ def _write(
     split: Split,
     directory: Path,
     progress: Progress | None,
+    declared: bool,
 ) -> dict[str, Any]:
     store = SentenceStore(corpus)
     inside = set(roster)
@@ -145,6 +166,10 @@ def _write(
     if split.public_users is not None:
         public = fewer_public(public, split.public_users)
     division = divided(split, store, roster, public, manifest["split_seed"])
+    left: Kept | None = None
+    if split.owners == "all":
+        left = _kept(manifest, split, store, roster, division, declared)
+        division = Owned(whole=division, kept=left, roster=frozenset(roster))
     totals = manifest["totals"]
     sizes = totals["words"], totals["tags"]
     published = corpus / "published.json"
@@ -166,12 +191,38 @@ def _write(
         sizes=sizes,
         largest_count=totals["most_tokens_in_a_sentence"],
         division=division,
+        listed=None if left is None else left.listed,
         progress=progress,
     )
     if not store.knows_threads:  # as views of that version: not known is not "no one asked"
         for name in ("threads", "public_threads"):
             (directory / f"{name}.npy").unlink()
-    return _facts(len(public), vocabulary, facts, split)
+    found = _facts(len(public), vocabulary, facts, split)
+    if left is None:
+        return found
+    found["owners"] = {"share_dropped": left.share_dropped, "num_training": left.num_training}
+    return found
+
+
+def _kept(
+    manifest: Mapping[str, Any],
+    split: Split,
+    store: SentenceStore,
+    roster: Sequence[str],
+    division: Division,
+    declared: bool,
+) -> Kept:
+    # Corpora of dumps that were prepared before it was written down knew as well who asked.
+    of_dump = manifest["source"].get("kind") == "Stack Exchange dump"
+    if not manifest.get("knows_askers", of_dump):
+        raise ValueError(
+            f"owners all: corpus {manifest['name']!r} does not know who asked the questions that "
+            "its answers belong to, so nobody can say whose titles and tags they carry; import a "
+            "Stack Exchange dump, or leave owners at account"
+        )
+    graph = Graph.of(store, roster, elsewhere_rostered=declared)
+    most = split.examples_per_owner
+    return kept(graph, roster, partial(training, division), most)
 
 
 def _facts(
@@ -205,6 +256,13 @@ def provenance(
     """Return the flat summary that a view gives to run folders and reports."""
     vocabulary = facts["vocabulary"]
     source = "public users" if vocabulary["source"] == PUBLIC else vocabulary["source"]
+    owned: dict[str, object] = {}
+    if split.owners == "all":
+        owned = {
+            "owners": "all",
+            "examples_per_owner": split.examples_per_owner,
+            "share_dropped_for_owners": facts["owners"]["share_dropped"],
+        }
     return {
         "split": split.said(),
         "roster_rule": roster["rule"],
@@ -222,6 +280,7 @@ def provenance(
         "own_text_only": manifest["own_text_only"],
         "dropped": manifest["dropped"],
         "sentences_without_label": facts["sentences_without_label"],
+        **owned,
     }
 
 

@@ -94,6 +94,7 @@ class CorpusWriter:
         max_words: int = 10_000,
         max_tags: int = 500,
         held_users: Sequence[str] = (),
+        knows_askers: bool = False,
     ) -> None:
         """Start a corpus.
 
@@ -109,6 +110,8 @@ class CorpusWriter:
             max_words: size of the vocabulary.
             max_tags: size of the tag list.
             held_users: whom the data's source holds out, for the split as-published.
+            knows_askers: whether every sentence whose title is not its user's own names who asked;
+                `title_user_id` None then says that no account did.
 
         Raises:
             ValueError: the directory exists, or a size is not positive.
@@ -128,6 +131,7 @@ class CorpusWriter:
             "split_seed": split_seed,
             "max_words": max_words,
             "max_tags": max_tags,
+            "knows_askers": knows_askers,
         }
         self._own_text_only = own_text_only
         self._held_users = sorted(held_users)

@@ -101,6 +101,7 @@ def import_stackexchange(
                 split_seed=split_seed,
                 max_words=max_words,
                 max_tags=max_tags,
+                knows_askers=True,
             )
             with writer:
                 _second_pass(opened, questions, writer, _part(progress, 1))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.data.corpus.splits import Kind, Measured, PublicText, Split
+from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.parts import guides, precondition, shared, steps
 from fedpriv.experiments.parts.clip_norm import CLIP_NORM
 from fedpriv.experiments.parts.composition import Slot
@@ -84,6 +84,12 @@ class TagPredictionTask:
         before="public-threads",
     )
 
+    owners: Owners = option(
+        "account",
+        "Whose words the unit is: all drops training examples another rostered user asked.",
+        before="account",
+    )
+
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
         """Return the task.
 
@@ -102,6 +108,7 @@ class TagPredictionTask:
             fold=self.fold,
             measured_on=self.measured_on,
             public_users=self.public_users,
+            owners=self.owners,
         )
 
         def choosing() -> TagView:

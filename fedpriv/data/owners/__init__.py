@@ -1,0 +1,1 @@
+"""Who owns an example, where more than one account wrote what it carries."""
