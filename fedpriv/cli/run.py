@@ -315,7 +315,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
             mode=summary["mode"],
         )
     )
-    central = summary["unit"] == "example"
+    central = summary["unit"] != "user"
     kind, whom = ("data", "training examples") if central else ("corpus", "users")
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}

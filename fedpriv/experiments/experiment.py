@@ -276,13 +276,13 @@ def _task_slot(task: Any, others: Sequence[Slot]) -> tuple[Slot, ...]:
     return (slot,)
 
 
-def existing_options(unit: Unit, options: Mapping[str, Option]) -> dict[str, Option]:
+def existing_options(unit: str, options: Mapping[str, Option]) -> dict[str, Option]:
     """Return those of some options whose parts are chosen among them, and defaults of the rest.
 
     Raises:
         ValueError: For an unfit value.
     """
-    slots = SLOTS[unit]
+    slots = SLOTS["user" if unit == "user" else "example"]  # an owner is one of examples
     if any(name in options for name in all_names([TAG_PREDICTION])):
         options = completed([TAG_PREDICTION], options)
     options = completed(slots, options)

@@ -29,6 +29,7 @@ from fedpriv.experiments.parts.guides import Surroundings
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.noise.gaussian import Unprotected
 from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.promise import Unit
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum
@@ -83,6 +84,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
         trainer=CentralSum(
             gradients=task.train,
             num_examples=task.num_train,
+            blank=None if task.owned is None else task.owned.blank,
             num_groups=experiment.part("length").num_groups(),
         ),
         side_information=chosen.side_information,
@@ -91,19 +93,22 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
 
 
 def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: bool) -> Plan:
-    sampling = experiment.part("sampling")
+    unit: Unit = "example"
+    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size)
+    if task.owned is not None:
+        unit, sampler = "owner", task.owned.sampler(sampler)
     bound = experiment.part("bound").make()
     if experiment.has_part("sum"):
         bound = experiment.part("sum").rounded(bound, task)
     plan = make_plan(
         experiment,
         promises=promises,
-        sampler=sampling.sampler(task.num_train, experiment.batch_size),
+        sampler=sampler,
         bound=bound,
         micro_batch=experiment.micro_batch,
         num_rounds=planned,
         roster_sha256=task.roster_sha256,
-        unit="example",
+        unit=unit,
     )
     if promises:
         return plan

@@ -15,6 +15,7 @@ class UnitWords:
         drawn: Those who are drawn for it.
         draws: The same of several charges.
         who: Who draws them.
+        contributor: One of those whose contributions are bounded and summed.
     """
 
     protected: str
@@ -22,20 +23,31 @@ class UnitWords:
     drawn: str
     draws: str
     who: str
+    contributor: str
 
 
 _USERS = UnitWords(
-    protected="rostered users", turn="round", drawn="cohort", draws="cohorts", who="server"
+    protected="rostered users",
+    turn="round",
+    drawn="cohort",
+    draws="cohorts",
+    who="server",
+    contributor="user",
 )
 _EXAMPLES = UnitWords(
-    protected="private examples", turn="step", drawn="batch", draws="batches", who="trainer"
+    protected="private examples",
+    turn="step",
+    drawn="batch",
+    draws="batches",
+    who="trainer",
+    contributor="example",
 )
 
 
 def words_of(unit: str) -> UnitWords:
-    """Return the words of a plan's unit; all but "example" is read as "user".
+    """Return the words of a plan's unit; an owner's are of its examples, all others of users.
 
-    >>> words_of("user").turn, words_of("example").turn
-    ('round', 'step')
+    >>> words_of("user").turn, words_of("example").turn, words_of("owner").turn
+    ('round', 'step', 'step')
     """
-    return _EXAMPLES if unit == "example" else _USERS
+    return _EXAMPLES if unit in ("example", "owner") else _USERS

@@ -48,7 +48,7 @@ def failures_figure(run: RunRecord) -> Figure:
     failed = sum(int(row.get("num_failed") or 0) for row in rows)
     drawn = sum(int(row.get("cohort_size") or 0) for row in rows)
     whom = f"of {counted(drawn, nouns.one)} drawn"
-    if run.unit == "example":
+    if run.unit != "user":
         whom += f" in the recorded {nouns.turn}s"
     remarks = [whom, "a diagnostic, not covered by ε"]
     if failed:

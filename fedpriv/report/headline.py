@@ -86,7 +86,7 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append(("Unfinished", True))
     if failed := run.summary.get("rounds_mostly_failed"):
         turns = counted(failed, labels_of(run.unit).turn)
-        found.append((f"Most {run.unit}s failed in {turns}", True))
+        found.append((f"Most {labels_of(run.unit).one}s failed in {turns}", True))
     return found
 
 
@@ -189,8 +189,8 @@ def _headline_figures(
         text = figure(measure, rostered.mean)
         figures.append((measure.title, text, _interval_remark(rostered, measure) + remarks))
     if released is not None:
-        whom = "the test set" if run.unit == "example" else "public examples"
-        if run.unit != "example" and public:  # a task may have examples, and not know of how many
+        whom = "the test set" if run.unit != "user" else "public examples"
+        if run.unit == "user" and public:  # a task may have examples, and not know of how many
             whom = counted(public, nouns.public)
         remarks = [f"measured on {whom}", "released", *_direction(measure)]
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title

@@ -171,13 +171,13 @@ class RunRecord:
     @property
     def rounds_done(self) -> int:
         """Rounds released; of single examples not every one is written down."""
-        if self.unit == "example":
+        if self.unit != "user":
             return int(self.released[-1]["round_num"]) if self.released else 0
         return len(self.released)
 
     @property
     def unit(self) -> str:
-        """What the plan protects: "user" or "example"."""
+        """What the plan protects: "user", "example" or "owner"."""
         return str(self.plan.get("unit") or "user")
 
     @property

@@ -73,8 +73,8 @@ EXAMPLES = UnitLabels(
 
 
 def labels_of(unit: str) -> UnitLabels:
-    """Return the nouns of a plan's unit, "user" or "example"."""
-    return EXAMPLES if unit == "example" else USERS
+    """Return the nouns of a plan's unit: "user", "example", or "owner", of examples too."""
+    return EXAMPLES if unit in ("example", "owner") else USERS
 
 
 def labels_of_all(units: Iterable[str]) -> UnitLabels:
@@ -110,7 +110,7 @@ def by_unit(values: Mapping[str, Any], unit: str) -> dict[str, Any]:
     >>> by_unit({"num_users": 3, "max_examples_per_user": None, "delta": 0.1}, "example")
     {'num_examples': 3, 'delta': 0.1}
     """
-    if unit != "example":
+    if unit not in ("example", "owner"):
         return dict(values)
     named = {_NAMES.get(name, name): value for name, value in values.items()}
     return {name: value for name, value in named.items() if name}

@@ -125,7 +125,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def kept_every(document: Mapping[str, Any]) -> int:
     """Return which rounds are kept: all, but of single examples those that are evaluated."""
-    central = document["plan"]["unit"] == "example"
+    central = document["plan"]["unit"] != "user"
     return int(document["experiment"]["eval-every"]) if central else 1
 
 

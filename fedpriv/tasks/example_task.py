@@ -11,6 +11,7 @@ import numpy as np
 from fedpriv.data.corpus.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
+from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
@@ -18,6 +19,39 @@ from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnedExamples:
+    """What a training set is where its examples were chosen so that no owner has more than some.
+
+    Which they are is decided by ids and by who owns them. One whose words or label are missing
+    keeps its place and is blank: the size of the set is no one's secret.
+
+    Attributes:
+        blank: bool (n,), which examples contribute nothing, though they are drawn like any other.
+        most: How many examples an owner has at most.
+
+    Raises:
+        ValueError: If no owner may have an example.
+    """
+
+    blank: np.ndarray = field(repr=False)
+    most: int
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"an owner has at most {self.most} examples; give at least 1")
+
+    def sampler(self, draws: Sampler) -> Sampler:
+        """Return who draws, accounted for one owner's examples together.
+
+        They are drawn and bounded each alone, as a person's devices are.
+
+        Raises:
+            ValueError: If examples are not drawn independently, without a cap.
+        """
+        return DevicesSampler(draws=draws, devices=self.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +79,8 @@ class CentralTask:
             `Dataset.sha256`). Asked by run folders only. With None it is not checked that a run is
             resumed on the data it was started with.
         synthetic: Whether the data were made up.
+        owned: Where the unit is an owner of several examples, how they were chosen; None where
+            each example is a unit.
         files: From nothing to files that go with the model into the run folder and every export,
             by name.
     """
@@ -65,6 +101,7 @@ class CentralTask:
     provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
     data_sha256: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False)
     synthetic: bool = False
+    owned: OwnedExamples | None = None
     files: Callable[[], Mapping[str, bytes]] = field(default=dict, repr=False)
     _roster: tuple[str, ...] = field(init=False, repr=False)
 
@@ -73,6 +110,11 @@ class CentralTask:
         object.__setattr__(self, "_roster", example_ids(self.num_train))
         if self.num_train < 2:
             raise ValueError(f"{self.num_train} training examples are too few; give at least 2")
+        if self.owned is not None and len(self.owned.blank) != self.num_train:
+            raise ValueError(
+                f"{len(self.owned.blank)} examples are owned and the training set has "
+                f"{self.num_train}; say of each whether it is blank"
+            )
         if (self.public is None) != (self.num_public == 0):
             raise ValueError(f"{self.num_public} public examples do not fit public={self.public!r}")
 

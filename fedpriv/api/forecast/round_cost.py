@@ -73,7 +73,7 @@ class RoundCost:
 
     def time(self, unit: str = "user") -> str:
         """Return the time in words."""
-        one = "an example" if unit == "example" else f"a {unit}"
+        one = "a user" if unit == "user" else "an example"
         if self.seconds is None or self.user_seconds is None or self.server_seconds is None:
             return f"not known: {self.reason}"
         return (

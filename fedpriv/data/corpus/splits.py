@@ -98,8 +98,8 @@ class Split:
             raise ValueError(f"owners {self.owners!r}: choose 'account' or 'all'")
         if self.owners == "all" and self.kind == "by-sentence":
             raise ValueError(
-                "owners all does not go with split by-sentence: what others' tags leave of a user's "
-                "sentences would decide which of them train; hold threads out"
+                "owners all does not go with split by-sentence: what others' tags leave of a "
+                "user's sentences would decide which of them train; hold threads out"
             )
         most = self.examples_per_owner
         if most is not None and (self.owners != "all" or most < 1):

@@ -175,7 +175,7 @@ class LedgerState:
             raise ValueError(f"round {charge.round_num} cannot be charged: {refusal}")
         if planned is not None and charge.round_num > planned:
             raise ValueError(f"round {charge.round_num} is beyond the {planned} rounds of the plan")
-        if self.plan.unit == "example" and charge.round_num > self._last_round + 1:
+        if self.plan.unit != "user" and charge.round_num > self._last_round + 1:
             raise ValueError(
                 f"round {charge.round_num} is charged before round {self._last_round + 1}"
             )
@@ -269,10 +269,10 @@ class LedgerState:
         for release in self._releases:
             if release.charges is not None:
                 kept.update(n for first, end in release.charges for n in range(first, end + 1))
-            elif self.plan.unit != "example":
+            elif self.plan.unit == "user":
                 number = self.number_of(release.round_num, release.attempt)
                 kept.update(() if number is None else (number,))
-        if self.plan.unit == "example" and any(r.charges is None for r in self._releases):
+        if self.plan.unit != "user" and any(r.charges is None for r in self._releases):
             kept |= self._on_the_way()
         numbered = enumerate(self._charges, start=1)
         return tuple(charge for number, charge in numbered if number not in kept)
@@ -292,7 +292,7 @@ class LedgerState:
     @property
     def rounds_done(self) -> int:
         """How many rounds the released models have seen."""
-        if self.plan.unit == "example":
+        if self.plan.unit != "user":
             return self._releases[-1].round_num if self._releases else 0
         return len({release.round_num for release in self._releases})
 

@@ -14,8 +14,14 @@ def check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
     """Refuse micro-batches where it is not known how far a neighbour moves their sum.
 
     Raises:
-        ValueError: If they are of users, or a neighbour is another record in one's place.
+        ValueError: If they are of users, or a neighbour is another record in one's place; or if the
+            unit is an owner, whose examples a neighbour blanks, under another relation.
     """
+    if unit == "owner" and relation is not Relation.ADD_REMOVE:
+        raise ValueError(
+            f"relation {relation.value!r}: neighbours of an owner have its examples blanked, which "
+            "is accounted as 'add-remove'; use that"
+        )
     if size > 1 and (unit != "example" or relation is not Relation.ADD_REMOVE):
         raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
 

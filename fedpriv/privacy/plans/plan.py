@@ -59,8 +59,8 @@ class Plan:
         target_epsilon: Budget: no charge may take ε above it. None leaves num_rounds alone.
         max_examples_per_user: Cap on the examples a user trains on, or None.
         roster_sha256: Hash of the roster the plan was made for, 64 hex digits, or None.
-        unit: What one neighbour is: "user", or "example" in centralised training, where every
-            number of users is one of examples.
+        unit: What one neighbour is: "user"; or in centralised training, where every number of users
+            is one of examples, "example", or "owner" of several, which neighbours blank.
         trials: The law of how many runs of this plan are made, of which the best one is kept and
             nothing else (`fedpriv.tuning`); every ε is then of all of them. None for one run.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from fedpriv.privacy.accounting import checked_delta
 from fedpriv.privacy.event import Event, Relation, default_delta
+from fedpriv.privacy.unit_words import words_of
 
-Unit = Literal["user", "example"]
+Unit = Literal["user", "example", "owner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,12 @@ def check_unit(unit: str) -> None:
     """Refuse what no plan protects.
 
     Raises:
-        ValueError: If it is neither a user nor an example.
+        ValueError: If it is none of the three.
     """
-    if unit not in ("user", "example"):
-        raise ValueError(f"unit {unit!r} is unknown; a plan protects a 'user' or 'example'")
+    if unit not in get_args(Unit):
+        raise ValueError(
+            f"unit {unit!r} is unknown; a plan protects a 'user', an 'example' or an 'owner'"
+        )
 
 
 def check_roster(roster: Sequence[str], num_users: int, unit: Unit) -> None:
@@ -71,8 +74,8 @@ def check_roster(roster: Sequence[str], num_users: int, unit: Unit) -> None:
     """
     if len(roster) != num_users:
         raise ValueError(
-            f"the roster has {len(roster)} {unit}s, the plan was made for {num_users}; make a new "
-            "plan for the new roster"
+            f"the roster has {len(roster)} {words_of(unit).contributor}s, the plan was made for "
+            f"{num_users}; make a new plan for the new roster"
         )
 
 

@@ -40,7 +40,7 @@ def how_counted(
     }[spent.accountant]
     relation = f"ε is computed by {how}, with the {plan.relation.value} relation.{rdp}"
     before = (
-        f"was charged on disk before its {plan.unit}s and its noise were drawn, and "
+        f"was charged on disk before its {words.contributor}s and its noise were drawn, and "
         "everything computed from released values is free."
     )
     mechanism = plan.mechanism
@@ -89,11 +89,28 @@ def _chosen(plan: AnyPlan) -> list[str]:
 
 
 def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:
+    if plan.unit == "owner" and mechanism.event.is_private:
+        return [f"What was charged: {RecordedMechanism.of(mechanism).description}.", _owned(plan)]
     if isinstance(mechanism, RecordedMechanism):
         return [f"What was charged: {mechanism.description}."]
     if mechanism.event.noise_multiplier is None:
         return [f"What was charged: {RecordedMechanism.of(mechanism).description}."]
     return [_drawn(plan, mechanism), _noised(plan, mechanism)]
+
+
+def _owned(plan: AnyPlan) -> str:
+    """Return how an owner's examples are accounted together; an event of one has no devices."""
+    event = plan.event
+    assert event is not None
+    most, prob = event.devices or 1, event.sampling_prob or 1.0
+    return (
+        f"Every step draws each of {plan.num_users:,} listed examples independently, with "
+        f"probability {prob:.4g}, and bounds each alone. An owner has at most {most:,} of them, "
+        "and how many of those are drawn is binomial: blanking them moves the sum by at most that "
+        "many times the bound, and each step is accounted as that mixture of Gaussians. A blanked example keeps its place in the list and contributes zero, as one that is not "
+        "drawn: the sum moves as under add-remove, and the number of examples, the probability and "
+        "the denominator do not."
+    )
 
 
 def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
@@ -102,13 +119,13 @@ def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
     if isinstance(sampler, FixedSizeSampler):
         drawn = (
             f"Every {words.turn} draws {mean} of {plan.num_users:,} "
-            f"{plan.unit}s without replacement. {words.draws.capitalize()} of fixed size earn "
-            f"much less than independent draws, and are accounted as what they are, "
+            f"{words.contributor}s without replacement. {words.draws.capitalize()} of fixed size "
+            f"earn much less than independent draws, and are accounted as what they are, "
             f"under replacement of one {plan.unit}."
         )
     elif isinstance(sampler, PoissonSampler):
         drawn = (
-            f"Every {words.turn} draws each {plan.unit} independently of the others with "
+            f"Every {words.turn} draws each {words.contributor} independently of the others with "
             f"probability {sampler.sampling_prob:.4g} ({mean} of "
             f"{plan.num_users:,} on average; Poisson sampling); the {words.who} draws, and ε "
             f"holds as long as the {words.drawn} stays secret."
@@ -126,13 +143,13 @@ def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
 def _noised(plan: AnyPlan, mechanism: Mechanism) -> str:
     verb = "clipped to" if mechanism.bound.name == "clip" else "normalised to"
     updates = (
-        f"Each {plan.unit}'s update is"
+        f"Each {words_of(plan.unit).contributor}'s update is"
         if mechanism.micro_batch == 1
         else f"Means over about {mechanism.micro_batch} examples, each drawn into its own by "
         "chance, are"
     )
     divisor = "number of means" if mechanism.micro_batch > 1 else "cohort, whoever replied"
-    if plan.unit == "example" and mechanism.micro_batch == 1:
+    if plan.unit != "user" and mechanism.micro_batch == 1:
         divisor = "number of examples, however many were drawn"
     noised = (
         f"{updates} {verb} an l2 norm of {mechanism.l2_bound:g}, the updates are "

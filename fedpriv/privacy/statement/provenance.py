@@ -10,6 +10,9 @@ from fedpriv.privacy.statement.coverage import as_object, private_knowledge, pri
 from fedpriv.privacy.statement.wording import percent
 from fedpriv.privacy.unit_words import words_of
 
+SHARE_DROPPED = "share_dropped_for_owners"
+"""Under what name a corpus says how much was left out, where all owners of an example count."""
+
 _TITLES = (
     ("Vocabulary", "words"),
     ("Tag list", "tags"),
@@ -23,6 +26,8 @@ def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
     provenance = as_object(corpus.get("provenance"))
     share = provenance.get("foreign_text_share")
     others = provenance.get("foreign_text_share_by_rostered_users")
+    if provenance.get("owners") == "all":
+        return _of_all_owners(provenance)
     if provenance.get("own_text_only"):
         return [
             "Titles written by other accounts were dropped (own text only): an example holds "
@@ -46,6 +51,33 @@ def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
         "other accounts' examples; preparing the corpus with --own-text-only drops them. Without "
         "an account, others' answers to its questions would have neither title nor tags: those "
         "examples do change.",
+    ]
+
+
+def _of_all_owners(provenance: Mapping[str, Any]) -> list[str]:
+    """Return how little another owner's words move, as paragraphs, where all owners count."""
+    most, share = provenance.get("examples_per_owner"), provenance.get(SHARE_DROPPED)
+    left_out = f"{percent(share)}" if isinstance(share, (int, float)) else "an unknown share"
+    if most is None:
+        bounded = (
+            "Training examples whose title and tags another rostered user wrote were dropped "
+            f"whole, {left_out} of the rostered users' training sentences. Each example that is left has "
+            "one rostered owner: blanking all that a person wrote, its titles, tags and sentences "
+            "wherever they stand, changes that user's update and no other."
+        )
+    else:
+        bounded = (
+            f"No owner has more than {most:,} training examples: {left_out} of the rostered users' "
+            "training sentences were left out, greedily in the order of a hash of their ids. "
+            "Blanking all examples that a person owns, whether it wrote the sentence or asked the "
+            "question, changes those and no other."
+        )
+    return [
+        "An answer's example carries the title and tags of the question it answers, written by "
+        f"somebody else, who owns it too. {bounded}",
+        "The graph is taken to be fixed and public: which account wrote how many sentences in "
+        "which thread, and which account asked it. ε does not cover it, and the share above is "
+        "computed from it alone. Accounts whose words are blanked stay on the roster.",
     ]
 
 
@@ -108,7 +140,7 @@ def taken_as_public(
     if not text:
         return []
     outside = corpus.get("num_public_users")
-    named = "public examples" if plan.unit == "example" else "users outside the roster"
+    named = "users outside the roster" if plan.unit == "user" else "public examples"
     counted = f"{outside:,}" if isinstance(outside, int) else outside
     who = f"the {counted} {named}" if outside else "whoever it came from"
     return [

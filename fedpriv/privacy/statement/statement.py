@@ -29,6 +29,7 @@ from fedpriv.privacy.statement.coverage import (
     as_object,
     coverage,
 )
+from fedpriv.privacy.statement.protected import protects, who
 from fedpriv.privacy.statement.provenance import (
     known_of_protected,
     taken_as_public,
@@ -69,6 +70,8 @@ class Statement:
         no_meaningful_protection: Whether ε is infinite or above 10.
         simulated: Whether the noise came from a seed.
         sections: The statement's parts, in reading order.
+        protects: Whom, in JSON values: unit, relation, whose words, and what is public by
+            assumption.
         audit: What an audit of the run's mechanism found; None if it was not audited.
     """
 
@@ -77,6 +80,7 @@ class Statement:
     no_meaningful_protection: bool
     simulated: bool
     sections: tuple[Section, ...]
+    protects: Mapping[str, Any]
     audit: AuditRecord | None = None
 
     def __str__(self) -> str:
@@ -93,6 +97,7 @@ class Statement:
             "no_meaningful_protection": self.no_meaningful_protection,
             "simulated": self.simulated,
             "audit": NOT_AUDITED if self.audit is None else self.audit.to_json(),
+            "protects": dict(self.protects),
             "sections": [
                 {"title": part.title, "paragraphs": list(part.paragraphs)} for part in self.sections
             ],
@@ -153,7 +158,7 @@ def privacy_statement(
         said.append("REFUTED by its audit")
     parts = (
         ("The promise", _promise(plan, spent, label, covers)),
-        ("Who is protected", _who(plan, corpus)),
+        ("Who is protected", who(plan, corpus)),
         (
             "How ε was counted",
             [
@@ -186,6 +191,7 @@ def privacy_statement(
         not_covered=covers.not_covered,
         no_meaningful_protection=weak,
         simulated=simulated,
+        protects=protects(plan, corpus),
         sections=tuple(
             Section(title=title, paragraphs=tuple(texts)) for title, texts in parts if texts
         ),
@@ -265,44 +271,13 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
     return text + [f"Note that {warning}." for warning in plan.warnings]
 
 
-def _who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
-    if not plan.is_private:
-        return []
-    provenance = as_object(corpus.get("provenance"))
-    named = f", the roster {corpus['roster']!r}" if corpus.get("roster") else ""
-    if plan.unit == "example":
-        text = [
-            f"The unit is an example: one record of the training set, which holds "
-            f"{plan.num_users:,}. Whoever has several records in it is protected for each of them "
-            "alone, not for all together."
-        ]
-        if corpus.get("synthetic"):
-            text.append("The examples are made up; no real person is at stake.")
-        return text
-    text = [
-        f"The unit is a user: one account's whole example set as prepared, all of its records "
-        f"together. {plan.num_users:,} users are on a frozen, published list{named}; who is on "
-        "the list is public, what they wrote is protected."
-    ]
-    if provenance.get("roster_how"):
-        text.append(f"How the list was chosen: {str(provenance['roster_how']).rstrip('.')}.")
-    if provenance.get("roster_looks_at_data"):
-        text.append(
-            "That choice looked at the records of the users it holds, and ε does not cover "
-            "what the list itself gives away."
-        )
-    if corpus.get("synthetic"):
-        text.append("The users of this corpus are made up; no real person is at stake.")
-    return text
-
-
 def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
     words = words_of(plan.unit)
     text = [
         "Tuning: learning rates, clip norms and the choice among methods, where they were made "
-        f"by looking at results on these {plan.unit}s"
+        f"by looking at results on these {words.contributor}s"
         + ("." if plan.trials is None else " in other ways than by this study, which ε covers.")
     ]
     if simulated:
@@ -311,14 +286,14 @@ def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> l
             "failures and timings (diagnostics.jsonl, and figures taken from it). They are "
             "computed from private data without noise; a deployment must not publish them."
         )
-    if plan.unit == "example":
+    if plan.unit != "user":
         text.append("The test set, on which released figures are measured, and public examples.")
     elif corpus.get("num_public_users"):
         text.append("Users outside the roster, on whom released figures are measured.")
     text.append(
         "The trainer, which sees everything before the noise and is trusted to forget it; how long "
         "it took is not hidden."
-        if plan.unit == "example"
+        if plan.unit != "user"
         else "The server and the network: the server is trusted to see updates before the noise "
         "and to forget them; message sizes and times are not hidden."
     )

@@ -57,4 +57,6 @@ def one_of(plan: AnyPlan) -> str:
     """Return what an add-remove relation adds or removes, as the beginning of a clause."""
     if plan.unit == "user":
         return "one rostered user's records were"
+    if plan.unit == "owner":
+        return "all training examples that one person owns were"
     return "one example of the training set was"

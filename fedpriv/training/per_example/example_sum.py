@@ -35,6 +35,7 @@ class CentralSum:
         gradients: The model on the private training set.
         num_examples: In that set.
         num_groups: Micro-batches of a round, or None to bound every example alone.
+        blank: bool (num_examples,), which examples contribute zero, drawn or not; None for none.
 
     Guarantees:
         * Alone: adding or removing one example moves the sum by at most the bound's l2_bound.
@@ -47,6 +48,7 @@ class CentralSum:
     gradients: ExampleGradients = field(repr=False)
     num_examples: int
     num_groups: int | None = None
+    blank: np.ndarray | None = field(default=None, repr=False)
 
     def template(self, params: Params) -> Params:
         """Return the params' own shapes."""
@@ -98,6 +100,8 @@ class CentralSum:
             bound.length(bound.l2_bound, tree.num_elements(params))
             bound = bound.inside
         index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
+        if self.blank is not None:
+            index = index[~self.blank[index]]
         with counted_failures() as failures:
             if self.num_groups is None:
                 total = self.gradients.bounded_sum(params, index, bound, key)
