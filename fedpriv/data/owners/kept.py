@@ -73,9 +73,10 @@ def kept(
             rows[places[askers == NOBODY]] = True
             continue
         users = batch.users[at]
-        authors = np.array([graph.store.position(roster[user]) for user in users], np.int64)
+        names = [roster[user] for user in users.tolist()]
+        authors = np.array([graph.store.position(name) for name in names], np.int64)
         order = np.zeros(len(at), np.uint64)
-        for user in np.unique(users):
+        for user in np.unique(users).tolist():
             theirs = users == user
             order[theirs] = hashes(roster[user], batch.ordinals[at[theirs]])
         found.append(np.stack([places, authors, askers], axis=1))

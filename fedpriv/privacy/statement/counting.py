@@ -107,9 +107,10 @@ def _owned(plan: AnyPlan) -> str:
         f"Every step draws each of {plan.num_users:,} listed examples independently, with "
         f"probability {prob:.4g}, and bounds each alone. An owner has at most {most:,} of them, "
         "and how many of those are drawn is binomial: blanking them moves the sum by at most that "
-        "many times the bound, and each step is accounted as that mixture of Gaussians. A blanked example keeps its place in the list and contributes zero, as one that is not "
-        "drawn: the sum moves as under add-remove, and the number of examples, the probability and "
-        "the denominator do not."
+        "many times the bound, and each step is accounted as that mixture of Gaussians. A blanked "
+        "example keeps its place in the list and contributes zero, as one that is not drawn: the "
+        "sum moves as under add-remove, and the number of examples, the probability and the "
+        "denominator do not."
     )
 
 

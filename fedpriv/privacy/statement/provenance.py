@@ -61,9 +61,9 @@ def _of_all_owners(provenance: Mapping[str, Any]) -> list[str]:
     if most is None:
         bounded = (
             "Training examples whose title and tags another rostered user wrote were dropped "
-            f"whole, {left_out} of the rostered users' training sentences. Each example that is left has "
-            "one rostered owner: blanking all that a person wrote, its titles, tags and sentences "
-            "wherever they stand, changes that user's update and no other."
+            f"whole, {left_out} of the rostered users' training sentences. Each example that is "
+            "left has one rostered owner: blanking all that a person wrote, its titles, tags and "
+            "sentences wherever they stand, changes that user's update and no other."
         )
     else:
         bounded = (

@@ -238,7 +238,7 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
             f"model may learn anything about any {plan.unit} in it."
         ]
     change = (
-        f"whether {one_of(plan)} there or not"
+        f"whether {one_of(plan)}"
         if plan.relation is Relation.ADD_REMOVE
         else (
             "replacing all records of one rostered user by any others"

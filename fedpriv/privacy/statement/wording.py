@@ -54,9 +54,9 @@ def sure(value: float) -> str:
 
 
 def one_of(plan: AnyPlan) -> str:
-    """Return what an add-remove relation adds or removes, as the beginning of a clause."""
+    """Return what an add-remove relation adds or removes, as a clause."""
     if plan.unit == "user":
-        return "one rostered user's records were"
+        return "one rostered user's records were there or not"
     if plan.unit == "owner":
-        return "all training examples that one person owns were"
-    return "one example of the training set was"
+        return "all training examples that one person owns were blanked or not"
+    return "one example of the training set was there or not"

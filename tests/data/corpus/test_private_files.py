@@ -53,11 +53,11 @@ def test_views_of_a_corpus_that_cannot_be_written_to_are_too(tmp_path, monkeypat
     corpus = synthesize(tmp_path / "corpus", shape=SHAPE, max_words=40, max_tags=3)
     make, refused = views.make, []
 
-    def refusing(directory, manifest, roster, split, parent, *more):
+    def refusing(directory, manifest, roster, split, parent, *more, **named):
         if parent.is_relative_to(tmp_path / "corpus"):
             refused.append(parent)
             raise PermissionError(13, "Permission denied", str(parent))
-        return make(directory, manifest, roster, split, parent, *more)
+        return make(directory, manifest, roster, split, parent, *more, **named)
 
     # root may write to whatever is read-only
     monkeypatch.setattr(views, "make", refusing)

@@ -4,6 +4,8 @@ Titles, tags and bodies of all its posts are emptied; the answers that others ga
 stay, and with `owners account` they change: they lose title, tags and label.
 """
 
+import json
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,10 @@ from fedpriv.data.corpus.view import open_view
 from fedpriv.data.corpus.views import make
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.prepared import start_run
 from fedpriv.sums import merged
 from fedpriv.training.work import as_work
 from tests.laws.test_raw_deletion import LITTLE, PUBLIC, ROSTERED, community, imported
@@ -67,9 +72,7 @@ def whole(rows, tmp_path_factory):
 @pytest.fixture(scope="module")
 def without(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("blanked")
-    return {
-        person: prepared(folder / person, list(blanked(rows, person))) for person in PERSONS
-    }
+    return {person: prepared(folder / person, list(blanked(rows, person))) for person in PERSONS}
 
 
 def contributions(corpus, owners):
@@ -199,3 +202,17 @@ def test_by_sentence_is_refused():
 def test_a_corpus_that_does_not_know_who_asked_is_refused(tiny_corpus):
     with pytest.raises(ValueError, match="does not know who asked"):
         tiny_corpus.view(split=ALL_OWNERS)
+
+
+def test_a_secure_run_says_and_verifies_it(whole, tmp_path):
+    experiment = load_experiment("adadps-tags").with_options(
+        {"roster": "frozen", "owners": "all", "cohort": 7, "rounds": 2}
+    )
+    start_run(experiment, "adadps-tags", whole, tmp_path / "run", secure=True).run()
+    assert verify_run(tmp_path / "run").ok
+    document = json.loads((tmp_path / "run" / "experiment.json").read_bytes())
+    assert document["experiment"]["owners"] == "all"
+    statement = run_statement(tmp_path / "run")
+    share = whole.view(roster="frozen", split=ALL_OWNERS).provenance["share_dropped_for_owners"]
+    assert statement.protects["dropped"] == share  # of the graph alone, so a secure run keeps it
+    assert "all that one person wrote, wherever it stands" in str(statement)
