@@ -217,8 +217,8 @@ def _kept(
     if not manifest.get("knows_askers", of_dump):
         raise ValueError(
             f"owners all: corpus {manifest['name']!r} does not know who asked the questions that "
-            "its answers belong to, so nobody can say whose titles and tags they carry; import a "
-            "Stack Exchange dump, or leave owners at account"
+            "its answers belong to, and so whose titles and tags they carry; import a Stack "
+            "Exchange dump, or leave owners at account"
         )
     graph = Graph.of(store, roster, elsewhere_rostered=declared)
     most = split.examples_per_owner

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpriv.data.sentences.store import ELSEWHERE, SentenceBatch, SentenceStore
 
-NOBODY = -1
+NO_OWNER = -1
 """In place of an owner's number, where an example has no further one on the roster."""
 
 _SALT = "fedpriv owners 1"  # fixed for ever: changing it changes which examples train
@@ -50,12 +50,12 @@ class Graph:
         """Return the other rostered account that owns each sentence, int64 (S,).
 
         Returns:
-            The store's number of who asked, `NOBODY` where that is the sentence's own user or is
+            The store's number of who asked, `NO_OWNER` where that is the sentence's own user or is
             known to be off the roster, or U, one beyond the users, where it may be anybody.
         """
         asked = batch.askers.astype(np.int64)
         known = (asked >= 0) & self.rostered[np.maximum(asked, 0)]
-        found = np.where(known, asked, NOBODY)
+        found = np.where(known, asked, NO_OWNER)
         if self.elsewhere_rostered:
             found[asked == ELSEWHERE] = len(self.rostered)
         return found
@@ -93,7 +93,7 @@ def bounded(owners: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
     has room. What is left out could not be added: the choice is maximal.
 
     Args:
-        owners: int64 (n, w), each example's owners, distinct; `NOBODY` in places that are empty.
+        owners: int64 (n, w), each example's owners, distinct; `NO_OWNER` in places that are empty.
         order: uint64 (n,), a hash of each example's id; ties go to the earlier example.
         most: Examples an owner may have, at least 1.
 
@@ -103,10 +103,10 @@ def bounded(owners: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
     if most < 1:
         raise ValueError(f"examples-per-owner {most} leaves no example; give at least 1")
     kept = np.zeros(len(owners), dtype=bool)
-    room = [most] * (int(owners.max(initial=NOBODY)) + 1)
+    room = [most] * (int(owners.max(initial=NO_OWNER)) + 1)
     theirs: list[list[int]] = owners.tolist()
     for place in np.argsort(order, kind="stable").tolist():
-        mine = [owner for owner in theirs[place] if owner != NOBODY]
+        mine = [owner for owner in theirs[place] if owner != NO_OWNER]
         if all(room[owner] for owner in mine):
             kept[place] = True
             for owner in mine:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.data.owners.graph import NOBODY, Graph, bounded, hashes
+from fedpriv.data.owners.graph import NO_OWNER, Graph, bounded, hashes
 from fedpriv.data.sentences.store import SentenceBatch
 
 
@@ -70,7 +70,7 @@ def kept(
         places, askers = graph.rows(batch, roster)[at], graph.askers(batch)[at]
         number += len(at)
         if most is None:
-            rows[places[askers == NOBODY]] = True
+            rows[places[askers == NO_OWNER]] = True
             continue
         users = batch.users[at]
         names = [roster[user] for user in users.tolist()]

@@ -48,10 +48,10 @@ def _neighbours(plan: AnyPlan, of_all: bool) -> str:
         return "blank one owner's examples"
     if plan.unit == "example":
         return "one example there or not"
-    whose = "one person's words, wherever they stand," if of_all else "one user's records"
+    moved = "one person's words, wherever they stand," if of_all else "one user's records"
     if plan.relation is Relation.REPLACE_ONE:
-        return f"{whose} replaced by any others"
-    return f"{whose} blanked or not" if of_all else f"{whose} there or not"
+        return f"{moved} replaced by any others"
+    return f"{moved} blanked or not" if of_all else f"{moved} there or not"
 
 
 def who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:

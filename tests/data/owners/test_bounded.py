@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.owners.graph import NOBODY, bounded, hashes
+from fedpriv.data.owners.graph import NO_OWNER, bounded, hashes
 
 
 def graph(seed, number=300, owners=25):
     """Examples of one or two of 25 owners, some of whom own many, and a hash of each."""
     rng = np.random.default_rng(seed)
     first = rng.zipf(1.5, number) % owners
-    second = np.where(rng.random(number) < 0.3, NOBODY, rng.integers(owners, size=number))
-    second[second == first] = NOBODY
+    second = np.where(rng.random(number) < 0.3, NO_OWNER, rng.integers(owners, size=number))
+    second[second == first] = NO_OWNER
     order = rng.integers(2**63, size=number).astype(np.uint64)
     return np.stack([first, second], axis=1), order
 
@@ -28,7 +28,7 @@ def test_no_owner_has_more_and_none_could_be_added(seed, most):
     has = {owner: of_owner(owners, kept, owner) for owner in range(25)}
     assert max(has.values()) == most  # it binds
     for place in np.flatnonzero(~kept):
-        mine = owners[place][owners[place] != NOBODY]
+        mine = owners[place][owners[place] != NO_OWNER]
         assert any(has[owner] == most for owner in mine)
 
 
@@ -50,7 +50,7 @@ def test_where_an_example_stands_does_not_matter_its_hash_does(seed):
 
 
 def test_one_owner_s_place_is_taken_by_both_of_an_example():
-    owners = np.array([[0, 1], [1, NOBODY], [0, NOBODY], [2, 0]])
+    owners = np.array([[0, 1], [1, NO_OWNER], [0, NO_OWNER], [2, 0]])
     kept = bounded(owners, np.array([0, 1, 2, 3], np.uint64), 1)
     assert kept.tolist() == [True, False, False, False]
 
