@@ -99,7 +99,7 @@ def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, 
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     labels = np.zeros(len(rows), np.int64)
     labels[there] = taken.labels
-    shape = (len(rows), found.shape[1])
+    shape = (len(rows), columns.num_words)
     return sparse.csr_matrix((found.data, found.indices, indptr), shape=shape), labels
 
 

@@ -141,7 +141,8 @@ class Owned:
         """As of the whole, without those."""
         rows, subsets = self.whole.subsets(batch, users, rows)
         numbers, inverse = np.unique(batch.users, return_inverse=True)
-        rostered = np.array([users[number] in self.roster for number in numbers])[inverse]
+        rostered = np.array([users[number] in self.roster for number in numbers.tolist()], bool)
+        rostered = rostered[inverse]
         left_out = rostered & ~self.kept.of(batch, users)
         stays = ~((subsets == TRAIN) & left_out[rows])
         return rows[stays], subsets[stays]

@@ -180,7 +180,7 @@ def _trained(
 ) -> np.ndarray:
     """Return store row and number of a batch's training examples, int64 (n, 2)."""
     at = np.flatnonzero(rows.subsets == TRAIN)
-    starts = [store.offsets[store.position(users[user])] for user in rows.users[at]]
+    starts = [store.offsets[store.position(users[int(user)])] for user in rows.users[at].tolist()]
     return np.stack([np.array(starts, np.int64) + rows.ordinals[at], first + at], axis=1)
 
 

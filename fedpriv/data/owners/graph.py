@@ -68,7 +68,10 @@ class Graph:
             users: The users that `batch.users` are positions in.
         """
         numbers, inverse = np.unique(batch.users, return_inverse=True)
-        starts = [self.store.offsets[self.store.position(users[number])] for number in numbers]
+        starts = [
+            self.store.offsets[self.store.position(users[int(number)])]
+            for number in numbers.tolist()
+        ]
         return np.array(starts, dtype=np.int64)[inverse] + batch.ordinals
 
 

@@ -73,12 +73,12 @@ def kept(
             rows[places[askers == NO_OWNER]] = True
             continue
         users = batch.users[at]
-        names = [roster[user] for user in users.tolist()]
+        names = [roster[int(user)] for user in users.tolist()]
         authors = np.array([graph.store.position(name) for name in names], np.int64)
         order = np.zeros(len(at), np.uint64)
         for user in np.unique(users).tolist():
             theirs = users == user
-            order[theirs] = hashes(roster[user], batch.ordinals[at[theirs]])
+            order[theirs] = hashes(roster[int(user)], batch.ordinals[at[theirs]])
         found.append(np.stack([places, authors, askers], axis=1))
         orders.append(order)
     if most is None:
