@@ -6,8 +6,10 @@ once it is asked to train.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -94,6 +96,9 @@ class HostileNode:
         for thread in self._started:
             thread.join(60)
         self.client.close()
+        with warnings.catch_warnings():  # of sockets whose uploads were cut off, now and not later
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     def _in_thread(self, work, *given) -> None:
         def kept() -> None:
