@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from fedpriv.api.running import run as run
     from fedpriv.api.tuning import tune as tune
     from fedpriv.experiments.experiment import Experiment as Experiment
+    from fedpriv.privacy.cohorts.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
-    from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.plans.plan import Plan as Plan
     from fedpriv.rng import Key as Key
     from fedpriv.running.folder import RunFolder as RunFolder
@@ -59,7 +59,7 @@ _ROOMS = {
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
-    "fedpriv.privacy.noise_grid": ("NoiseGrid",),
+    "fedpriv.privacy.cohorts.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plans.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
     "fedpriv.running.folder": ("RunFolder",),

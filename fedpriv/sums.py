@@ -38,6 +38,11 @@ _USERS_IN_INT32 = 2 ** (31 - BITS) - 1
 _USERS_IN_INT64 = 2 ** (63 - BITS) - 1
 
 
+def most_each(num_coordinates: int) -> int:
+    """Return how many granularities each of n equal coordinates within the bound has: ⌊2^24/√n⌋."""
+    return math.isqrt((1 << 2 * BITS) // num_coordinates)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialSum:
     """The sum of some users' bounded updates. Private: it leaves a round only through noise.

@@ -18,10 +18,10 @@ from typing import Any
 
 from fedpriv.api.own_loop import plan
 from fedpriv.experiments.parts.options import said_as_options
+from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.privacy.cohorts.noise_grid import noise_grid as privacy_noise_grid
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.privacy.noise_grid import noise_grid as privacy_noise_grid
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler
 from fedpriv.privacy.selection.trials import Trials

@@ -24,8 +24,8 @@ from fedpriv.cli.run import (
 )
 from fedpriv.experiments.parts.options import Option, renamed
 from fedpriv.measures import grouped
+from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.progress import moves, plain_lines
 

@@ -23,11 +23,11 @@ Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ
 that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
 So is a study that keeps the best of several trials (`fedpriv.privacy.selection.trials`).
 
-Replacing a user moves the sum by up to twice the bound. dp-accounting's PLD accountant counts
-that itself, its RDP accountant (0.6.0) does not, so RDP under replace-one is fed σ/2; tests pin
-both behaviours. The privacy loss distribution is discretised pessimistically (Doroshenko et al.
-2022, "Connect the Dots"), on a grid chosen per event, so ε is rounded up, by about 0.4 T h² over T
-charges on a grid of width h (`grid_interval`).
+Replacing a user moves the sum by up to twice the bound, and costs a pure answer twice its ε.
+dp-accounting's PLD accountant counts a Gaussian's twice itself, its RDP accountant (0.6.0) does
+not, so RDP under replace-one is fed σ/2; tests pin both behaviours. The privacy loss distribution
+is discretised pessimistically (Doroshenko et al. 2022, "Connect the Dots"), on a grid chosen per
+event, so ε is rounded up, by about 0.4 T h² over T charges on a grid of width h (`grid_interval`).
 
 >>> event = Event(kind="poisson-gaussian", noise_multiplier=1.0, sampling_prob=0.05)
 >>> print(epsilon(event, 100, delta=1 / 400, relation=Relation.ADD_REMOVE))
@@ -159,7 +159,7 @@ def _epsilon(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
 ) -> Epsilon:
     fixed = _fixed(groups, relation)
-    summed = _pure_epsilon(groups)
+    summed = _pure_epsilon(groups, relation)
     fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
     if not groups:
@@ -232,11 +232,19 @@ def _fixed(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
     return fixed
 
 
-def _pure_epsilon(groups: tuple[tuple[Event, int], ...]) -> float | None:
+def _pure_epsilon(groups: tuple[tuple[Event, int], ...], relation: Relation) -> float | None:
     """Return the sum of pure ε, or None where an answer is not pure."""
     if not groups or any(event.epsilon is None for event, _ in groups):
         return None
-    return math.fsum(count * event.epsilon for event, count in groups if event.epsilon is not None)
+    moved = _moved(relation)
+    return math.fsum(
+        count * moved * event.epsilon for event, count in groups if event.epsilon is not None
+    )
+
+
+def _moved(relation: Relation) -> float:
+    """Return how many users that are there or not a neighbour amounts to."""
+    return 1.0 if relation is Relation.ADD_REMOVE else 2.0
 
 
 def epsilon_value(
@@ -307,7 +315,7 @@ def _one_loss(
         from dp_accounting.pld import common
         from dp_accounting.pld import privacy_loss_distribution as pld
 
-        parameters = common.DifferentialPrivacyParameters(event.epsilon, 0.0)
+        parameters = common.DifferentialPrivacyParameters(_moved(relation) * event.epsilon, 0.0)
         return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
     from fedpriv.privacy.gaussian_loss import (
         capped_gaussian_loss,

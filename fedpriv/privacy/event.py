@@ -14,7 +14,10 @@ zcdp                        ρ                      any ρ-zCDP answer (Bun and 
 nonprivate                  (none)                 an answer that nothing protects: ε = ∞
 ==========================  =====================  ==============================================
 
-σ is the noise multiplier: the standard deviation of the noise on the *sum* over its sensitivity. A
+σ is the noise multiplier: the standard deviation of the noise on the *sum* over its sensitivity. σ,
+ε and ρ alike are the price of one user who is there or not. A replaced user is one who leaves and
+one who comes, so that under replace-one a Gaussian's sensitivity is doubled, ε is 2ε, and ρ is 4ρ
+(Bun and Steinke 2016, Proposition 1.9): that is done where events are priced, and nowhere else. A
 charge may be of a whole run: noise that is correlated over rounds is charged once, for all of its
 rows together. Events are values; what they cost is computed in `fedpriv.privacy.accounting`.
 They travel as our own JSON with a whitelist of kinds, never as dp-accounting's named tuples, whose
@@ -116,8 +119,8 @@ class Event:
         size: Cohort size (fixed-size kind).
         devices: How many devices of the roster a person has at most, 1 to 1000 (devices kind); σ is
             the standard deviation over the bound of one device.
-        epsilon: ε of a pure answer.
-        rho: ρ of a zCDP answer.
+        epsilon: ε of a pure answer, of one user who is there or not.
+        rho: ρ of a zCDP answer, likewise.
 
     Raises:
         ValueError: If a number is missing, superfluous, not finite or out of range.
@@ -220,22 +223,22 @@ class Event:
         Args:
             relation: The neighbouring relation it will be accounted under.
             accountant: Who will price it. RDP under replace-one gets half the noise multiplier,
-                because that accountant leaves out the doubled sensitivity.
+                because that accountant leaves out the doubled sensitivity; and ρ fourfold.
         """
         import dp_accounting
+
+        moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
 
         numbers: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
         match self.kind:
             case "nonprivate":
                 return dp_accounting.NonPrivateDpEvent()
             case "zcdp":
-                return dp_accounting.ZCDpEvent(rho=numbers["rho"])
+                return dp_accounting.ZCDpEvent(rho=moved**2 * numbers["rho"])
             case "pure":
                 # ε-DP is ε²/2-zCDP (Bun and Steinke 2016, Proposition 1.4).
-                return dp_accounting.ZCDpEvent(rho=0.5 * numbers["epsilon"] ** 2)
-        sigma = self.sigma
-        if accountant == "RDP" and relation is Relation.REPLACE_ONE:
-            sigma = sigma / 2.0
+                return dp_accounting.ZCDpEvent(rho=0.5 * (moved * numbers["epsilon"]) ** 2)
+        sigma = self.sigma / (moved if accountant == "RDP" else 1.0)
         gaussian = dp_accounting.GaussianDpEvent(sigma)
         if self.kind == "gaussian":
             return gaussian

@@ -25,9 +25,12 @@ from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.in_public.modules import ModuleBatches
+from fedpriv.training.line_search.modules import mean_losses
+from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
+    as_tensor,
     check_module,
     load_params,
     module_params,
@@ -185,6 +188,13 @@ class ModuleTask:
         if where.type == "cpu" and users_at_once == 1:
             return alone
         return VectorisedTrainer(alone=alone, users_at_once=users_at_once)
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], examples: ArrayExamples
+    ) -> np.ndarray:
+        """Return a user's mean loss at every step size, float64 (sizes,), on the CPU."""
+        x, y = (as_tensor(a) for a in (model_inputs(examples.x), model_targets(examples.y)))
+        return mean_losses(self._make(), self._loss, params, direction, sizes, x, y)
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return what `measures` names."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabulary_bytes
 from fedpriv.checkpoints.word_features import PAIR_WEIGHT, WordFeatures, rarity_weights
@@ -21,6 +22,7 @@ from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
 from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.line_search.linear import losses_on_line, softmax_losses
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
@@ -147,6 +149,24 @@ class TagPrediction:
         )
         check_of_use(device, trainer)
         return trainer
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], examples: TagExamples
+    ) -> np.ndarray:
+        """Return a user's mean cross-entropy at every step size, float64 (sizes,)."""
+        if self._word_features is not None:
+            examples = examples.with_features(self._word_features, np.arange(len(examples)))
+        words, columns = np.unique(examples.indices, return_inverse=True)
+        inputs = sparse.csr_array(
+            (examples.values(self._norm), columns, examples.indptr),
+            shape=(len(examples), len(words)),
+        )
+        here, change = (inputs @ p["kernel"][words] + p["bias"] for p in (params, direction))
+        labels = examples.labels.astype(np.int64)
+        found = losses_on_line(
+            here.astype(np.float64), change.astype(np.float64), sizes, labels, softmax_losses
+        )
+        return found.mean(axis=0)
 
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word.

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedpriv.privacy.knee import KNEE_FACTOR, knee_of, knee_words
+from fedpriv.privacy.cohorts.knee import KNEE_FACTOR, knee_of, knee_words
 
 
 def test_half_way_between_all_and_nothing():

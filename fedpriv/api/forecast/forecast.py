@@ -20,8 +20,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.options import Option
 from fedpriv.noise.gaussian import Gaussian
+from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
-from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler

@@ -17,10 +17,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
-from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.epsilon import Epsilon, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -32,8 +31,8 @@ from fedpriv.privacy.plans.promise import (
     check_roster_sha256,
     check_unit,
     delta_of,
-    relation_refusal,
 )
+from fedpriv.privacy.zcdp import epsilon_of_rho
 from fedpriv.ranges import positive_float, positive_int
 
 
@@ -43,7 +42,7 @@ class AdaptivePlan:
 
     Attributes:
         num_users: Users on the frozen roster, n.
-        rho: The preset total, ρ.
+        rho: The preset total, ρ, under `relation`.
         relation: Neighbouring relation, by name or `Relation`.
         delta: δ at which ρ is stated as an ε; None takes n^-1.1.
         max_examples_per_user: Cap on the examples a user's contribution looks at, or None.
@@ -144,9 +143,15 @@ class AdaptivePlan:
     def total(self) -> Epsilon:
         """Return the ε that the filter promises, whatever is spent of it."""
         assert self.delta is not None
-        whole = Event(kind="zcdp", rho=self.rho)
-        spent = epsilon_of([(whole, 1)], delta=self.delta, relation=self.relation)
-        return replace(spent, unit=self.unit)
+        value = epsilon_of_rho(self.rho, self.delta)
+        return Epsilon(
+            value=value,
+            delta=self.delta,
+            relation=self.relation,
+            accountant="RDP",
+            rdp=value,
+            unit=self.unit,
+        )
 
     def guaranteed(self) -> Epsilon:
         """As `total`."""
@@ -195,9 +200,6 @@ class AdaptivePlan:
         """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
         if event.is_sampled or not event.is_private:
             return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
-        unaccounted = relation_refusal(event, self.relation)
-        if unaccounted:
-            return unaccounted
         price = rho_of(event, self.relation)
         total = self._sum(spent) + price
         if total <= self._limit:
@@ -282,16 +284,17 @@ def read_plan(value: Any) -> AnyPlan:
 def rho_of(event: Event, relation: Relation) -> float:
     """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
 
-    Under replace-one a Gaussian's sensitivity is twice its bound, so its ρ is 2/σ².
+    Under replace-one all of them are four times as much: a replaced user is two that are there or
+    not (Bun and Steinke 2016, Proposition 1.9).
 
     Raises:
         ValueError: If it has none.
     """
+    moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
     if event.rho is not None:
-        return event.rho
+        return moved**2 * event.rho
     if event.epsilon is not None:
-        return 0.5 * event.epsilon**2
+        return 0.5 * (moved * event.epsilon) ** 2
     if event.kind != "gaussian":
         raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
-    moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
     return 0.5 * (moved / event.sigma) ** 2

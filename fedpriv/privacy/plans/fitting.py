@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.plans.promise import Unit, relation_refusal
+from fedpriv.privacy.plans.promise import Unit
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
 from fedpriv.privacy.selection.trials import Trials
 
@@ -52,9 +52,6 @@ def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) ->
             "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
             "use relation 'replace-one', or sampling 'poisson'"
         )
-    refusal = relation_refusal(event, relation)
-    if refusal:
-        raise ValueError(refusal)
 
 
 def check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:

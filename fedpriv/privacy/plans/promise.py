@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fedpriv.privacy.accounting import checked_delta
-from fedpriv.privacy.event import Event, Relation, default_delta
+from fedpriv.privacy.event import Event, default_delta
 from fedpriv.privacy.unit_words import words_of
 
 Unit = Literal["user", "example", "owner"]
@@ -37,21 +37,6 @@ def delta_of(delta: float | None, num_users: int, event: Event) -> float:
     if delta is None:
         return 0.0 if event.kind == "pure" else default_delta(num_users)
     return checked_delta(delta, [event])
-
-
-def relation_refusal(event: Event, relation: Relation) -> str:
-    """Return why an event has no price under a relation, or "" if it has.
-
-    A privatizer names the price of moving a sum by the bound, as one user does who is there or
-    not. Replaced, a user moves it twice as far: what a Gaussian costs then is known, what another
-    answer does is not.
-    """
-    if relation is Relation.REPLACE_ONE and event.kind in ("pure", "zcdp"):
-        return (
-            f"a {event.kind} answer is accounted for one user who is there or not, not under "
-            "relation 'replace-one'; use relation 'add-remove'"
-        )
-    return ""
 
 
 def check_unit(unit: str) -> None:

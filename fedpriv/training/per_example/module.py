@@ -13,6 +13,7 @@ from fedpriv.mechanisms.bound import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import contributes_zero
+from fedpriv.training.line_search.modules import example_losses
 from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import check_module, load_params
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
@@ -173,6 +174,15 @@ class ModuleGradients:
                 if gradient is not None:
                     totals[name] += gradient
         return {name: total.cpu().numpy() for name, total in totals.items()}
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
+    ) -> np.ndarray:
+        """Return losses, float64 (examples, sizes); see `line_search.of_examples`."""
+        self._load(params)
+        return example_losses(
+            self._module, self._loss, params, direction, sizes, *self._batch(index)
+        )
 
     def _ready(self, params: Params, bound: Bound, key: Key | None) -> Chosen:
         if bound.granularity is not None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedpriv.privacy.cohorts.knee import knee_of
+from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.knee import knee_of
-from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.report.plots.noise import write_noise_plot
 
 COHORTS = (20.0, 40.0, 80.0, 160.0)

@@ -1,0 +1,199 @@
+"""Report noisy min: of several sums, the index of one that is nearly the least, and nothing else.
+
+Each contribution lies within [0, C], so that one user more raises every sum, by at most C: scores
+are monotone, and noise of scale C/ε' suffices, where sums that may move either way need twice that.
+Two forms, both sampled exactly, from whole numbers and unbiased bits alone:
+
+====================  ==============================  ==========================================
+form                  equals                          costs
+====================  ==============================  ==========================================
+permute-and-flip      argmin of Ω - Exp(mean C/ε')    ε'-DP
+exponential           argmin of Ω - Gumbel(C/ε'), or  ε'-bounded range, hence ε'²/8-zCDP, where
+                      P(j) ∝ exp(-ε' Ω_j / C)         ε'-DP alone gives ε'²/2
+====================  ==============================  ==========================================
+
+With the sign of the noise turned (argmin of Ω + Exp, as one published code has it) one candidate's
+probability moves by e^((n-1) ε') among n of them.
+
+References: Dwork and Roth (2014), Section 3.3; McKenna and Sheldon (2020), Algorithm 1; Ding et al.
+(2021), that permute-and-flip is report noisy max with exponential noise; Durfee and Rogers (2019)
+and Cesar and Rogers (2021), Lemma 3.2, on bounded range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from fedpriv import tree
+from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.ranges import positive_float
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum, most_each
+from fedpriv.tree import Tree
+
+Form = Literal["permute-and-flip", "exponential"]
+
+#: Words that are drawn from a key at a time.
+_WORDS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyMin:
+    """Releases the index of a nearly least coordinate of a sum of capped vectors.
+
+    The bound is a `fedpriv.mechanisms.capped.Capped`: every coordinate of a contribution is a
+    whole multiple of the granularity, from 0 to 2^24/√n of them where there are n coordinates.
+
+    Attributes:
+        epsilon: ε' of an answer, for one user who is there or not.
+        form: How the index is drawn.
+        offset: What is public of each score, such as a regulariser: added to the sums; None for
+            nothing. In the units of the sum.
+
+    Guarantees:
+        * The index is ε'-DP (and with form "exponential" ε'²/8-zCDP), of real arithmetic: no
+          floating point comes between the whole numbers of the sum and the bits that decide.
+
+    Raises:
+        ValueError: If ε' is not positive, or the form is unknown.
+    """
+
+    epsilon: float
+    form: Form = "permute-and-flip"
+    offset: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        if self.form not in ("permute-and-flip", "exponential"):
+            raise ValueError(
+                f"form {self.form!r} is unknown; give 'permute-and-flip' or 'exponential'"
+            )
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "noisy-min"
+
+    @property
+    def cost(self) -> Cost:
+        """ε' of a pure answer, or the ρ of its bounded range."""
+        if self.form == "exponential":
+            return Cost(kind="zcdp", value=self.epsilon**2 / 8.0)
+        return Cost(kind="pure", value=self.epsilon)
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A lost attempt is charged anew."""
+        return "retry"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing: answers have nothing to do with each other."""
+        return {}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Coins, Memory]:
+        """Return where its bits come from: how many are needed hangs on the sum."""
+        return Coins(key), memory
+
+    def draw_on_grid(
+        self, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> Coins:
+        """Return the same: it is of whole numbers in any case."""
+        return Coins(key)
+
+    def release(self, total: PartialSum, drawn: Coins, share: float) -> int:
+        """Return the index.
+
+        Raises:
+            ValueError: If the sum lies on no grid: it was not bounded by `Capped`.
+        """
+        scores, cap = _scores(total, self.offset)
+        return chosen(scores, Fraction(self.epsilon) / cap, self.form, drawn)
+
+
+def _scores(total: PartialSum, offset: tuple[float, ...] | None) -> tuple[list[int], int]:
+    """Return the sums in whole granularities, and how many of them one contribution has at most."""
+    if total.granularity is None:
+        raise ValueError("a noisy minimum is of whole numbers; bound contributions by Capped")
+    (sums,) = tree.to_dense(total.total).values()
+    scores = [int(number) for number in sums.reshape(-1)]
+    if offset is not None:
+        if len(offset) != len(scores) or not all(map(math.isfinite, offset)):
+            raise ValueError(f"an offset of {offset!r} does not fit {len(scores)} sums")
+        moved = (round(Fraction(own) / Fraction(total.granularity)) for own in offset)
+        scores = [score + own for score, own in zip(scores, moved, strict=True)]
+    return scores, most_each(len(scores))
+
+
+def chosen(scores: Sequence[int], rate: Fraction, form: Form, coins: Coins) -> int:
+    """Return an index j with the probability of a form, where P(heads) is exp(-rate (Ω_j - min Ω)).
+
+    Args:
+        scores: Ω, whole numbers.
+        rate: ε' over the largest whole number that one contribution adds.
+        form: "permute-and-flip" goes through the candidates in random order, "exponential" draws
+            one anew each time; the first whose coin falls heads is it.
+        coins: Uniform bits.
+    """
+    least = min(scores)
+    order = list(range(len(scores)))
+    while True:
+        place = coins.below(len(order))
+        index = order[place]
+        if coins.heads(rate * (scores[index] - least)):
+            return index
+        if form == "permute-and-flip":
+            order[place] = order[-1]
+            order.pop()
+
+
+class Coins:
+    """Exact draws from a key's uniform words. Used once.
+
+    Reference: Canonne, Kamath and Steinke (2020), Algorithm 1, for exp(-x) of a rational x.
+    """
+
+    __slots__ = ("_key", "_stream", "_words")
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._stream = 0
+        self._words: list[int] = []
+
+    def below(self, number: int) -> int:
+        """Return a uniform whole number from 0 to number - 1."""
+        count = -(-number.bit_length() // 64)
+        spare = 64 * count - (number - 1).bit_length()
+        while True:
+            value = 0
+            for _ in range(count):
+                value = value << 64 | self._word()
+            value >>= spare
+            if value < number:
+                return value
+
+    def heads(self, exponent: Fraction) -> bool:
+        """Return True with probability exp(-exponent), of an exponent of at least 0."""
+        while exponent > 1:
+            if not self._heads_below_one(Fraction(1)):
+                return False
+            exponent -= 1
+        return self._heads_below_one(exponent)
+
+    def _heads_below_one(self, exponent: Fraction) -> bool:
+        # The number of successes in a row of coins x/1, x/2, x/3, ... is even with exp(-x).
+        count = 1
+        while self.below(exponent.denominator * count) < exponent.numerator:
+            count += 1
+        return count % 2 == 1
+
+    def _word(self) -> int:
+        if not self._words:
+            self._words = [int(word) for word in self._key.words(_WORDS, self._stream)]
+            self._stream += 1
+        return self._words.pop()

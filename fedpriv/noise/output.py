@@ -1,0 +1,149 @@
+"""Noise on a finished result: what was trained without any is perturbed once, and released.
+
+The result of a whole training moves by at most Δ (l2) where one neighbour's records are there or
+not; how far is the training's affair (`fedpriv.training.permutation.sensitivity`). Both kinds give
+the identical release again after a crash, and are charged once for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.ranges import positive_float
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params, Tree
+
+# Uniform words that are turned into logarithms at a time.
+_BLOCK = 1 << 20
+_TO_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sphere:
+    """Noise of uniform direction and Gamma length, on a result that was trained without noise.
+
+    Attributes:
+        epsilon: ε of the release, for one user who is there or not.
+
+    Guarantees:
+        * A release is ε-DP, with δ = 0: the noise has a density proportional to exp(-ε ‖κ‖₂ / Δ)
+          (Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 1; Wu et al. 2017, Section 2.1), as far
+          as floating point is real arithmetic.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "sphere"
+
+    @property
+    def cost(self) -> Cost:
+        """Pure ε."""
+        return Cost(kind="pure", value=self.epsilon)
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A release that was cut off is made again, the same."""
+        return "replay"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing."""
+        return {}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the noise, float64: of d coordinates, E‖κ‖ = dΔ/ε."""
+        normal = _normals(key.fold("direction"), template)
+        size = sum(array.size for array in normal.values())
+        radius = gamma(key.fold("radius"), size) * (sensitivity / self.epsilon)
+        scale = radius / math.sqrt(sum(float(np.vdot(a, a)) for a in normal.values()))
+        return {name: array * scale for name, array in normal.items()}, memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result with the noise on it, float32."""
+        return _perturbed(total, drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputGaussian:
+    """Gaussian noise of standard deviation `noise_multiplier * Δ` on a finished result.
+
+    Attributes:
+        noise_multiplier: σ.
+
+    Guarantees:
+        * A release is a Gaussian mechanism of noise multiplier σ (Balle and Wang 2018 calibrate it
+          exactly, and so does a plan), as far as floating point is real arithmetic.
+    """
+
+    noise_multiplier: float
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "output-gaussian"
+
+    @property
+    def cost(self) -> Cost:
+        """A Gaussian mechanism of σ."""
+        return Cost(kind="gaussian", value=self.noise_multiplier)
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A release that was cut off is made again, the same."""
+        return "replay"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing."""
+        return {}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the noise, float64."""
+        stddev = self.noise_multiplier * sensitivity
+        normal = _normals(key, template)
+        return {name: array * stddev for name, array in normal.items()}, memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result with the noise on it, float32."""
+        return _perturbed(total, drawn)
+
+
+def gamma(key: Key, shape: int) -> float:
+    """Return a draw of Gamma(shape, 1), of whole shape: the sum of so many exponentials.
+
+    Of the key's cryptographic words, 53 bits each; a word that is zero counts as half of the last
+    bit, so that no logarithm is infinite.
+    """
+    total, drawn, stream = 0.0, 0, 0
+    while drawn < shape:
+        count = min(_BLOCK, shape - drawn)
+        units = ((key.words(count, stream) >> np.uint64(11)).astype(np.float64) + 0.5) * _TO_UNIT
+        total -= float(np.log(units).sum())
+        drawn, stream = drawn + count, stream + 1
+    return total
+
+
+def _normals(key: Key, template: Tree) -> dict[str, np.ndarray]:
+    return {
+        name: key.fold(name).normal(tuple(template[name].shape), np.float64)
+        for name in sorted(template)
+    }
+
+
+def _perturbed(total: PartialSum, drawn: Params) -> Params:
+    result = tree.to_dense(total.real())
+    return {name: (result[name] + drawn[name]).astype(np.float32) for name in result}

@@ -1,0 +1,1 @@
+"""How large cohorts should be, before anything is run."""

@@ -1,0 +1,1 @@
+"""Losses at several points along a released direction, so that a step size can be chosen."""
