@@ -263,9 +263,9 @@ def _check_run_folder(folder: Path) -> None:
 
 def _asked_for(experiment: Experiment) -> str:
     """Return how much privacy an experiment asks for as it is; what it gets, its plan says."""
-    if experiment.noise == "none":
-        return "none"
     options = experiment.options()
+    if options.get("noise", options.get("output-noise")) == "none":
+        return "none"
     sigma, target = options.get("noise-multiplier"), options.get("target-epsilon")
     if sigma is not None:
         return f"noise multiplier {sigma:g}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.methods.own import OwnMethod
 from fedpriv.experiments.parts.start import PublicOnly, Start
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
@@ -16,8 +17,7 @@ from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import check_plan
-from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.algorithm import Algorithm, check_plan
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
@@ -44,7 +44,7 @@ class Components:
 
     task: Any
     plan: AnyPlan
-    algorithm: FederatedAveraging
+    algorithm: Algorithm
     trainer: Trainers
     side_information: SideInformation | None
     start: Callable[[Any, Key, PublicOnly | None], Start] | None = None
@@ -113,6 +113,28 @@ def in_study(experiment: Experiment, made: Components, trials: Trials | None) ->
     if plan.is_private:
         plan = experiment.part("noise").calibrated(plan)
     return replace(made, plan=plan)
+
+
+def own_method(experiment: Experiment) -> OwnMethod | None:
+    """Return the experiment's method with its options; None for averaging, which is of parts."""
+    promise = experiment.part("promise")
+    return experiment.part("method").own(promise, experiment.part)
+
+
+def own_components(experiment: Experiment, task: Any, own: OwnMethod) -> Components:
+    """Return the components of a method that brings its own.
+
+    Raises:
+        ValueError: If its options do not fit together, or not the task.
+    """
+    return Components(
+        task=task,
+        plan=own.plan(task),
+        algorithm=own.algorithm(task),
+        trainer=own.works(task),
+        side_information=None,
+        start=experiment.part("start").make,
+    )
 
 
 def make_plan(

@@ -161,7 +161,7 @@ class Experiment:
             "parts": parts,
         }.items():
             object.__setattr__(self, item, value)
-        if self.noise != "none" and self.bound == "none":
+        if self.has_part("noise") and self.noise != "none" and self.bound == "none":
             raise ValueError(
                 f"noise {self.noise!r} without a bound protects no one; use bound 'clip' or "
                 "'normalise', or noise 'none'"
@@ -185,6 +185,8 @@ class Experiment:
 
     def known_bounds(self) -> dict[str, Callable[..., Bound]]:
         """Return what makes the bounds that its requests may name: its option's, and its own."""
+        if not self.has_part("bound"):
+            return dict(self.bounds)
         chosen = self.part("bound").make()
         return {chosen.name: type(chosen), **self.bounds}
 

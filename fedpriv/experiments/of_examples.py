@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedpriv.experiments.components import Components, make_plan
+from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.guides import Surroundings
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
@@ -62,6 +62,9 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     Raises:
         ValueError: If the options do not fit together, or not the task.
     """
+    own = own_method(experiment)
+    if own is not None:
+        return own_components(experiment, task, own)
     task = experiment.part("warm start").warmed(task, experiment.part("start"))
     planned = num_steps(experiment, task.num_train)
     chosen = experiment.part("guide").choose(

@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from fedpriv.experiments.components import Components, make_plan
+from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.tasks.task import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import LocalTrainer
+from fedpriv.training.work import Trainers
 
 #: What a plan and a schedule call the options that set them.
 FIELD_NAMES = {
@@ -32,6 +32,9 @@ def make_components(experiment: Experiment, task: Task) -> Components:
     Raises:
         ValueError: If its options do not fit together or do not fit the task.
     """
+    own = own_method(experiment)
+    if own is not None:
+        return own_components(experiment, task, own)
     side = make_side_information(experiment, task)
     return Components(
         task=task,
@@ -56,12 +59,15 @@ def make_side_information(experiment: Experiment, task: Task) -> SideInformation
 
 def make_trainer(
     experiment: Experiment, task: Task, side: SideInformation | None, device: str = "cpu"
-) -> LocalTrainer:
+) -> Trainers:
     """Return what a user does, on a device.
 
     Raises:
         ValueError: If the task or this machine has no use for the device.
     """
+    own = own_method(experiment)
+    if own is not None:
+        return own.works(task, device)
     schedule = experiment.part("local work").schedule()
     multiplier = experiment.part("precondition").in_steps(side)
     if device == "cpu":  # a task of somebody's own need not know of devices

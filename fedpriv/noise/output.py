@@ -122,6 +122,44 @@ class OutputGaussian:
         return _perturbed(total, drawn)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unperturbed:
+    """A finished result as it is: for comparison.
+
+    Guarantees:
+        * None: ε is infinite.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "none"
+
+    @property
+    def cost(self) -> Cost:
+        """There is no guarantee."""
+        return Cost(kind="nonprivate")
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """It is made again."""
+        return "retry"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing."""
+        return {}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return zeros."""
+        return tree.zeros(template, np.float64), memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result, float32."""
+        return _perturbed(total, drawn)
+
+
 def gamma(key: Key, shape: int) -> float:
     """Return a draw of Gamma(shape, 1), of whole shape: the sum of so many exponentials.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
 from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.training.line_search.linear import losses_on_line, softmax_losses
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.permutation.constants import Constants, softmax
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -167,6 +169,10 @@ class TagPrediction:
             here.astype(np.float64), change.astype(np.float64), sizes, labels, softmax_losses
         )
         return found.mean(axis=0)
+
+    def constants(self, *, regulariser: float) -> Constants:
+        """Return the constants of the loss: rows have at most unit norm, and a bias beside."""
+        return softmax(regulariser=regulariser, inputs=math.sqrt(2.0))
 
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word.

@@ -11,7 +11,7 @@ returns is all that the next step, or a resumed run, starts from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
@@ -72,8 +72,27 @@ class Held(Protocol):
 class RawSums(Protocol):
     """What a program sees that releases once, at its end."""
 
-    def sum(self, params: Params, *, work: str = TRAIN, bound: Bound | None = None) -> PartialSum:
-        """Return one raw sum over the users of the query; it must not leave the program."""
+    @property
+    def num_users(self) -> int:
+        """How many users the query is asked of."""
+        ...
+
+    def sum(
+        self,
+        params: Params,
+        *,
+        work: str = TRAIN,
+        bound: Bound | None = None,
+        among: Sequence[int] | None = None,
+    ) -> PartialSum:
+        """Return one raw sum over users of the query; it must not leave the program.
+
+        Args:
+            params: What the work is done with.
+            work: Its name.
+            bound: Of each contribution; None for the mechanism's.
+            among: Places of those who take part, from 0 to num_users - 1; None for all.
+        """
         ...
 
     def key(self, stream: str) -> Key:

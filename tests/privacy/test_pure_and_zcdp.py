@@ -46,13 +46,16 @@ class TestPure:
     @pytest.mark.parametrize("relation", list(Relation))
     def test_alone_at_delta_zero_they_cost_their_sum(self, relation):
         told = epsilon(pure(0.1), 10, delta=0.0, relation=relation)
-        assert told.value == 1.0  # ten tenths, not a rounding off
+        times = 1.0 if relation is Relation.ADD_REMOVE else 2.0  # one who leaves, one who comes
+        assert told.value == times  # ten tenths, not a rounding off
         assert (told.delta, told.accountant, told.rdp) == (0.0, "composition", None)
-        assert str(told) == (f"ε = 1.0000 at δ = 0 ({relation.value}, per user, by composition)")
+        assert str(told) == (
+            f"ε = {times:.4f} at δ = 0 ({relation.value}, per user, by composition)"
+        )
         mixed = epsilon_of(
             [(pure(0.1), 3), (pure(2.0), 1), (pure(0.1), 4)], delta=0, relation=relation
         )
-        assert mixed.value == pytest.approx(2.7, rel=1e-15)
+        assert mixed.value == pytest.approx(2.7 * times, rel=1e-15)
         assert epsilon(pure(0.1), 0, delta=0.0, relation=relation).value == 0.0
         assert type(told.delta) is float
 
@@ -111,9 +114,10 @@ class TestZcdp:
     @pytest.mark.parametrize("relation", list(Relation))
     @pytest.mark.parametrize(("rho", "count"), [(0.01, 1), (0.01, 40), (1.0, 1), (0.3, 7)])
     def test_it_is_dp_accountings_rdp(self, rho, count, relation):
-        """ρ is stated for the relation already: nothing is doubled."""
+        """Of whoever is there or not; a replaced user is two of them, and costs 4ρ."""
         told = epsilon(zcdp(rho), count, delta=1e-5, relation=relation)
-        expected = RdpAccountant().compose(dp.ZCDpEvent(rho), count).get_epsilon(1e-5)
+        times = 1.0 if relation is Relation.ADD_REMOVE else 4.0
+        expected = RdpAccountant().compose(dp.ZCDpEvent(times * rho), count).get_epsilon(1e-5)
         assert told.value == told.rdp == pytest.approx(expected, rel=1e-12)
         assert told.accountant == "RDP"
         whole = epsilon(zcdp(rho * count), 1, delta=1e-5, relation=relation)

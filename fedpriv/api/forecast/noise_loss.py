@@ -28,6 +28,7 @@ from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.tree import Params
 
 NUM_DRAWS = 3
@@ -142,7 +143,10 @@ def _not_plain(experiment: Experiment, components: Components) -> str:
             f"server-optimizer {experiment.server_optimizer} rescales or remembers what is "
             "released, so noise does not just add up; it is known for sgd only"
         )
-    preconditioner = components.algorithm.preconditioner
+    algorithm = components.algorithm
+    if not isinstance(algorithm, FederatedAveraging):
+        return "its method is not averaging"
+    preconditioner = algorithm.preconditioner
     kept = isinstance(preconditioner, Fixed) and not preconditioner.inverse
     if not kept and not isinstance(preconditioner, NoPreconditioner):
         return "the released mean is preconditioned after the noise"

@@ -19,7 +19,16 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv.backends.flower import records
 from fedpriv.backends.flower.records import MalformedRecordError
-from fedpriv.mechanisms import Bound, Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms import (
+    Bound,
+    Capped,
+    Clip,
+    Normalise,
+    Preconditioned,
+    Rounded,
+    Unbounded,
+)
+from fedpriv.mechanisms.displaced import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
@@ -43,6 +52,8 @@ BOUNDS: dict[str, Callable[..., Bound]] = {
     "clip": Clip,
     "normalise": Normalise,
     "none": Unbounded,
+    "capped": Capped,
+    "checked": Checked,
 }
 """Bounds that every node knows, by name. An experiment may have more of its own."""
 
@@ -191,7 +202,7 @@ def _bound_config(bound: Bound) -> dict[str, str | float]:
             f"bound {bound!r} cannot be sent to nodes: it has no name, or more than numbers; give "
             "it a name that the experiment's bounds have, and numbers as its fields"
         )
-    return {"bound": bound.name} | {_NUMBER + name: float(n) for name, n in numbers.items()}
+    return {"bound": bound.name} | {_NUMBER + name: n for name, n in numbers.items()}
 
 
 def _read_bound(work: Mapping[str, Any], bounds: Mapping[str, Callable[..., Bound]]) -> Bound:

@@ -28,7 +28,7 @@ from fedpriv.experiments.parts.users import MissingCorpusError
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
-from fedpriv.training.work import LocalTrainer
+from fedpriv.training.work import Trainers
 
 Value = str | int | float | bool
 Config = Mapping[str, Value]
@@ -165,7 +165,7 @@ class Node:
     """
 
     task: Task
-    trainer: LocalTrainer
+    trainer: Trainers
     bounds: Mapping[str, Callable[..., Bound]] = field(repr=False)
 
 

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Literal
 from fedpriv import optimizers
 from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.methods import bolt_on
+from fedpriv.experiments.parts.methods.agd import AgdOfExamples
+from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfExamples
+from fedpriv.experiments.parts.methods.own import method_slot
 from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
 from fedpriv.mechanisms import Bound, RoundedSum
@@ -184,11 +188,14 @@ class FixedBatches:
 
 
 SLOTS = (
-    Slot(name="length", help="How long.", choices={"": Batches}),
+    method_slot(agd=AgdOfExamples, bolt_on=BoltOnOfExamples),
+    *bolt_on.SLOTS,
+    Slot(name="length", help="How long.", choices={"": Batches}, within=shared.AVERAGING),
     Slot(
         name="sampling",
         help="How batches are drawn.",
         choices={"poisson": PoissonBatches, "fixed": FixedBatches},
+        within=shared.AVERAGING,
     ),
     shared.BOUND,
     shared.NOISE,
@@ -203,15 +210,27 @@ SLOTS = (
         name="optimizer",
         help="What is made of the released mean gradient.",
         choices=steps.OF_EXAMPLES,
+        within=shared.AVERAGING,
     ),
-    Slot(name="schedule", help="Of the learning rate.", choices={"": Schedule}),
+    Slot(
+        name="schedule",
+        help="Of the learning rate.",
+        choices={"": Schedule},
+        within=shared.AVERAGING,
+    ),
     Slot(
         name="guide",
         help="What public data or past releases add.",
         choices=guides.OF_EXAMPLES,
+        within=shared.AVERAGING,
     ),
     START,
-    Slot(name="warm start", help="Training on public examples before.", choices={"": WarmStart}),
+    Slot(
+        name="warm start",
+        help="Training on public examples before.",
+        choices={"": WarmStart},
+        within=shared.AVERAGING,
+    ),
     shared.AGGREGATE,
     shared.RUN,
 )

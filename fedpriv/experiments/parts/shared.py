@@ -149,20 +149,26 @@ class Keeping:
     )
 
 
+AVERAGING = ("method", frozenset({"averaging"}))
+"""With what slots of averaging are there."""
+
 PROMISE = Slot(name="promise", help="What the ε is of.", choices={"": Promise})
 BOUND = Slot(
     name="bound",
     help="How each update is bounded.",
     choices={"clip": Clipped, "normalise": Normalised, "none": NoBound},
+    within=AVERAGING,
 )
 NOISE = Slot(
     name="noise",
     help="What is added to the sum.",
     choices={"gaussian": GaussianNoise, "none": NoNoise},
+    within=AVERAGING,
 )
 AGGREGATE = Slot(
     name="aggregate",
     help="What is made of the released models.",
     choices={"none": Last, "ema": Average},
+    within=AVERAGING,
 )
 RUN = Slot(name="run", help="How it is run.", choices={"": Keeping})

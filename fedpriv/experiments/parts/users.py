@@ -10,6 +10,10 @@ from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.parts import guides, precondition, shared, steps
 from fedpriv.experiments.parts.clip_norm import CLIP_NORM
 from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.methods import bolt_on
+from fedpriv.experiments.parts.methods.agd import AgdOfUsers
+from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfUsers
+from fedpriv.experiments.parts.methods.own import method_slot
 from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.parts.start import START
 from fedpriv.mechanisms import Bound, Rounded
@@ -213,11 +217,14 @@ TAG_PREDICTION = Slot(
 )
 SLOTS = (
     START,
-    Slot(name="length", help="How long.", choices={"": Rounds}),
+    method_slot(agd=AgdOfUsers, bolt_on=BoltOnOfUsers),
+    *bolt_on.SLOTS,
+    Slot(name="length", help="How long.", choices={"": Rounds}, within=shared.AVERAGING),
     Slot(
         name="sampling",
         help="How cohorts are drawn.",
         choices={"poisson": PoissonCohorts, "fixed": FixedCohorts},
+        within=shared.AVERAGING,
     ),
     shared.BOUND,
     CLIP_NORM,
@@ -230,11 +237,14 @@ SLOTS = (
         within=("noise", frozenset(shared.NOISE.choices) - {"none"}),
     ),
     shared.PROMISE,
-    Slot(name="local work", help="What a user does.", choices={"": LocalSgd}),
+    Slot(
+        name="local work", help="What a user does.", choices={"": LocalSgd}, within=shared.AVERAGING
+    ),
     Slot(
         name="precondition",
         help="Where A of side information acts: in local steps, on the update, or both.",
         choices=precondition.PLACES,
+        within=shared.AVERAGING,
     ),
     Slot(
         name="side-information",
@@ -246,6 +256,7 @@ SLOTS = (
         name="guide",
         help="A preconditioner made of past releases.",
         choices=guides.OF_USERS,
+        within=shared.AVERAGING,
     ),
     Slot(
         name="server-optimizer",
@@ -253,6 +264,7 @@ SLOTS = (
         choices=steps.OF_USERS,
         prefix="server-",
         defaults=_SERVER,
+        within=shared.AVERAGING,
     ),
     shared.AGGREGATE,
     shared.RUN,

@@ -186,11 +186,14 @@ class RunDoor:
         drawing = self._drawing(query, mechanism, draw)
         cohort = self._cohort(query, mechanism, draw)  # one a charge, however many passes
 
-        def one(params: Params, work: str, bound: Bound | None) -> PartialSum:
+        def one(
+            params: Params, work: str, bound: Bound | None, among: Sequence[int] | None
+        ) -> PartialSum:
             asked = replace(query, params=params, work=work)
-            return self._sum(asked, mechanism, draw, bound=bound, cohort=cohort)
+            users = cohort if among is None else tuple(cohort[place] for place in among)
+            return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
 
-        raw = Passes(one, draw.key("program", query.name))
+        raw = Passes(one, draw.key("program", query.name), len(cohort))
         self._inside = True
         try:
             total = program(raw)

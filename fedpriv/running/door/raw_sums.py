@@ -5,7 +5,7 @@ They print as nothing, and neither copy nor travel; what may be done with one go
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NoReturn
@@ -19,6 +19,8 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
+
+_Make = Callable[[Params, str, Bound | None, Sequence[int] | None], PartialSum]
 
 
 class _Opaque:
@@ -79,25 +81,42 @@ class Passes(_Opaque):
     """Raw sums within a program. A `fedpriv.training.algorithm.RawSums`.
 
     Args:
-        make: Makes one of params, the name of a work and a bound.
+        make: Makes one of params, the name of a work, a bound and places of users.
         key: Secret, for the program's own choices.
+        num_users: How many users the query is asked of.
     """
 
-    __slots__ = ("_key", "_make")
+    __slots__ = ("_key", "_make", "_num_users")
 
-    def __init__(self, make: Callable[[Params, str, Bound | None], PartialSum], key: Key) -> None:
-        self._make: Callable[[Params, str, Bound | None], PartialSum] | None = make
-        self._key = key
+    def __init__(self, make: _Make, key: Key, num_users: int) -> None:
+        self._make: _Make | None = make
+        self._key, self._num_users = key, num_users
 
-    def sum(self, params: Params, *, work: str = TRAIN, bound: Bound | None = None) -> PartialSum:
-        """Return one raw sum over the users of the query; it must not leave the program.
+    @property
+    def num_users(self) -> int:
+        """How many users the query is asked of."""
+        return self._num_users
+
+    def sum(
+        self,
+        params: Params,
+        *,
+        work: str = TRAIN,
+        bound: Bound | None = None,
+        among: Sequence[int] | None = None,
+    ) -> PartialSum:
+        """Return one raw sum over users of the query; it must not leave the program.
 
         Raises:
-            ValueError: If the program has ended.
+            ValueError: If the program has ended, or a place is named twice or is nobody's.
         """
         if self._make is None:
             raise ValueError("the program has ended; its raw sums are gone")
-        return self._make(params, work, bound)
+        if among is not None:
+            places = sorted(among)
+            if len(set(places)) < len(places) or not all(0 <= p < self._num_users for p in places):
+                raise ValueError(f"places {among!r} must be distinct, and below {self._num_users}")
+        return self._make(params, work, bound, among)
 
     def key(self, stream: str) -> Key:
         """Return a secret key for the program's own choices."""

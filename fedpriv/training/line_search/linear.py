@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import log_expit, logsumexp
+from scipy.special import expit, log_expit, logsumexp
 
 Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From logits float64 (n, k) and labels int64 (n,) to losses float64 (n,)."""
@@ -48,6 +48,23 @@ def huber_losses(width: float) -> Losses:
 def softmax_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the cross-entropy of classes from 0."""
     return logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
+
+
+def logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the log-loss's derivative by the logit, float64 (n, 1)."""
+    sign = (1.0 - 2.0 * labels)[:, np.newaxis]
+    return sign * expit(sign * logits)  # without the cancellation of expit(logit) - 1
+
+
+def softmax_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy's derivative by the logits, float64 (n, k)."""
+    with np.errstate(invalid="ignore"):  # infinite logits: NaN, and so a zero contribution
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+        shares /= shares.sum(axis=1, keepdims=True)
+        examples = np.arange(len(labels))
+        shares[examples, labels] = 0.0
+        shares[examples, labels] = -shares.sum(axis=1)  # without the cancellation of p - 1
+    return shares
 
 
 def hinge_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

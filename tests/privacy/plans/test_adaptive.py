@@ -98,9 +98,11 @@ class TestPrices:
         assert rho_of(gaussian(sigma), Relation.REPLACE_ONE) == pytest.approx(2.0 / sigma**2)
 
     def test_a_pure_answer_and_rho_itself(self):
-        for relation in Relation:  # stated for the relation of the plan already
-            assert rho_of(Event(kind="pure", epsilon=0.6), relation) == pytest.approx(0.18)
-            assert rho_of(TENTH, relation) == 0.1
+        """A replaced user is one who leaves and one who comes: 2ε, and 4ρ."""
+        for relation, times in ((Relation.ADD_REMOVE, 1.0), (Relation.REPLACE_ONE, 4.0)):
+            found = rho_of(Event(kind="pure", epsilon=0.6), relation)
+            assert found == pytest.approx(0.18 * times)
+            assert rho_of(TENTH, relation) == pytest.approx(0.1 * times)
 
     def test_the_relation_of_the_plan_counts(self):
         spent = Counter({gaussian(2.0): 1})
@@ -111,10 +113,13 @@ class TestPrices:
 class TestTotal:
     @pytest.mark.parametrize("rho", [1e-3, 0.1, 1.0, pytest.param(20.0, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.01])
-    def test_epsilon_is_dp_accountings_own_conversion(self, rho, delta):
+    def test_epsilon_is_dp_accountings_own_conversion_over_more_orders(self, rho, delta):
         told = plan(rho=rho, delta=delta).total()
         expected = RdpAccountant().compose(dp.ZCDpEvent(rho)).get_epsilon(delta)
-        assert told.value == pytest.approx(expected, rel=1e-12)
+        orders = 1.0 + np.geomspace(1e-3, 1e7, 4001)
+        finely = RdpAccountant(orders).compose(dp.ZCDpEvent(rho)).get_epsilon(delta)
+        assert told.value <= expected * (1.0 + 1e-12)
+        assert told.value == pytest.approx(finely, rel=1e-5)
         # Never above the plain conversion of Bun and Steinke 2016, Proposition 1.3, nor below
         # that of a Gaussian of this ρ, which is ρ-zCDP itself; orders stop at a finite one.
         if 0.1 <= rho <= 20.0:

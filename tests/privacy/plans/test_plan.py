@@ -11,8 +11,9 @@ import pytest
 
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
@@ -286,8 +287,12 @@ class TestExamples:
             plan(unit="example").check_roster(["0"] * 399)
 
 
+TOLD: dict = {"delta": 1e-3, "relation": "add-remove"}
+ADD_REMOVE = Relation.ADD_REMOVE
+
+
 @pytest.mark.parametrize("kind", ["pure", "zcdp", "gaussian"])
-def test_a_price_of_who_is_there_or_not_is_none_of_who_is_replaced(kind):
+def test_whoever_is_replaced_costs_as_two_who_are_there_or_not(kind):
     """A replaced user moves the sum twice as far as the privatizer priced."""
     mechanism = replace(
         plan().live_mechanism,
@@ -298,10 +303,12 @@ def test_a_price_of_who_is_there_or_not_is_none_of_who_is_replaced(kind):
     filtered = AdaptivePlan(num_users=400, rho=100.0, delta=1e-3, relation=Relation.REPLACE_ONE)
     numbers = {"pure": "epsilon", "zcdp": "rho", "gaussian": "noise_multiplier"}
     event = Event(kind=kind, **{numbers[kind]: 0.5})
-    if kind == "gaussian":  # of which it is known
-        assert replace(made, relation="replace-one").total().value > made.total().value
-        assert filtered.refusal(Counter(), event) == ""
-        return
-    with pytest.raises(ValueError, match=f"a {kind} answer .* use relation 'add-remove'"):
-        replace(made, relation="replace-one")
-    assert "use relation 'add-remove'" in filtered.refusal(Counter(), event)
+    doubled = {
+        "pure": Event(kind="pure", epsilon=1.0),
+        "zcdp": Event(kind="zcdp", rho=2.0),
+        "gaussian": Event(kind="gaussian", noise_multiplier=0.25),
+    }[kind]
+    replaced = replace(made, relation="replace-one").total().value
+    assert replaced == pytest.approx(epsilon(doubled, 3, **TOLD).value, rel=1e-6)
+    assert replaced > made.total().value
+    assert filtered.left(Counter([event])) == pytest.approx(100.0 - rho_of(doubled, ADD_REMOVE))

@@ -28,6 +28,11 @@ def kernel_and_bias(
 
 
 def checked_labels(y: np.ndarray, num_examples: int, num_classes: int) -> np.ndarray:
+    """Return classes as int64.
+
+    Raises:
+        ValueError: If there is not one for each example, or one is outside the model.
+    """
     labels = np.asarray(y)
     if labels.shape != (num_examples,) or labels.dtype.kind not in "iub":
         raise ValueError(
@@ -40,6 +45,7 @@ def checked_labels(y: np.ndarray, num_examples: int, num_classes: int) -> np.nda
 
 
 def nonempty(chosen: np.ndarray) -> np.ndarray:
+    """Return positions; refuse none."""
     if not len(chosen):
         raise ValueError("a mean over no examples was asked for; give at least one")
     return chosen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NoReturn
 
 import numpy as np
 from scipy import sparse
-from scipy.special import expit
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.ranges import positive_float
@@ -18,8 +19,10 @@ from fedpriv.training.line_search.linear import (
     huber_losses,
     huber_residual,
     logistic_losses,
+    logistic_residual,
     losses_on_line,
     softmax_losses,
+    softmax_residual,
 )
 from fedpriv.training.per_example.linear.checks import (
     CHUNK,
@@ -34,7 +37,18 @@ from fedpriv.training.per_example.sparse_sums import (
     joined,
     positions,
 )
+from fedpriv.training.permutation.constants import Constants, huber_svm, logistic, softmax
+from fedpriv.training.permutation.sgd import Passes, PermutationSgd
 from fedpriv.tree import Params
+
+# Above this share of entries that are not zero, products of dense rows are quicker.
+_DENSE = 0.3
+
+
+def _not_smooth(**_: float) -> NoReturn:
+    raise ValueError(
+        "the hinge is not smooth, so that two runs of SGD need not stay close; use HuberGradients"
+    )
 
 
 class _SparseLinear:
@@ -49,12 +63,13 @@ class _SparseLinear:
         num_classes: int,
         residual: Losses,
         losses: Losses,
+        constants: Callable[..., Constants],
     ) -> None:
         self._rows = SparseRows.of(x)
         self._labels = checked_labels(y, self._rows.num_examples, max(num_classes, 2))
         self._name = name
         self._shape = (self._rows.num_inputs, num_classes)
-        self._residual, self._losses = residual, losses
+        self._residual, self._losses, self._constants = residual, losses, constants
 
     @property
     def num_examples(self) -> int:
@@ -115,6 +130,20 @@ class _SparseLinear:
             bias_total += residuals.sum(axis=0)
         return self._named(params, total.astype(np.float32), bias_total.astype(np.float32))
 
+    def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
+        """Return permutation SGD on all examples, of inputs within the unit ball."""
+        indptr, indices, values = self._rows.arrays
+        x = sparse.csr_matrix((values, indices, indptr), shape=(self.num_examples, self._shape[0]))
+        dense = x.nnz > _DENSE * self.num_examples * self._shape[0]
+        return PermutationSgd(
+            x=x.toarray() if dense else x,
+            y=self._labels,
+            name=self._name,
+            residual=self._residual,
+            constants=self._constants(regulariser=regulariser),
+            passes=passes,
+        )
+
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
     ) -> np.ndarray:
@@ -159,8 +188,9 @@ class LogisticGradients(_SparseLinear):
             y,
             name="weight",
             num_classes=1,
-            residual=_logistic_residual,
+            residual=logistic_residual,
             losses=logistic_losses,
+            constants=logistic,
         )
 
 
@@ -172,7 +202,13 @@ class HingeGradients(_SparseLinear):
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
         super().__init__(
-            x, y, name="weight", num_classes=1, residual=hinge_residual, losses=hinge_losses
+            x,
+            y,
+            name="weight",
+            num_classes=1,
+            residual=hinge_residual,
+            losses=hinge_losses,
+            constants=_not_smooth,
         )
 
 
@@ -197,6 +233,7 @@ class HuberGradients(_SparseLinear):
             num_classes=1,
             residual=huber_residual(width),
             losses=huber_losses(width),
+            constants=partial(huber_svm, width=width),
         )
 
 
@@ -220,21 +257,7 @@ class SoftmaxGradients(_SparseLinear):
             y,
             name="kernel",
             num_classes=num_classes,
-            residual=_softmax_residual,
+            residual=softmax_residual,
             losses=softmax_losses,
+            constants=softmax,
         )
-
-
-def _logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    sign = (1.0 - 2.0 * labels)[:, np.newaxis]
-    return sign * expit(sign * logits)  # without the cancellation of expit(logit) - 1
-
-
-def _softmax_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):  # infinite logits: NaN, and so a zero contribution
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
-        shares /= shares.sum(axis=1, keepdims=True)
-        examples = np.arange(len(labels))
-        shares[examples, labels] = 0.0
-        shares[examples, labels] = -shares.sum(axis=1)  # without the cancellation of p - 1
-    return shares

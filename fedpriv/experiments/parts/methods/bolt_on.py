@@ -1,0 +1,330 @@
+"""Bolt-on: training without noise, perturbed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.parts.methods.own import OwnMethod
+from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.parts.shared import Promise
+from fedpriv.ranges import Range
+
+if TYPE_CHECKING:
+    from fedpriv.training.permutation.schedules import StepSchedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOnOfExamples:
+    """Permutation SGD on a convex loss without noise; its result is perturbed once."""
+
+    passes: int = option(1, "k, passes over all of them.", Range.AT_LEAST_ONE)
+    batch_size: int = option(50, "b; what does not fill a last batch sits out.", Range.AT_LEAST_ONE)
+    regulariser: float = option(0.0, "λ of λ/2 ‖w‖².", Range.AT_LEAST_ZERO)
+    radius: float | None = option(
+        None, "R of the ball that params are projected onto; none for no ball.", Range.ABOVE_ZERO
+    )
+    average: bool = option(False, "Release the mean of all iterates, and not the last.")
+
+    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+        """Return the method."""
+        return _Central(options=self, promise=promise, schedule=parts("step-schedule").make(),
+                        noise=parts("output-noise"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOnOfUsers:
+    """Users in random order, a batch at a time, without noise; the result is perturbed once."""
+
+    passes: int = option(1, "k, passes over all users.", Range.AT_LEAST_ONE)
+    batch_size: int = option(
+        50, "b users an update; who does not fill a last batch sits out.", Range.AT_LEAST_ONE
+    )
+    regulariser: float = option(0.0, "λ of λ/2 ‖w‖², the server's.", Range.AT_LEAST_ZERO)
+    radius: float | None = option(
+        None, "R of the ball that params are projected onto; none for no ball.", Range.ABOVE_ZERO
+    )
+    local_steps: int = option(
+        1, "K full gradient steps of a user; above 1 with a constant rate.", Range.AT_LEAST_ONE
+    )
+    server_rate: float = option(1.0, "s in (0, 1], of a batch's mean update.", Range.ABOVE_ZERO)
+    max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
+
+    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+        """Return the method."""
+        return _Federated(options=self, promise=promise, schedule=parts("step-schedule").make(),
+                          noise=parts("output-noise"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β."""
+
+    step_rate: float = option(0.1, "η.", Range.ABOVE_ZERO)
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("constant", rate=self.step_rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decreasing:
+    """η_t = 2 / (β (t + m^c))."""
+
+    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("decreasing", exponent=self.step_exponent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareRoot:
+    """η_t = 2 / (β (√t + m^c))."""
+
+    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("square-root", exponent=self.step_exponent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StronglyConvex:
+    """η_t = min(1/β, 1/γt)."""
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("strongly-convex")
+
+
+def _schedule(name: Any, **fields: Any) -> StepSchedule:
+    from fedpriv.training.permutation.schedules import StepSchedule
+
+    return StepSchedule(name=name, **fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SphereNoise:
+    """Noise of uniform direction and Gamma length: pure ε, δ = 0."""
+
+    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+
+    def mechanism(self, sampler: Any, bound: Any, promise: Promise) -> Any:
+        """Return the mechanism whose ε under the promise's relation is the target.
+
+        Raises:
+            ValueError: If there is no target; or a δ, which is not needed.
+        """
+        from fedpriv.noise.output import Sphere
+        from fedpriv.privacy.mechanism import Mechanism
+
+        if self.target_epsilon is None:
+            raise ValueError("output-noise 'sphere' needs target-epsilon")
+        if promise.delta is not None:
+            raise ValueError(
+                f"delta {promise.delta:g}: output-noise 'sphere' is of pure ε; leave delta out, or "
+                "use output-noise 'gaussian'"
+            )
+        # A replaced user is two that are there or not.
+        each = 1.0 if promise.relation == "add-remove" else 0.5
+        noise = Sphere(epsilon=each * self.target_epsilon)
+        return Mechanism(sampler=sampler, bound=bound, privatizer=noise)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianOutput:
+    """Gaussian noise, of the least standard deviation that keeps ε at δ."""
+
+    noise_multiplier: float | None = option(
+        None, "Stddev over sensitivity; none to calibrate.", Range.ABOVE_ZERO
+    )
+    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+
+    def mechanism(self, sampler: Any, bound: Any, promise: Promise) -> Any:
+        """Return the mechanism.
+
+        Raises:
+            ValueError: If neither or both of the options are given.
+        """
+        from fedpriv.noise.output import OutputGaussian
+        from fedpriv.privacy.calibration import calibrate
+        from fedpriv.privacy.event import Event, Relation, default_delta
+        from fedpriv.privacy.mechanism import Mechanism
+
+        sigma = self.noise_multiplier
+        if (sigma is None) == (self.target_epsilon is None):
+            raise ValueError("output-noise 'gaussian' needs target-epsilon or noise-multiplier")
+        if sigma is None:
+            assert self.target_epsilon is not None
+            sigma = calibrate(
+                lambda found: Event(kind="gaussian", noise_multiplier=found),
+                1,
+                target_epsilon=self.target_epsilon,
+                delta=default_delta(sampler.num_users) if promise.delta is None else promise.delta,
+                relation=Relation.of(promise.relation),
+            )
+        return Mechanism(
+            sampler=sampler, bound=bound, privatizer=OutputGaussian(noise_multiplier=sigma)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOutputNoise:
+    """The result as it is: not private."""
+
+    def mechanism(self, sampler: Any, bound: Any, promise: Promise) -> Any:
+        """Return the mechanism."""
+        from fedpriv.noise.output import Unperturbed
+        from fedpriv.privacy.mechanism import Mechanism
+
+        return Mechanism(sampler=sampler, bound=bound, privatizer=Unperturbed())
+
+
+_BOLT_ON = ("method", frozenset({"bolt-on"}))
+
+SLOTS = (
+    Slot(
+        name="step-schedule",
+        help="Step sizes of permutation SGD.",
+        choices={
+            "constant": Constant,
+            "decreasing": Decreasing,
+            "square-root": SquareRoot,
+            "strongly-convex": StronglyConvex,
+        },
+        within=_BOLT_ON,
+    ),
+    Slot(
+        name="output-noise",
+        help="What is added to the result.",
+        choices={"sphere": SphereNoise, "gaussian": GaussianOutput, "none": NoOutputNoise},
+        within=_BOLT_ON,
+    ),
+)
+"""What bolt-on is composed of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Promising:
+    """What both forms share: one charge for one perturbed result."""
+
+    promise: Promise
+    schedule: StepSchedule
+    noise: Any
+
+    def promised(self, task: Any, sensitivity: float, **rest: Any) -> Any:
+        from fedpriv.mechanisms.displaced import Displaced
+        from fedpriv.privacy.event import Relation
+        from fedpriv.privacy.plans.plan import Plan
+        from fedpriv.privacy.sampling import Everybody
+
+        everybody = Everybody(num_users=len(task.roster))
+        mechanism = self.noise.mechanism(everybody, Displaced(l2_bound=sensitivity), self.promise)
+        return Plan(
+            mechanism=mechanism,
+            num_rounds=1,
+            relation=Relation.of(self.promise.relation),
+            delta=self.promise.delta,
+            roster_sha256=task.roster_sha256,
+            **rest,
+        )
+
+    def passes(self, options: BoltOnOfExamples | BoltOnOfUsers, **rest: Any) -> Any:
+        from fedpriv.training.permutation.sgd import Passes
+
+        return Passes(
+            passes=options.passes,
+            batch_size=options.batch_size,
+            schedule=self.schedule,
+            radius=options.radius,
+            **rest,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Central(_Promising):
+    """An `OwnMethod` over the examples of one training set."""
+
+    options: BoltOnOfExamples
+
+    def plan(self, task: Any) -> Any:
+        """Return the promise of one release."""
+        sgd = self._sgd(task)
+        moved = sgd.passes.sensitivity(sgd.constants, task.num_train)
+        return self.promised(task, moved, unit="example")
+
+    def algorithm(self, task: Any) -> Any:
+        """Return what asks once."""
+        from fedpriv.training.bolt_on import BoltOn
+
+        return BoltOn()
+
+    def works(self, task: Any, device: str = "cpu") -> Any:
+        """Return the whole training."""
+        return self._sgd(task)
+
+    def _sgd(self, task: Any) -> Any:
+        make = getattr(task.train, "permutation_sgd", None)
+        if make is None:
+            raise ValueError(
+                "method 'bolt-on' is of convex losses whose constants are known, and those of "
+                f"{type(task.train).__name__} are not; use a linear model, or method 'averaging'"
+            )
+        passes = self.passes(self.options, average=self.options.average)
+        return make(passes, regulariser=self.options.regulariser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Federated(_Promising):
+    """An `OwnMethod` over users."""
+
+    options: BoltOnOfUsers
+
+    def plan(self, task: Any) -> Any:
+        """Return the promise of one release."""
+        moved = self._schedule().sensitivity(self._constants(task), len(task.roster))
+        capped = self.options.max_examples_per_user
+        return self.promised(task, moved, max_examples_per_user=capped)
+
+    def algorithm(self, task: Any) -> Any:
+        """Return what trains, and releases once."""
+        from fedpriv.training.bolt_on import BoltOnUsers
+
+        return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
+
+    def works(self, task: Any, device: str = "cpu") -> Any:
+        """Return users' full gradient steps."""
+        from fedpriv.training.local.trainer import Schedule
+        from fedpriv.training.permutation.of_users import RatedTrainer
+        from fedpriv.training.work import TRAIN
+
+        self._constants(task)
+        most, rate = self.options.max_examples_per_user, self.schedule.rate or 1.0
+        steps = self.options.local_steps
+        local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
+        made = (
+            task.trainer(local, {}) if device == "cpu" else task.trainer(local, {}, device=device)
+        )
+        return {TRAIN: RatedTrainer(trainer=made, rate=rate, local_steps=steps)}
+
+    def _schedule(self) -> Any:
+        from fedpriv.training.bolt_on import UserSchedule
+
+        return UserSchedule(
+            passes=self.passes(self.options),
+            local_steps=self.options.local_steps,
+            server_rate=self.options.server_rate,
+        )
+
+    def _constants(self, task: Any) -> Any:
+        from fedpriv.training.permutation.of_users import KnowsConstants
+
+        if not isinstance(task, KnowsConstants):
+            raise ValueError(
+                "method 'bolt-on' is of convex losses whose constants are known, and those of "
+                f"{type(task).__name__} are not: give it constants(regulariser=...), or use method "
+                "'averaging' or 'agd'"
+            )
+        return task.constants(regulariser=self.options.regulariser)

@@ -1,0 +1,195 @@
+"""Bolt-on: train without noise, and perturb the result once.
+
+What is noised is where a permutation SGD ends, by how far one user can move that; nothing else of
+the training leaves. So there is one charge, of pure ε where the noise is that of a sphere, and no
+step has any noise. The price is that only the end is released: no checkpoint, no figure measured on
+private data on the way, and that the whole of the training must be what the proof is of: convex,
+unclipped, without momentum.
+
+Reference: Wu et al., "Bolt-on Differential Privacy for Scalable Stochastic Gradient Descent-based
+Analytics" (2017), Algorithms 1 and 2, for single examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.mechanisms.displaced import Checked, Displaced
+from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.ranges import Range, finite_float, positive_int
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
+from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation.of_users import RATE
+from fedpriv.training.permutation.sgd import Passes
+from fedpriv.tree import Params
+
+#: Of params that are rounded to float32 in every update, on their way to the users.
+_FLOAT32 = 2.0**-23
+
+
+class ReleasesOnce:
+    """What bolt-on algorithms share: one answer, and the end."""
+
+    __slots__ = ()
+
+    def init(self, params: Params) -> ArrayState:
+        """Return the state before training."""
+        return ArrayState(params=params)
+
+    def result(self, state: ArrayState) -> Params:
+        """Return the params: of a run that has released, the perturbed ones."""
+        return state.params
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan that pays for anything else than one perturbed result.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        if not isinstance(plan, Plan) or plan.num_rounds != 1:
+            raise ValueError("bolt-on releases once; give a Plan of one round")
+        mechanism = plan.live_mechanism
+        fits = isinstance(mechanism.bound, Displaced) and isinstance(
+            mechanism.privatizer, (Sphere, OutputGaussian)
+        )
+        if plan.is_private and not fits:
+            raise ValueError(
+                f"bolt-on perturbs a result (Displaced) by Sphere or OutputGaussian; this plan "
+                f"bounds by {type(mechanism.bound).__name__} and adds "
+                f"{type(mechanism.privatizer).__name__}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOn(ReleasesOnce):
+    """Asks once for the perturbed result of a work that trains from beginning to end."""
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after the release; None after that."""
+        if state.round_num:
+            return None
+        return state.after(door.ask(Query(params=state.params)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSchedule:
+    """How long users train, all of it public and the same for every user.
+
+    Attributes:
+        passes: k passes over the users, b at a time, in an order drawn without looking at them.
+        local_steps: K full gradient steps of a user on the mean loss of its examples.
+        server_rate: s in (0, 1]: params move by s times the batch's mean update.
+    """
+
+    passes: Passes
+    local_steps: int = 1
+    server_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive_int("local_steps", self.local_steps)
+        finite_float("server_rate", self.server_rate, Range.ABOVE_ZERO)
+        if self.server_rate > 1.0:
+            raise ValueError(
+                f"server_rate {self.server_rate:g} is above 1, where two runs may drift apart; "
+                "lower it"
+            )
+        if self.passes.average:
+            raise ValueError("average true: iterates are averaged of single examples' training")
+        if self.local_steps > 1 and self.passes.schedule.name != "constant":
+            raise ValueError(
+                f"local_steps {self.local_steps} are of a constant rate; use step-schedule "
+                "'constant', or one step"
+            )
+
+    def sensitivity(self, constants: Constants, num_users: int) -> float:
+        """Return Δ for a user who is there or not: s Σ_j K η_j L₀ / b; replaced, twice as much.
+
+        Raises:
+            ValueError: As `Passes.sensitivity`.
+        """
+        found = self.passes.sensitivity(
+            constants, num_users, local_steps=self.local_steps, relative_rounding=_FLOAT32
+        )
+        return self.server_rate * found if constants.convexity == 0.0 else found
+
+    def longest_update(self, constants: Constants, num_users: int) -> float:
+        """Return how long one user's update is at most in any pass, K η L₀."""
+        rates = self.passes.rates(constants, num_users)
+        return float(rates.max()) * self.local_steps * constants.lipschitz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOnUsers(ReleasesOnce):
+    """Permutation SGD over users, each once a pass, whose end is perturbed and released.
+
+    A user's mean loss is one example's: convex, L₀-Lipschitz and β-smooth where its examples'
+    losses are. Its update is the sum of K full gradient steps of rate η <= 2/β, each of which
+    brings two points no further apart; so does a mean over b users, divided by b whoever replied.
+
+    Attributes:
+        schedule: How long.
+        constants: Of the loss, with the regulariser that the server applies.
+
+    Guarantees:
+        * A user who is there or not moves the result by at most `schedule.sensitivity`, if every
+          other user does the same work in both runs: their devices are trusted to do it, and a
+          run in which anybody fails or is missing ends without a release, since who is missing
+          may depend on the params.
+    """
+
+    schedule: UserSchedule
+    constants: Constants
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after the release; None after that.
+
+        Raises:
+            ValueError: If a user failed: nothing is released, and what was charged stays spent.
+        """
+        if state.round_num:
+            return None
+
+        def program(raw: RawSums) -> PartialSum:
+            return self._trained(state.params, raw)
+
+        return state.after(door.run(Query(params=state.params), program))
+
+    def _trained(self, params: Params, raw: RawSums) -> PartialSum:
+        passes, number = self.schedule.passes, raw.num_users
+        rates = passes.rates(self.constants, number)
+        bound = Checked(l2_bound=self.schedule.longest_update(self.constants, number))
+        size, decay, update = passes.batch_size, self.constants.convexity, 0
+        current = {name: np.asarray(array, np.float32) for name, array in params.items()}
+        for order in passes.orders(number, raw.key("order")):
+            for start in range(0, number - size + 1, size):
+                batch, rate = np.sort(order[start : start + size]), float(rates[update])
+                brought = {**current, RATE: np.array([rate], np.float32)}
+                total = raw.sum(brought, bound=bound, among=batch.tolist())
+                if total.num_failed:
+                    raise ValueError(
+                        "a user failed or was missing, and nothing is released: who is missing "
+                        "may depend on the params, and with it the result on others than the "
+                        "proof counts; mend it and start a new run (this one's charge is spent)"
+                    )
+                mean = tree.to_dense(total.real())
+                kept, share = 1.0 - rate * decay, self.schedule.server_rate / size
+                stepped = {
+                    name: kept * array.astype(np.float64) + share * mean[name]
+                    for name, array in current.items()
+                }
+                current = _within(stepped, passes.radius)
+                update += 1
+        result = {name: array.astype(np.float64) for name, array in current.items()}
+        return PartialSum(total=result, num_users=number)
+
+
+def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:
+    if radius is not None and (norm := tree.l2_norm(params)) > radius:
+        params = {name: array * (radius / norm) for name, array in params.items()}
+    return {name: array.astype(np.float32) for name, array in params.items()}

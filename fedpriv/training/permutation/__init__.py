@@ -1,0 +1,1 @@
+"""Permutation SGD without noise: how far one example or user moves where it ends."""

@@ -1,0 +1,170 @@
+"""The noisy minimum: exactly drawn, of the right sign, and nothing but an index."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv.mechanisms import Capped
+from fedpriv.noise.noisy_min import Coins, NoisyMin, chosen
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum, most_each
+
+KEY = Key.simulation(11)
+FORMS = ("permute-and-flip", "exponential")
+
+
+def probabilities(scores, rate, form):
+    """What each index is drawn with, in closed form."""
+    accepted = [math.exp(-rate * (score - min(scores))) for score in scores]
+    if form == "exponential":
+        return np.array(accepted) / sum(accepted)
+    number, found = len(scores), []
+    for own, heads in enumerate(accepted):
+        tails = [1 - p for other, p in enumerate(accepted) if other != own]
+        before = [sum(map(math.prod, itertools.combinations(tails, k))) for k in range(number)]
+        orders = (b / math.comb(number - 1, k) for k, b in enumerate(before))
+        found.append(heads / number * sum(orders))
+    return np.array(found)
+
+
+def drawn(scores, rate, form, times, key=KEY):
+    counts = Counter(chosen(scores, rate, form, Coins(key.fold(number))) for number in range(times))
+    return np.array([counts[index] for index in range(len(scores))])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_indices_are_drawn_with_their_probabilities(form):
+    """χ² of 6,000 draws each; a false alarm once in 10⁵."""
+    for scores in ([0, 40, 80, 5, 300], [7, 7, 7], [0, 1000]):
+        rate = Fraction(1, 50)
+        expected = probabilities(scores, float(rate), form) * 6000
+        kept = expected > 5
+        found = drawn(scores, rate, form, 6000)
+        assert found[~kept].sum() <= 5 * (~kept).sum() + 20
+        low = [expected[~kept].sum()] if (~kept).any() and expected[~kept].sum() > 5 else []
+        seen = [*found[kept], *([found[~kept].sum()] if low else [])]
+        want = np.array([*expected[kept], *low])
+        statistic = float(((np.array(seen) - want) ** 2 / want).sum())
+        assert stats.chi2.sf(statistic, max(len(want) - 1, 1)) > 1e-5
+
+
+def test_exponential_noise_is_the_same_mechanism():
+    """argmin of Ω - Exp(C/ε') by a million draws of its own, within five standard errors."""
+    scores, rate = [0, 30, 60, 90], 1 / 50
+    noise = np.random.default_rng(5).exponential(1 / rate, (1_000_000, 4))
+    found = np.bincount(np.argmin(np.array(scores) - noise, axis=1), minlength=4) / 1e6
+    expected = probabilities(scores, rate, "permute-and-flip")
+    assert np.abs(found - expected).max() < 5 * 0.5 / 1e3
+
+
+def worst_ratio(pick, number, cap, times):
+    """ln of one index's frequency where all scores are equal, over that where its own is C more."""
+    level = sum(pick([0] * number, n) == number - 1 for n in range(times))
+    raised = sum(pick([0] * (number - 1) + [cap], n + times) == number - 1 for n in range(times))
+    return math.log(max(level, 1) / max(raised, 1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_user_moves_no_probability_by_more_than_epsilon(form):
+    """21 candidates, ε' = 0.25, 4,000 draws each: the ratio's standard error is about 0.1.
+
+    With the noise's sign turned, as in the reference code, it is (n - 1) ε' = 5.
+    """
+    rate, cap = Fraction(1, 4) / 1000, 1000
+
+    def ours(scores, number):
+        return chosen(scores, rate, form, Coins(KEY.fold("ratio").fold(number)))
+
+    def turned(scores, number):
+        noise = np.random.default_rng(number).exponential(1 / float(rate), len(scores))
+        return int(np.argmin(np.array(scores) + noise))
+
+    assert worst_ratio(ours, 21, cap, 4000) < 0.25 + 5 * 0.1
+    assert worst_ratio(turned, 21, cap, 4000) > 2.5
+
+
+def test_the_references_sign_is_twenty_times_what_it_says():
+    """n = 21, ε' = 0.1: the log-ratio is 2.0, of noise that wins only where it beats 20 others."""
+    number, epsilon = 21, 0.1
+    turned = math.exp(-(number - 1) * epsilon) / number
+    assert math.log((1 / number) / turned) == pytest.approx(2.0)
+    for form, candidates in (("exponential", number), ("permute-and-flip", 8)):
+        level = probabilities([0] * candidates, epsilon, form)
+        raised = probabilities([1] + [0] * (candidates - 1), epsilon, form)
+        assert 0 < math.log(level[0] / raised[0]) <= epsilon + 1e-12
+
+
+class TestBits:
+    def test_heads_fall_with_their_probability(self):
+        """20,000 coins each, within five standard errors."""
+        for exponent in (Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(40)):
+            coins = Coins(KEY.fold(str(exponent)))
+            found = sum(coins.heads(exponent) for _ in range(20_000)) / 20_000
+            p = math.exp(-exponent)
+            assert abs(found - p) <= 5 * math.sqrt(p * (1 - p) / 20_000) + 1e-12
+
+    @pytest.mark.parametrize("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
+    def test_whole_numbers_are_within_range_and_spread(self, number):
+        coins = Coins(KEY.fold(str(number)))
+        found = [coins.below(number) for _ in range(4000)]
+        assert min(found) >= 0 and max(found) < number
+        mean = float(Fraction(sum(found), 4000 * number))
+        expected = 0.5 - 0.5 / number
+        assert abs(mean - expected) <= 5 * 0.29 / math.sqrt(4000)
+
+
+class TestPrivatizer:
+    bound = Capped(cap=3.0, num_coordinates=4)
+
+    def mechanism(self, **noise):
+        return Mechanism(
+            sampler=Everybody(num_users=5), bound=self.bound, privatizer=NoisyMin(**noise)
+        )
+
+    def test_costs(self):
+        assert self.mechanism(epsilon=0.2).event.epsilon == 0.2
+        found = self.mechanism(epsilon=0.2, form="exponential").event.rho
+        assert found == pytest.approx(0.2**2 / 8)
+        assert self.mechanism(epsilon=0.2).is_exact
+
+    def test_only_an_index_leaves(self):
+        made = self.mechanism(epsilon=50.0)
+        unit = most_each(4) // 3
+        total = PartialSum(
+            total={"losses": np.array([9, 7, 0, 5], np.int64) * unit},
+            num_users=5,
+            granularity=self.bound.granularity,
+        )
+        template = {"losses": np.zeros(4, np.float32)}
+        for mode in (KEY, Key.secure()):
+            answer = made.release(total, made.draw(template, mode.fold("own")))
+            assert type(answer) is int and answer == 2
+        # What is public of the scores joins them: the third is no longer the least.
+        raised = self.mechanism(epsilon=50.0, offset=(0.0, 0.0, 9.0, 0.0))
+        assert raised.release(total, raised.draw(template, KEY)) == 3
+
+    def test_floats_have_no_minimum_here(self):
+        total = PartialSum(total={"losses": np.zeros(4)}, num_users=5)
+        with pytest.raises(ValueError, match="bound contributions by Capped"):
+            NoisyMin(epsilon=1.0).release(total, Coins(KEY), 1.0)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [({"epsilon": 0.0}, "epsilon"), ({"epsilon": 1.0, "form": "max"}, "form 'max'")],
+    )
+    def test_bad_numbers(self, changes, said):
+        with pytest.raises(ValueError, match=said):
+            NoisyMin(**changes)
+
+    def test_the_scale_is_the_references(self):
+        """C = 3, ε_nmax = .0133333 of ε = 1.6 in 60 splits: λ = 225."""
+        assert 3.0 / math.sqrt(2 * 8.888889e-5) == pytest.approx(225.0, rel=1e-5)
