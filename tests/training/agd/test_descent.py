@@ -1,0 +1,391 @@
+"""Adaptive descent: the reference's numbers, its budget, and an iteration without noise."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.backends import SerialBackend
+from fedpriv.mechanisms import Capped, Clip
+from fedpriv.noise.gaussian import Gaussian, NoisedMean
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
+from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.zcdp import rho_bs16
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.training.agd import REJECTIONS, RHO_GRADIENT, STEP_SIZE, AdaptiveDescent, Prices
+from fedpriv.training.line_search.candidates import LOSSES, StepSizes, along, taken_apart, unit
+from fedpriv.training.line_search.of_examples import CentralLosses
+from fedpriv.training.per_example.example_sum import CentralSum, example_ids
+from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
+
+X = np.array([[1, 0, 1], [1, 2, -1], [1, -4, 3]], np.float32)
+Y = np.array([1, 0, 1])
+EVERYBODY = tuple("012")
+
+
+def model(kind=LogisticGradients):
+    """The reference's three examples; its constant 1 is an input of its own, and no bias moves."""
+    return kind(sparse.csr_matrix(X), Y)
+
+
+def zero():
+    return {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
+
+
+class TestPrices:
+    def test_the_papers(self):
+        made = Prices.of_paper(epsilon=1.6, delta=1e-8, splits=60)
+        assert made.selection == pytest.approx(8.888889e-5, rel=1e-6)
+        assert made.gradient == pytest.approx(2.383870e-6, rel=1e-6)
+        assert 3.0 / math.sqrt(2 * made.selection) == pytest.approx(225.0)
+        assert 3.0 / math.sqrt(2 * made.gradient) == pytest.approx(1373.931, rel=1e-6)
+        most = rho_bs16(1.6, 1e-8) / (made.gradient + made.selection)
+        assert int(most) == 364
+        small = Prices.of_paper(epsilon=0.1, delta=1e-8, splits=60)
+        assert small.selection == pytest.approx(3.472222e-7, rel=1e-6)
+        assert small.gradient == pytest.approx(9.311990e-9, rel=1e-6)
+        assert 3.0 / math.sqrt(2 * small.selection) == pytest.approx(3600.0)
+        assert 3.0 / math.sqrt(2 * small.gradient) == pytest.approx(21982.90, rel=1e-6)
+        assert int(rho_bs16(0.1, 1e-8) / (small.gradient + small.selection)) == 379
+
+    def test_an_explicit_split(self):
+        made = Prices.split(rho=0.3, iterations=30, gradient_share=0.75)
+        assert (made.gradient, made.selection) == pytest.approx((0.0075, 0.0025))
+        for bad in ({"rho": 0.0}, {"iterations": 0}, {"gradient_share": 1.0}):
+            with pytest.raises(ValueError, match=next(iter(bad))):
+                Prices.split(**{"rho": 1.0, "iterations": 3, **bad})
+
+
+class TestIterationWithoutNoise:
+    """The reference's worked example, C_grad = 1, C_obj = 3."""
+
+    def test_clipped_sum(self):
+        bound, everyone = Clip(l2_clip_norm=1.0), np.arange(3)
+        # The input's own constant is the first; the model's bias is left out by a multiplier.
+        gradients = np.array([[-0.5, 0, -0.5], [0.5, 1, -0.5], [-0.5, 2, -1.5]])
+        norms = np.linalg.norm(gradients, axis=1)
+        assert norms == pytest.approx([0.707107, 1.224745, 2.549510], rel=1e-6)
+        clipped = sum(bound.apply({"w": row.astype(np.float32)})["w"] for row in gradients)
+        assert clipped == pytest.approx([-0.287868, 1.600961, -1.496597], rel=1e-5)
+        found = model().bounded_sum(zero(), everyone, Clip(l2_clip_norm=1e6))
+        assert -found["weight"] == pytest.approx(gradients.sum(axis=0))
+
+    def test_choice(self):
+        direction = unit({"weight": -np.array([-0.287868, 1.600961, -1.496597])})
+        assert direction["weight"] == pytest.approx([0.130235, -0.724295, 0.677079], abs=2e-6)
+        sizes = np.array([0, 0.5, 1, 1.5, 2], np.float32)
+        brought = along(
+            zero(),
+            {
+                "weight": direction["weight"].astype(np.float32),
+                "bias": np.zeros(1, np.float32),
+            },
+            sizes,
+        )
+        work = CentralLosses(losses=model(), number=5)
+        found = work.partial_sum(
+            params=brought,
+            bound=Capped(cap=3.0, num_coordinates=5),
+            user_ids=EVERYBODY,
+            key=Key.simulation(0),
+        )
+        losses = found.real()[LOSSES]
+        assert losses == pytest.approx([2.079442, 0.902121, 0.502646, 0.310173, 0.199814], abs=3e-6)
+        assert int(np.argmin(losses)) == 4
+
+    def test_clip(self):
+        gradient = np.array([-0.5, -1.5, -2], np.float32)
+        found = Clip(l2_clip_norm=2.0).apply({"w": gradient})["w"]
+        assert found == pytest.approx([-0.392232, -1.176697, -1.568929], rel=1e-5)
+
+    def test_step_sizes(self):
+        sizes = StepSizes(every=4)
+        assert sizes.upto(2.0).tolist() == pytest.approx(np.linspace(0, 2, 21).tolist())
+        assert sizes.adapted(2.0, (0.3, 0.5, 0.0)) == (2.0, (0.3, 0.5, 0.0))
+        assert sizes.adapted(2.0, (0.3, 0.5, 0.0, 0.2)) == (pytest.approx(0.55), ())
+        assert sizes.adapted(2.0, (1.9, 2.0, 2.0, 2.0)) == (2.0, ())
+        assert sizes.adapted(0.7, (0.0,) * 4) == (0.7, ())  # or it would never move again
+
+
+class Scripted:
+    """A door whose choices are written down, with a real ledger's arithmetic of charges."""
+
+    def __init__(self, plan, choices):
+        self.ledger, self.choices, self.round_num = (
+            Ledger.in_memory(plan, mode="simulation"),
+            list(choices),
+            1,
+        )
+        self.plan, self.asked, self.answers, self.attempt = plan, [], [], 0
+
+    @property
+    def rho_left(self):
+        return self.plan.left(self.ledger.state.spent)
+
+    def charge(self, mechanism, name):
+        self.ledger.charge(self.round_num, 1, mechanism.event, query=name)
+        self.asked.append((name, self.rho_left))
+
+    def ask(self, query):
+        self.charge(query.mechanism, query.name)
+        return self.choices.pop(0)
+
+    def hold(self, query):
+        self.charge(query.mechanism, query.name)
+        return Held(self, query.mechanism)
+
+
+class Held:
+    def __init__(self, door, mechanism):
+        self.door, self.mechanism, self.number = door, mechanism, 1
+        self.answer = self.answered()
+
+    def answered(self):
+        return NoisedMean(update=self.door.answers.pop(0), squared_norm=0.0)
+
+    def release(self, privatizer):
+        assert isinstance(privatizer, Gaussian)
+        self.number += 1
+        event = self.mechanism.sampler.event(privatizer.cost)
+        self.door.charge(type("M", (), {"event": event}), f"gradient again {self.number}")
+        return self.answered()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def descent(prices, **changes):
+    settings = {
+        "num_users": 3,
+        "gradient": Clip(l2_clip_norm=1.0),
+        "losses": Capped(cap=3.0, num_coordinates=21),
+        "prices": prices,
+        **changes,
+    }
+    return AdaptiveDescent(**settings)
+
+
+def plan(rho, **changes):
+    return AdaptivePlan(num_users=3, rho=rho, delta=1e-8, unit="example", **changes)
+
+
+def test_budget_trace():
+    """ε = 1.6, γ = 0.1: reject, reject, accept, accept; what is left of ρ after each charge."""
+    whole = rho_bs16(1.6, 1e-8)
+    door = Scripted(plan(whole), [0, 0, 7, 3])
+    door.answers = [{"w": np.ones(2, np.float32)} for _ in range(4)]
+    made = descent(Prices.of_paper(epsilon=1.6, delta=1e-8, splits=60))
+    state = made.init({"w": np.zeros(2, np.float32)})
+    state = made.step(state, door)
+    assert (state.numbers[REJECTIONS], state.numbers[STEP_SIZE]) == (2, pytest.approx(0.7))
+    door.round_num = 2
+    state = made.step(state, door)
+    assert state.numbers[RHO_GRADIENT] == pytest.approx(2.884482e-6, rel=1e-6)
+    left = [rest for _, rest in door.asked]
+    assert whole == pytest.approx(0.033311901, abs=1e-9)
+    assert left == pytest.approx(
+        [
+            0.033309517474,
+            0.033220628585,
+            0.033220390198,
+            0.033131501309,
+            0.033131239083,
+            0.033042350194,
+            0.033039465712,
+            0.032950576823,
+        ],
+        abs=6e-10,
+    )
+    assert [name for name, _ in door.asked][:5] == [
+        "gradient",
+        "losses 1",
+        "gradient again 2",
+        "losses 2",
+        "gradient again 3",
+    ]
+
+
+def test_estimates_are_averaged_by_their_prices():
+    """ρ .01 then .001: Var 50 and 500 make 45.4545; [1, -2] and [4, 1] make [1.2727, -1.7273]."""
+    made = descent(Prices(gradient=0.01, selection=0.001))
+    door = Scripted(plan(10.0), [])
+    door.answers = [{"w": np.array(v, np.float32)} for v in ([9, 9], [4, 1], [2, 0])]
+    held = Held(door, made._noised(0.01))
+    first = {"w": np.array([1.0, -2.0])}
+    second = made._another(held, first, 0.01, 0.001)
+    assert second["w"] == pytest.approx([1.272727, -1.727273], abs=1e-6)
+    third = made._another(held, second, 0.011, 0.0011)  # with *all* so far, not with the first
+    assert third["w"] == pytest.approx((0.011 * second["w"] + 0.0011 * np.array([2, 0])) / 0.0121)
+    variances = [0.5 / rho for rho in (0.01, 0.001)]
+    assert variances == pytest.approx([50, 500])
+    assert 1 / sum(1 / v for v in variances) == pytest.approx(45.454545)
+    events = [charge.event for charge in door.ledger.state.charges]
+    assert [rho_of(e, Relation.ADD_REMOVE) for e in events] == pytest.approx([0.001, 0.0011])
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("form", ["permute-and-flip", "exponential"])
+def test_prices_are_kept_under_either_relation(relation, form):
+    """What is charged is the price that was decided, whatever noise that takes."""
+    prices = Prices(gradient=0.004, selection=0.009)
+    made = descent(prices, relation=relation, form=form)
+    gradient = made._noised(0.004).event
+    chosen = made._choice(zero(), zero(), np.zeros(21, np.float32), 0).mechanism.event
+    assert rho_of(gradient, relation) == pytest.approx(0.004)
+    assert rho_of(chosen, relation) == pytest.approx(0.009)
+
+
+def components(made, promised, kind=LogisticGradients, seed=0, number=300):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0, 1, (number, 4)).astype(np.float32)
+    scores = x @ rng.normal(size=4)
+    y = (scores > np.median(scores)).astype(int)
+    gradients = kind(sparse.csr_matrix(x), y)
+    return SimpleNamespace(
+        task=SimpleNamespace(roster=example_ids(number), measures=()),
+        plan=promised,
+        algorithm=made,
+        trainer={
+            "train": CentralSum(gradients=gradients, num_examples=number),
+            LOSSES: CentralLosses(losses=gradients, number=made.step_sizes.number),
+        },
+        init_params=lambda key: {
+            "weight": np.zeros(4, np.float32),
+            "bias": np.zeros(1, np.float32),
+        },
+        gradients=gradients,
+    )
+
+
+def spent_by(made, rho, seed, number=300, **changes):
+    promised = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
+    built = components(made, promised, seed=seed % 7, number=number)
+    charges = []
+    charge = Ledger.charge
+
+    def noted(self, round_num, attempt, event, **rest):
+        charge(self, round_num, attempt, event, **rest)  # refuses first
+        charges.append((round_num, event))
+
+    Ledger.charge = noted
+    try:
+        backend = SerialBackend(trainer=built.trainer, data=None)
+        states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=1000)]
+    finally:
+        Ledger.charge = charge
+    return charges, states, promised
+
+
+@pytest.mark.parametrize(
+    "runs", [40, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_no_run_spends_more_than_its_total(runs):
+    """Budgets, splits, γ and relations drawn at random, runs that end within a rejection too."""
+    rng, ended_within = np.random.default_rng(1), 0
+    for seed in range(runs):
+        rho = float(10 ** rng.uniform(-4, 1))
+        relation = list(Relation)[int(rng.integers(2))]
+        made = descent(
+            Prices.split(
+                rho=rho,
+                iterations=float(rng.uniform(1, 6)),
+                gradient_share=float(rng.uniform(0.05, 0.95)),
+            ),
+            num_users=40,
+            growth=float(rng.uniform(0.05, 3.0)),
+            estimates=["average", "discard"][int(rng.integers(2))],
+            form=["permute-and-flip", "exponential"][int(rng.integers(2))],
+            losses=Capped(cap=1.0, num_coordinates=3),
+            step_sizes=StepSizes(num_positive=2, first=50.0),  # most steps are far too long
+            relation=relation,
+        )
+        charges, states, promised = spent_by(made, rho, seed, number=40, relation=relation)
+        total = math.fsum(rho_of(event, relation) for _, event in charges)
+        assert 0 < total <= rho * (1 + 1e-9)
+        assert promised.epsilon(len(charges)).value == promised.total().value
+        last = states[-1].round_num if states else 0
+        ended_within += any(round_num > last for round_num, _ in charges)
+    assert ended_within > 0  # such runs there were
+
+
+def test_it_learns_where_noise_is_little():
+    made = descent(
+        Prices.split(rho=50.0, iterations=12),
+        num_users=300,
+        losses=Capped(cap=2.0, num_coordinates=21),
+        form="exponential",
+    )
+    promised = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
+    for kind in (LogisticGradients, HingeGradients):
+        built = components(made, promised, kind)
+        backend = SerialBackend(trainer=built.trainer, data=None)
+        states = [s for _, s in rounds(built, backend, Key.simulation(2), eval_every=1000)]
+        index = np.arange(300)
+        zero_direction = {n: np.zeros_like(a) for n, a in states[0].params.items()}
+        losses = [
+            built.gradients.losses_along(s.params, zero_direction, [0.0], index).mean()
+            for s in states
+        ]
+        fell = sum(b < a for a, b in pairwise(losses))
+        assert fell >= 0.6 * (len(losses) - 1) and losses[-1] < losses[0]
+
+
+def test_refusals():
+    prices = Prices(gradient=0.1, selection=0.1)
+    made = descent(prices)
+    with pytest.raises(ValueError, match="give an AdaptivePlan"):
+        made.check_plan(
+            cohort_plan(
+                num_users=3,
+                expected_cohort_size=3,
+                num_rounds=1,
+                bound="clip",
+                l2_bound=1.0,
+                noise="gaussian",
+                noise_multiplier=1.0,
+                delta=1e-3,
+            )
+        )
+    with pytest.raises(ValueError, match="give both the same relation"):
+        made.check_plan(plan(1.0, relation="replace-one"))
+    with pytest.raises(ValueError, match=r"one iteration costs ρ = 0.2, above the 0.1 of the plan"):
+        made.check_plan(plan(0.1))
+    with pytest.raises(ValueError, match="capped at 20 step sizes, and there are 21"):
+        descent(prices, losses=Capped(cap=1.0, num_coordinates=20))
+    with pytest.raises(ValueError, match="growth 0"):
+        descent(prices, growth=0.0)
+    with pytest.raises(ValueError, match="estimates 'first'"):
+        descent(prices, estimates="first")
+    with pytest.raises(ValueError, match="needs 'step sizes'"):
+        taken_apart({"weight": np.zeros(2)})
+
+
+def test_a_loss_that_is_not_finite_counts_as_none():
+    """One example's inputs overflow along the direction: its whole vector is zero."""
+    x = X.copy()
+    x[2] = 3e38
+    work = CentralLosses(losses=LogisticGradients(sparse.csr_matrix(x), Y), number=2)
+    direction = {"weight": np.full(3, 1e38, np.float32), "bias": np.zeros(1, np.float32)}
+    bound = Capped(cap=3.0, num_coordinates=2)
+    found = work.partial_sum(
+        params=along(zero(), direction, np.array([0, 1e38], np.float32)),
+        bound=bound,
+        user_ids=EVERYBODY,
+        key=Key.simulation(0),
+    )
+    assert np.isfinite(found.real()[LOSSES]).all()
+    with pytest.raises(ValueError, match="losses want Capped"):
+        work.partial_sum(
+            params=zero(), bound=Clip(l2_clip_norm=1.0), user_ids=EVERYBODY, key=Key.simulation(0)
+        )
