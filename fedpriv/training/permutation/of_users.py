@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.training.permutation.constants import Constants
-from fedpriv.training.work import CpuOnly, LocalTrainer, Shareable
+from fedpriv.training.work import CpuOnly, LocalTrainer, Shareable, UserByUser
 from fedpriv.tree import Params, Tree
 
 RATE = "rate"
@@ -62,3 +62,12 @@ class RatedTrainer:
         if self.local_steps > 1 and abs(factor - 1.0) > 1e-6:
             raise ValueError("several local steps are of one rate")
         return tree.scale(update, factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersAtRate(UserByUser):
+    """Users at the step size that a query brings, which is none of the sum's tensors."""
+
+    def template(self, params: Params) -> Params:
+        """Return the params' shapes, without the rate."""
+        return {name: array for name, array in params.items() if name != RATE}

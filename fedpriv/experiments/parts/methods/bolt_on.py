@@ -297,7 +297,7 @@ class _Federated(_Promising):
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return users' full gradient steps."""
         from fedpriv.training.local.trainer import Schedule
-        from fedpriv.training.permutation.of_users import RatedTrainer
+        from fedpriv.training.permutation.of_users import RatedTrainer, UsersAtRate
         from fedpriv.training.work import TRAIN
 
         self._constants(task)
@@ -307,7 +307,8 @@ class _Federated(_Promising):
         made = (
             task.trainer(local, {}) if device == "cpu" else task.trainer(local, {}, device=device)
         )
-        return {TRAIN: RatedTrainer(trainer=made, rate=rate, local_steps=steps)}
+        rated = RatedTrainer(trainer=made, rate=rate, local_steps=steps)
+        return {TRAIN: UsersAtRate(trainer=rated)}
 
     def _schedule(self) -> Any:
         from fedpriv.training.bolt_on import UserSchedule
