@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.api.own_loop import plan
-from fedpriv.experiments.parts.options import said_as_options
+from fedpriv.experiments.composing.options import said_as_options
 from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.cohorts.noise_grid import noise_grid as privacy_noise_grid
 from fedpriv.privacy.epsilon import Epsilon

@@ -15,8 +15,8 @@ from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.locate import resolve_corpus
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.options import Option, kebab
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
 from fedpriv.privacy.ledger.anchor import anchors_of

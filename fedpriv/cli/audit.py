@@ -11,7 +11,7 @@ from rich.table import Table
 from fedpriv.cli.flags import with_flags
 from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.composing.options import Option
 from fedpriv.running.progress import moves, plain_lines
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

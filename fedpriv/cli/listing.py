@@ -11,8 +11,8 @@ from rich.table import Table
 from fedpriv.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
+    from fedpriv.experiments.composing.options import Option
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.experiments.parts.options import Option
 
 
 def show_options(experiment: Experiment, *, as_json: bool) -> None:

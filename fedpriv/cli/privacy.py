@@ -22,7 +22,7 @@ from fedpriv.cli.run import (
     Settings,
     settings_of,
 )
-from fedpriv.experiments.parts.options import Option, renamed
+from fedpriv.experiments.composing.options import Option, renamed
 from fedpriv.measures import grouped
 from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.ledger.anchor import anchors_of

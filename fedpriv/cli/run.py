@@ -15,7 +15,7 @@ from fedpriv.cli.flags import with_flags
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options
 from fedpriv.cli.output import console, errors, print_json, print_table
 from fedpriv.data.files.places import check_folder, writing_to
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.composing.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of

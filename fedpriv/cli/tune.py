@@ -13,7 +13,7 @@ from fedpriv.cli.flags import with_flags
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
 from fedpriv.data.files.places import check_folder, writing_to
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.composing.options import Option
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.statement import run_statement
 

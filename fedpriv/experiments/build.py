@@ -7,8 +7,8 @@ from typing import Any
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments import of_examples, of_users
 from fedpriv.experiments.components import Components, refined
+from fedpriv.experiments.composing.options import said_as_options
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.options import said_as_options
 from fedpriv.experiments.task_factory import check_heeded, make_task
 from fedpriv.tasks.check import check_central_task, check_task
 

@@ -27,9 +27,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.experiments.parts import examples as example_parts
-from fedpriv.experiments.parts import users as user_parts
-from fedpriv.experiments.parts.composition import (
+from fedpriv.experiments.composing.composition import (
     OptionLine,
     Part,
     Slot,
@@ -41,7 +39,9 @@ from fedpriv.experiments.parts.composition import (
     option_lines,
     option_values,
 )
-from fedpriv.experiments.parts.options import Option, declared, kebab
+from fedpriv.experiments.composing.options import Option, declared, kebab
+from fedpriv.experiments.parts import examples as example_parts
+from fedpriv.experiments.parts import users as user_parts
 from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
 from fedpriv.mechanisms import Bound, moments
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.experiments.composing.composition import Slot, all_names
+from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.parts import examples as example_parts
 from fedpriv.experiments.parts import users as user_parts
-from fedpriv.experiments.parts.composition import Slot, all_names
-from fedpriv.experiments.parts.options import Option
 
 BEGIN = "# Options of experiments, written by `make options`."
 END = "# End of the options."

@@ -96,17 +96,17 @@ class NoisyMin:
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
-    ) -> tuple[Coins, Memory]:
+    ) -> tuple[ExactDraws, Memory]:
         """Return where its bits come from: how many are needed hangs on the sum."""
-        return Coins(key), memory
+        return ExactDraws(key), memory
 
     def draw_on_grid(
         self, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> Coins:
+    ) -> ExactDraws:
         """Return the same: it is of whole numbers in any case."""
-        return Coins(key)
+        return ExactDraws(key)
 
-    def release(self, total: PartialSum, drawn: Coins, share: float) -> int:
+    def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> int:
         """Return the index.
 
         Raises:
@@ -130,7 +130,7 @@ def _scores(total: PartialSum, offset: tuple[float, ...] | None) -> tuple[list[i
     return scores, most_each(len(scores))
 
 
-def chosen(scores: Sequence[int], rate: Fraction, form: Form, coins: Coins) -> int:
+def chosen(scores: Sequence[int], rate: Fraction, form: Form, draws: ExactDraws) -> int:
     """Return an index j with the probability of a form, where P(heads) is exp(-rate (Ω_j - min Ω)).
 
     Args:
@@ -138,21 +138,21 @@ def chosen(scores: Sequence[int], rate: Fraction, form: Form, coins: Coins) -> i
         rate: ε' over the largest whole number that one contribution adds.
         form: "permute-and-flip" goes through the candidates in random order, "exponential" draws
             one anew each time; the first whose coin falls heads is it.
-        coins: Uniform bits.
+        draws: Uniform bits.
     """
     least = min(scores)
     order = list(range(len(scores)))
     while True:
-        place = coins.below(len(order))
+        place = draws.below(len(order))
         index = order[place]
-        if coins.heads(rate * (scores[index] - least)):
+        if draws.heads(rate * (scores[index] - least)):
             return index
         if form == "permute-and-flip":
             order[place] = order[-1]
             order.pop()
 
 
-class Coins:
+class ExactDraws:
     """Exact draws from a key's uniform words. Used once.
 
     Reference: Canonne, Kamath and Steinke (2020), Algorithm 1, for exp(-x) of a rational x.
@@ -186,7 +186,7 @@ class Coins:
         return self._heads_below_one(exponent)
 
     def _heads_below_one(self, exponent: Fraction) -> bool:
-        # The number of successes in a row of coins x/1, x/2, x/3, ... is even with exp(-x).
+        # The number of successes in a row of draws x/1, x/2, x/3, ... is even with exp(-x).
         count = 1
         while self.below(exponent.denominator * count) < exponent.numerator:
             count += 1

@@ -15,12 +15,11 @@ nonprivate                  (none)                 an answer that nothing protec
 ==========================  =====================  ==============================================
 
 σ is the noise multiplier: the standard deviation of the noise on the *sum* over its sensitivity. σ,
-ε and ρ alike are the price of one user who is there or not. A replaced user is one who leaves and
-one who comes, so that under replace-one a Gaussian's sensitivity is doubled, ε is 2ε, and ρ is 4ρ
-(Bun and Steinke 2016, Proposition 1.9): that is done where events are priced, and nowhere else. A
+ε and ρ are prices of one user who is there or not. Where events are priced under replace-one, which
+is one who leaves and one who comes, they become σ/2, 2ε and 4ρ (Bun and Steinke 2016, 1.9). A
 charge may be of a whole run: noise that is correlated over rounds is charged once, for all of its
-rows together. Events are values; what they cost is computed in `fedpriv.privacy.accounting`.
-They travel as our own JSON with a whitelist of kinds, never as dp-accounting's named tuples, whose
+rows together. Events are values; what they cost is computed in `fedpriv.privacy.accounting`. They
+travel as our own JSON with a whitelist of kinds, never as dp-accounting's named tuples, whose
 reader imports and calls whatever the data names.
 """
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment, existing_options
 from fedpriv.experiments.of_examples import num_steps
-from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure

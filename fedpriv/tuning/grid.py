@@ -14,8 +14,8 @@ from typing import Any
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components, in_study
+from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.options import Option
 from fedpriv.measures import Measure
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.selection.trials import Trials

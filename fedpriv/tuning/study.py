@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.composing.options import Option
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.running.document import write_json

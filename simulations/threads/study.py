@@ -20,8 +20,8 @@ from fedpriv.evaluation.examples import Outcomes, outcomes
 from fedpriv.evaluation.fold import Fold, measure_fold
 from fedpriv.evaluation.result import Evaluation
 from fedpriv.experiments.build import build
+from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from fedpriv.mechanisms import Capped
-from fedpriv.noise.noisy_min import Coins, NoisyMin, chosen
+from fedpriv.noise.noisy_min import ExactDraws, NoisyMin, chosen
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
@@ -37,7 +37,9 @@ def probabilities(scores, rate, form):
 
 
 def drawn(scores, rate, form, times, key=KEY):
-    counts = Counter(chosen(scores, rate, form, Coins(key.fold(number))) for number in range(times))
+    counts = Counter(
+        chosen(scores, rate, form, ExactDraws(key.fold(number))) for number in range(times)
+    )
     return np.array([counts[index] for index in range(len(scores))])
 
 
@@ -82,7 +84,7 @@ def test_one_user_moves_no_probability_by_more_than_epsilon(form):
     rate, cap = Fraction(1, 4) / 1000, 1000
 
     def ours(scores, number):
-        return chosen(scores, rate, form, Coins(KEY.fold("ratio").fold(number)))
+        return chosen(scores, rate, form, ExactDraws(KEY.fold("ratio").fold(number)))
 
     def turned(scores, number):
         noise = np.random.default_rng(number).exponential(1 / float(rate), len(scores))
@@ -105,17 +107,17 @@ def test_the_references_sign_is_twenty_times_what_it_says():
 
 class TestBits:
     def test_heads_fall_with_their_probability(self):
-        """20,000 coins each, within five standard errors."""
+        """20,000 draws each, within five standard errors."""
         for exponent in (Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(40)):
-            coins = Coins(KEY.fold(str(exponent)))
-            found = sum(coins.heads(exponent) for _ in range(20_000)) / 20_000
+            draws = ExactDraws(KEY.fold(str(exponent)))
+            found = sum(draws.heads(exponent) for _ in range(20_000)) / 20_000
             p = math.exp(-exponent)
             assert abs(found - p) <= 5 * math.sqrt(p * (1 - p) / 20_000) + 1e-12
 
     @pytest.mark.parametrize("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
     def test_whole_numbers_are_within_range_and_spread(self, number):
-        coins = Coins(KEY.fold(str(number)))
-        found = [coins.below(number) for _ in range(4000)]
+        draws = ExactDraws(KEY.fold(str(number)))
+        found = [draws.below(number) for _ in range(4000)]
         assert min(found) >= 0 and max(found) < number
         mean = float(Fraction(sum(found), 4000 * number))
         expected = 0.5 - 0.5 / number
@@ -155,7 +157,7 @@ class TestPrivatizer:
     def test_floats_have_no_minimum_here(self):
         total = PartialSum(total={"losses": np.zeros(4)}, num_users=5)
         with pytest.raises(ValueError, match="bound contributions by Capped"):
-            NoisyMin(epsilon=1.0).release(total, Coins(KEY), 1.0)
+            NoisyMin(epsilon=1.0).release(total, ExactDraws(KEY), 1.0)
 
     @pytest.mark.parametrize(
         ("changes", "said"),

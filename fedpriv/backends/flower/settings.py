@@ -21,9 +21,9 @@ from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
+from fedpriv.experiments.composing.options import Option, checked
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.parts.options import Option, checked
 from fedpriv.experiments.parts.users import MissingCorpusError
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.mechanisms.bound import Bound

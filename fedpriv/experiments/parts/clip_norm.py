@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiments.parts.composition import Slot
-from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.composing.composition import Slot
+from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.ranges import Range

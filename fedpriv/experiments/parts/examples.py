@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv import optimizers
+from fedpriv.experiments.composing.composition import Slot
+from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, shared, steps
-from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.methods import bolt_on
 from fedpriv.experiments.parts.methods.agd import AgdOfExamples
 from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfExamples
 from fedpriv.experiments.parts.methods.own import method_slot
-from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
 from fedpriv.mechanisms import Bound, RoundedSum
 from fedpriv.privacy.plans.named import sampler_of

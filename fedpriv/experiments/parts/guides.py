@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import SideInformation, moments
 from fedpriv.mechanisms.preconditioner import Preconditioner
 from fedpriv.mechanisms.preconditioners import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import SideInformation, side_information
 from fedpriv.mechanisms.preconditioner import Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedpriv.checkpoints import aggregates
-from fedpriv.experiments.parts.composition import Slot
-from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.composing.composition import Slot
+from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.privatizer import Privatizer

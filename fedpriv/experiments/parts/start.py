@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.checkpoints.start_file import params_sha256
-from fedpriv.experiments.parts.composition import Slot
-from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.composing.composition import Slot
+from fedpriv.experiments.composing.options import option
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tree import Params

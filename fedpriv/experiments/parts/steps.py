@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv import optimizers
-from fedpriv.experiments.parts.options import option
+from fedpriv.experiments.composing.options import option
 from fedpriv.ranges import Range
 from fedpriv.transform import Transform
 

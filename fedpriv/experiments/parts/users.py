@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
+from fedpriv.experiments.composing.composition import Slot
+from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, precondition, shared, steps
 from fedpriv.experiments.parts.clip_norm import CLIP_NORM
-from fedpriv.experiments.parts.composition import Slot
 from fedpriv.experiments.parts.methods import bolt_on
 from fedpriv.experiments.parts.methods.agd import AgdOfUsers
 from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfUsers
 from fedpriv.experiments.parts.methods.own import method_slot
-from fedpriv.experiments.parts.options import option
 from fedpriv.experiments.parts.start import START
 from fedpriv.mechanisms import Bound, Rounded
 from fedpriv.privacy.plans.named import sampler_of

@@ -15,9 +15,9 @@ from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
+from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.parts.options import Option
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use

@@ -81,7 +81,7 @@ def taken_apart(brought: Params) -> tuple[Params, Params, np.ndarray]:
         ValueError: If it is something else.
     """
     if _SIZES not in brought:
-        raise ValueError(f"work {LOSSES!r} needs {_SIZES!r} and a direction beside the params")
+        raise ValueError(f"work {LOSSES!r} needs {_SIZES!r}, a direction and the params")
     direction = {
         name.removeprefix(_DIRECTION): array
         for name, array in brought.items()

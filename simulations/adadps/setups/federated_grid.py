@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.composing.options import Option
 from fedpriv.reproduction import Settings
 
 

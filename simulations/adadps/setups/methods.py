@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedpriv.experiments.parts.options import Option
+from fedpriv.experiments.composing.options import Option
 
 #: Methods of one family see gradients of one scale, and so search the same learning rates.
 Family = Literal["plain", "adaptive", "adagrad", "guided", "divided later"]

@@ -11,10 +11,10 @@ import pytest
 from scipy import sparse
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import SLOTS, Experiment
 from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.guides import PreconditionerChoice
-from fedpriv.experiments.parts.options import option
 from fedpriv.mechanisms.bound import Clip
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
 from fedpriv.noise.gaussian import gaussian, noised_mean

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.experiments.parts.options import checked
+from fedpriv.experiments.composing.options import checked
 
 
 def test_whole_numbers_are_not_rounded_to_floats():

@@ -20,7 +20,13 @@ from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.zcdp import rho_bs16
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
-from fedpriv.training.agd import REJECTIONS, RHO_GRADIENT, STEP_SIZE, AdaptiveDescent, Prices
+from fedpriv.training.line_search.agd import (
+    REJECTIONS,
+    RHO_GRADIENT,
+    STEP_SIZE,
+    AdaptiveDescent,
+    Prices,
+)
 from fedpriv.training.line_search.candidates import LOSSES, StepSizes, along, taken_apart, unit
 from fedpriv.training.line_search.of_examples import CentralLosses
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids

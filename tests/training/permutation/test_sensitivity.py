@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.training.bolt_on import UserSchedule
 from fedpriv.training.line_search.linear import huber_residual, logistic_residual, softmax_residual
+from fedpriv.training.permutation.bolt_on import UserSchedule
 from fedpriv.training.permutation.constants import (
     Constants,
     huber_svm,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.methods.own import OwnMethod
-from fedpriv.experiments.parts.options import option
-from fedpriv.experiments.parts.shared import Promise
 from fedpriv.ranges import Range
 
 
@@ -49,7 +48,7 @@ class AgdOfExamples:
     )
     regulariser: float = option(0.0, "λ of λ/2 ‖w‖², public.", Range.AT_LEAST_ZERO)
 
-    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
         """Return the method."""
         return _Descent(options=self, promise=promise, of=_Examples())
 
@@ -60,7 +59,7 @@ class AgdOfUsers(AgdOfExamples):
 
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
-    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
         """Return the method."""
         return _Descent(options=self, promise=promise, of=_Users(most=self.max_examples_per_user))
 
@@ -70,7 +69,7 @@ class _Descent:
     """An `OwnMethod`."""
 
     options: AgdOfExamples
-    promise: Promise
+    promise: Any
     of: _Examples | _Users
 
     def plan(self, task: Any) -> Any:
@@ -84,13 +83,13 @@ class _Descent:
             relation=self._relation(),
             delta=self._delta(number),
             roster_sha256=task.roster_sha256,
-            **self.of.promised(),
+            **self.of.of_plan(),
         )
 
     def algorithm(self, task: Any) -> Any:
         """Return the descent."""
         from fedpriv.mechanisms import Capped
-        from fedpriv.training.agd import AdaptiveDescent, Prices
+        from fedpriv.training.line_search.agd import AdaptiveDescent, Prices
         from fedpriv.training.line_search.candidates import StepSizes
 
         chosen, number = self.options, len(task.roster)
@@ -160,7 +159,7 @@ class _Descent:
 class _Examples:
     """Over the examples of one training set."""
 
-    def promised(self) -> dict[str, Any]:
+    def of_plan(self) -> dict[str, Any]:
         return {"unit": "example"}
 
     def gradient_bound(self, task: Any, clip_norm: float) -> Any:
@@ -194,7 +193,7 @@ class _Users:
 
     most: int
 
-    def promised(self) -> dict[str, Any]:
+    def of_plan(self) -> dict[str, Any]:
         return {"max_examples_per_user": self.most}
 
     def gradient_bound(self, task: Any, clip_norm: float) -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.experiments.parts.composition import Slot
+from fedpriv.experiments.composing.composition import Slot
+from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.methods.own import OwnMethod
-from fedpriv.experiments.parts.options import option
-from fedpriv.experiments.parts.shared import Promise
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class BoltOnOfExamples:
     )
     average: bool = option(False, "Release the mean of all iterates, and not the last.")
 
-    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
         """Return the method."""
         return _Central(options=self, promise=promise, schedule=parts("step-schedule").make(),
                         noise=parts("output-noise"))  # fmt: skip
@@ -38,8 +37,8 @@ class BoltOnOfUsers:
     """Users in random order, a batch at a time, without noise; the result is perturbed once."""
 
     passes: int = option(1, "k, passes over all users.", Range.AT_LEAST_ONE)
-    batch_size: int = option(
-        50, "b users an update; who does not fill a last batch sits out.", Range.AT_LEAST_ONE
+    users_per_update: int = option(
+        50, "b; users who do not fill a last update sit out.", Range.AT_LEAST_ONE
     )
     regulariser: float = option(0.0, "λ of λ/2 ‖w‖², the server's.", Range.AT_LEAST_ZERO)
     radius: float | None = option(
@@ -51,7 +50,7 @@ class BoltOnOfUsers:
     server_rate: float = option(1.0, "s in (0, 1], of a batch's mean update.", Range.ABOVE_ZERO)
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
-    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
         """Return the method."""
         return _Federated(options=self, promise=promise, schedule=parts("step-schedule").make(),
                           noise=parts("output-noise"))  # fmt: skip
@@ -111,7 +110,7 @@ class SphereNoise:
 
     target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
 
-    def mechanism(self, sampler: Any, bound: Any, promise: Promise) -> Any:
+    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
         """Return the mechanism whose ε under the promise's relation is the target.
 
         Raises:
@@ -142,7 +141,7 @@ class GaussianOutput:
     )
     target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
 
-    def mechanism(self, sampler: Any, bound: Any, promise: Promise) -> Any:
+    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
         """Return the mechanism.
 
         Raises:
@@ -174,7 +173,7 @@ class GaussianOutput:
 class NoOutputNoise:
     """The result as it is: not private."""
 
-    def mechanism(self, sampler: Any, bound: Any, promise: Promise) -> Any:
+    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
         """Return the mechanism."""
         from fedpriv.noise.output import Unperturbed
         from fedpriv.privacy.mechanism import Mechanism
@@ -210,11 +209,11 @@ SLOTS = (
 class _Promising:
     """What both forms share: one charge for one perturbed result."""
 
-    promise: Promise
+    promise: Any
     schedule: StepSchedule
     noise: Any
 
-    def promised(self, task: Any, sensitivity: float, **rest: Any) -> Any:
+    def of_plan(self, task: Any, sensitivity: float, **rest: Any) -> Any:
         from fedpriv.mechanisms.displaced import Displaced
         from fedpriv.privacy.event import Relation
         from fedpriv.privacy.plans.plan import Plan
@@ -236,7 +235,6 @@ class _Promising:
 
         return Passes(
             passes=options.passes,
-            batch_size=options.batch_size,
             schedule=self.schedule,
             radius=options.radius,
             **rest,
@@ -253,11 +251,11 @@ class _Central(_Promising):
         """Return the promise of one release."""
         sgd = self._sgd(task)
         moved = sgd.passes.sensitivity(sgd.constants, task.num_train)
-        return self.promised(task, moved, unit="example")
+        return self.of_plan(task, moved, unit="example")
 
     def algorithm(self, task: Any) -> Any:
         """Return what asks once."""
-        from fedpriv.training.bolt_on import BoltOn
+        from fedpriv.training.permutation.bolt_on import BoltOn
 
         return BoltOn()
 
@@ -272,7 +270,9 @@ class _Central(_Promising):
                 "method 'bolt-on' is of convex losses whose constants are known, and those of "
                 f"{type(task.train).__name__} are not; use a linear model, or method 'averaging'"
             )
-        passes = self.passes(self.options, average=self.options.average)
+        passes = self.passes(
+            self.options, batch_size=self.options.batch_size, average=self.options.average
+        )
         return make(passes, regulariser=self.options.regulariser)
 
 
@@ -286,11 +286,11 @@ class _Federated(_Promising):
         """Return the promise of one release."""
         moved = self._schedule().sensitivity(self._constants(task), len(task.roster))
         capped = self.options.max_examples_per_user
-        return self.promised(task, moved, max_examples_per_user=capped)
+        return self.of_plan(task, moved, max_examples_per_user=capped)
 
     def algorithm(self, task: Any) -> Any:
         """Return what trains, and releases once."""
-        from fedpriv.training.bolt_on import BoltOnUsers
+        from fedpriv.training.permutation.bolt_on import BoltOnUsers
 
         return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
 
@@ -311,10 +311,10 @@ class _Federated(_Promising):
         return {TRAIN: UsersAtRate(trainer=rated)}
 
     def _schedule(self) -> Any:
-        from fedpriv.training.bolt_on import UserSchedule
+        from fedpriv.training.permutation.bolt_on import UserSchedule
 
         return UserSchedule(
-            passes=self.passes(self.options),
+            passes=self.passes(self.options, batch_size=self.options.users_per_update),
             local_steps=self.options.local_steps,
             server_rate=self.options.server_rate,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedpriv.experiments.parts.composition import Slot
-from fedpriv.experiments.parts.shared import Promise
+from fedpriv.experiments.composing.composition import Slot
 
 # torch takes seconds to import, and declarations are read for `fedpriv --help`: what a method makes
 # is imported where it is made, and typed as anything here.
@@ -40,7 +39,7 @@ class OwnMethod(Protocol):
 class Averaging:
     """Bounded updates, averaged with noise: federated averaging, DP-SGD and their like."""
 
-    def own(self, promise: Promise, parts: Any) -> OwnMethod | None:
+    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
         """Return None: what averaging is made of are parts of their own."""
         return None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from fedpriv.experiments.parts.options import Declared, Option, chosen, declared, kebab
+from fedpriv.experiments.composing.options import Declared, Option, chosen, declared, kebab
 
 _RATE, _CLIP = ("local-learning-rate", "learning-rate"), ("l2-clip-norm",)
 # What other libraries and papers call options; of several names the first that is known is meant.

@@ -1,0 +1,1 @@
+"""Options, and parts that they belong to."""
