@@ -19,8 +19,8 @@ nonprivate                  (none)                 an answer that nothing protec
 is one who leaves and one who comes, they become σ/2, 2ε and 4ρ (Bun and Steinke 2016, 1.9). A
 charge may be of a whole run: noise that is correlated over rounds is charged once, for all of its
 rows together. Events are values; what they cost is computed in `fedpriv.privacy.accounting`. They
-travel as our own JSON with a whitelist of kinds, never as dp-accounting's named tuples, whose
-reader imports and calls whatever the data names.
+travel as JSON of known kinds, never as dp-accounting's named tuples, whose reader imports and calls
+whatever the data names.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Event:
         devices: How many devices of the roster a person has at most, 1 to 1000 (devices kind); σ is
             the standard deviation over the bound of one device.
         epsilon: ε of a pure answer, of one user who is there or not.
-        rho: ρ of a zCDP answer, likewise.
+        rho: ρ of a zCDP answer.
 
     Raises:
         ValueError: If a number is missing, superfluous, not finite or out of range.
@@ -221,8 +221,8 @@ class Event:
 
         Args:
             relation: The neighbouring relation it will be accounted under.
-            accountant: Who will price it. RDP under replace-one gets half the noise multiplier,
-                because that accountant leaves out the doubled sensitivity; and ρ fourfold.
+            accountant: Who will price it. RDP under replace-one gets half the noise multiplier:
+                it leaves out the doubled sensitivity.
         """
         import dp_accounting
 
