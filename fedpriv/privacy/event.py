@@ -69,7 +69,7 @@ _CHECKS = {
 SMALLEST_NOISE_MULTIPLIER = 0.01
 LARGEST_NOISE_MULTIPLIER = 1e5
 MOST_DEVICES = 1000
-"""Beyond it a person is better grouped; nor is there a figure that anybody would state."""
+"""Beyond it a person is better grouped."""
 
 
 class Relation(Enum):
@@ -278,8 +278,7 @@ def _check_sigma(sigma: float | None) -> None:
 def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[float]]:
     """Return how far a person's devices may move a sum, over one device's bound, and how likely.
 
-    Each is drawn on its own, so how many take part is binomial; in the worst case all of them push
-    the same way. What is too unlikely for a float is left out.
+    Each is drawn on its own, so how many take part is binomial; at worst all push the same way.
 
     Args:
         devices: How many the person has, K.
@@ -300,7 +299,7 @@ def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[f
 
 
 NONPRIVATE = Event(kind="nonprivate")
-"""What a charge without noise does, and what looks at private data without any: ε = ∞."""
+"""What a charge without noise does: ε = ∞."""
 
 
 def cohort_event(
