@@ -29,7 +29,7 @@ from fedpriv.running.records import (
     figures_as_json,
     measured,
 )
-from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm, State
+from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm, State, decided_by
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import Trainers, as_works
@@ -318,6 +318,7 @@ def _released(
         measured=measured(figures_of(measures), public),
         # of algorithms that release updates
         update_norm=state.update_norm if isinstance(state, KnowsUpdateNorm) else None,
+        decided=decided_by(components.algorithm, state),
     )
 
 

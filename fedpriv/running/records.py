@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.measures import Measure
@@ -24,6 +24,8 @@ class Released:
         measured: On users outside the roster, by the names of the task's measures; None where it
             was not evaluated.
         update_norm: l2 norm of the released mean update; None where no update is released.
+        decided: What the method decided in the round, of what was released, by name: such as the
+            step size that it chose.
     """
 
     round_num: int
@@ -32,6 +34,7 @@ class Released:
     delta: float | None
     measured: Mapping[str, float | None]
     update_norm: float | None
+    decided: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +87,20 @@ def as_json(record: Released | Diagnostics) -> dict[str, Any]:
     for name in record.__slots__:
         if name == "measured":
             values |= figures_as_json(record.measured, suffix)
+        elif name == "decided":
+            values |= decided_as_json(getattr(record, name))
         else:
             values |= figures_as_json({name: getattr(record, name)}, "")
     return values
+
+
+DECIDED = "decided_"
+"""What names of such figures begin with in a file."""
+
+
+def decided_as_json(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Return what a method decided under the names that files have for it."""
+    return figures_as_json({DECIDED + name: value for name, value in values.items()})
 
 
 def figures_as_json(values: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:

@@ -189,6 +189,26 @@ class KnowsUpdateNorm(Protocol):
         ...
 
 
+@runtime_checkable
+class SaysWhatItDecided(Protocol):
+    """An algorithm whose rounds differ in more than their answers."""
+
+    def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
+        """Return what the last round decided, by name, of what was released.
+
+        Args:
+            numbers: Scalars of the state after it (`Saved.numbers`).
+        """
+        ...
+
+
+def decided_by(algorithm: Algorithm, state: State) -> Mapping[str, float]:
+    """Return what the last round decided; nothing of algorithms that do not say."""
+    if not isinstance(algorithm, SaysWhatItDecided):
+        return {}
+    return algorithm.decided(state.save().numbers)
+
+
 class Algorithm(Protocol):
     """What asks queries, and steps by their answers."""
 

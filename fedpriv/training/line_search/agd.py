@@ -190,10 +190,10 @@ class AdaptiveDescent:
             },
         )
 
-    def figures(self, state: ArrayState) -> Mapping[str, float]:
-        """Return what was decided in the last iteration; all of it is released."""
+    def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the step size, the gradient's price and how often a direction was rejected."""
         names = (STEP_SIZE, RHO_GRADIENT, REJECTIONS)
-        return {name: state.numbers[name] for name in names if name in state.numbers}
+        return {name: numbers[name] for name in names if name in numbers}
 
     def _noised(self, rho: float) -> Mechanism:
         return Mechanism(
