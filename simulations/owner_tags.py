@@ -21,8 +21,8 @@ from fedpriv.data.corpus.splits import Split
 from fedpriv.data.corpus.view import TagView
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.data.locate import resolve_corpus
+from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.options import option
 from fedpriv.ranges import Range
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask, OwnedExamples

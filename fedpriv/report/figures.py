@@ -12,6 +12,7 @@ from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.lines import Line, both_widths, legend, line_plot
 from fedpriv.report.promise import guaranteed, rho_spent
 from fedpriv.report.series import RunRecord, points
+from fedpriv.report.tables import decided_label
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import direction, epsilon, figure, number
 from fedpriv.untrusted_text import safe
@@ -22,7 +23,8 @@ def plots(run: RunRecord) -> list[str]:
     parts = _headline_plot(run, run.figures[0]) if run.figures else []
     others = (_measure_figure(run, measure) for measure in run.measures)
     shown = [text for m, text in zip(run.measures, others, strict=True) if m != _headline(run)]
-    return [*parts, '<div class="pair">', _epsilon_figure(run), *shown, "</div>"]
+    decided = [_decided_figure(run, name) for name in run.decided]
+    return [*parts, '<div class="pair">', _epsilon_figure(run), *shown, *decided, "</div>"]
 
 
 def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
@@ -136,6 +138,26 @@ def _measure_figure(run: RunRecord, measure: Measure) -> str:
     )
     caption = f"<h3>{safe(measure.title)}</h3>{_better(measure)}{legend(lines)}"
     return f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"
+
+
+def _decided_figure(run: RunRecord, name: str) -> str:
+    """Return the plot of what a method decided in each round, of what it had released."""
+    x, y = points(run.released, name)
+    if not x:
+        return ""
+    label = decided_label(name)
+    line = Line(label=f"{label} of each released {labels_of(run.unit).turn}", x=x, y=y)
+    plot = line_plot(
+        [line],
+        name=name.replace("_", "-"),
+        alternative=_alternative(label, [line], run),
+        width=444,
+        height=280,
+        last_round=run.last_round,
+        turn=labels_of(run.unit).turn,
+        write=number,
+    )
+    return f"<figure><figcaption><h3>{safe(label)}</h3>{legend([line])}</figcaption>{plot}</figure>"
 
 
 def _alternative(what: str, lines: Sequence[Line], run: RunRecord) -> str:

@@ -16,6 +16,8 @@ from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 
 Row = Mapping[str, Any]
 _OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "side_information")
+DECIDED = "decided_"
+"""What names of figures begin with that a method decided on, of what it had released."""
 _COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
 _OF_A_ROUND = frozenset(("epsilon", "delta", "update_norm", "seconds"))  # numbers, or null
 # fmt: off
@@ -44,6 +46,13 @@ class RunRecord:
     attempts: tuple[Row, ...]
     diagnostics: tuple[Row, ...]
     summary: Row
+
+    @property
+    def decided(self) -> tuple[str, ...]:
+        """Names of columns of released rounds that say what the method decided."""
+        return tuple(
+            dict.fromkeys(key for row in self.released for key in row if key.startswith(DECIDED))
+        )
 
     @property
     def options(self) -> Row:
@@ -241,7 +250,8 @@ def _check_figures(run: RunRecord) -> None:
                     raise ValueError(
                         f"{where}: {counted} is {value!r}, not a whole number from {least}"
                     )
-            _check_numbers(where, row, measured | _OF_A_ROUND)
+            decided = {key for key in row if key.startswith(DECIDED)}
+            _check_numbers(where, row, measured | _OF_A_ROUND | decided)
     figures = measured | {f"{m.name}{PUBLIC_ONLY}" for m in run.measures}
     _check_numbers(str(run.directory / "summary.json"), run.summary, figures | _OF_A_RUN)
     baseline = _mapping(run.description.get("baseline"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpriv.measures import Measure
-from fedpriv.report.series import Row, RunRecord
+from fedpriv.report.series import DECIDED, Row, RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, epsilon, number, percent
 from fedpriv.untrusted_text import safe
@@ -27,7 +27,17 @@ def released_columns(run: RunRecord) -> Columns:
         "epsilon": ("ε", epsilon),
         **{m.released_name: (m.label, _writer(m)) for m in run.figures},
         "update_norm": ("update norm", _steady),
+        **{name: (decided_label(name), _steady) for name in run.decided},
     }
+
+
+def decided_label(name: str) -> str:
+    """Return what a column is called that a method decided on.
+
+    >>> decided_label("decided_rho_gradient"), decided_label("decided_step_size")
+    ('ρ gradient', 'step size')
+    """
+    return name.removeprefix(DECIDED).replace("_", " ").replace("rho", "ρ")
 
 
 def diagnosed_columns(run: RunRecord) -> Columns:

@@ -31,7 +31,7 @@ are lost attempts, and spent.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
 from fedpriv.running.door.noise_root import NOISE, noise_digest
+from fedpriv.running.records import decided_as_json
 from fedpriv.running.task_files import checked_files, write_files
 from fedpriv.tasks.data_digest import check_data_digests
 from fedpriv.training.algorithm import Saved, State
@@ -223,11 +224,16 @@ class RunFolder:
         secret = read_secret(self.path / "data.key") if secure else None
         check_data_digests(task, sealed, secret, str(self.path))
 
-    def resume(self, first: State) -> State:
+    def resume(
+        self,
+        first: State,
+        decided: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda numbers: {},
+    ) -> State:
         """Return where the run stands, repairing what a kill left between two writes.
 
         Args:
             first: The state before round 1, also the template of the saved one.
+            decided: What the method says of a state's numbers.
 
         Raises:
             ValueError: If the state is newer than the ledger (an older ledger was put back), or
@@ -262,6 +268,7 @@ class RunFolder:
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept:
             record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
+            record |= decided_as_json(decided(numbers))
             json_lines.append(self.path / "rounds.jsonl", self._marked(record))
         return state
 

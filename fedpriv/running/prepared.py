@@ -32,6 +32,7 @@ from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
+from fedpriv.training.algorithm import SaysWhatItDecided
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
 
@@ -324,7 +325,9 @@ def resume_run(
         folder.check_data(components.task)
         begun = _begun(path, document)
         tried = _tried(experiment, components, root, begun)
-        state = folder.resume(tried.state)
+        said = components.algorithm
+        known = isinstance(said, SaysWhatItDecided)
+        state = folder.resume(tried.state, said.decided) if known else folder.resume(tried.state)
     except BaseException:
         folder.close()
         raise

@@ -94,13 +94,12 @@ def as_json(record: Released | Diagnostics) -> dict[str, Any]:
     return values
 
 
-DECIDED = "decided_"
-"""What names of such figures begin with in a file."""
+_DECIDED = "decided_"
 
 
 def decided_as_json(values: Mapping[str, float]) -> dict[str, float | None]:
     """Return what a method decided under the names that files have for it."""
-    return figures_as_json({DECIDED + name: value for name, value in values.items()})
+    return figures_as_json({_DECIDED + name: value for name, value in values.items()})
 
 
 def figures_as_json(values: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:

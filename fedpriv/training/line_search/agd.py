@@ -19,7 +19,7 @@ in the choice, an index that is off by one, gradients that are paid twice), this
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -147,8 +147,16 @@ class AdaptiveDescent:
 
     def init(self, params: Params) -> ArrayState:
         """Return the state before the first iteration."""
-        numbers = {RHO_GRADIENT: self.prices.gradient, _LARGEST: self.step_sizes.first}
-        return ArrayState(params=params, memory={_CHOSEN: np.zeros(0)}, numbers=numbers)
+        return ArrayState(
+            params=params,
+            memory={_CHOSEN: self._kept(())},
+            numbers={
+                RHO_GRADIENT: self.prices.gradient,
+                _LARGEST: self.step_sizes.first,
+                STEP_SIZE: 0.0,
+                REJECTIONS: 0.0,
+            },
+        )
 
     def result(self, state: ArrayState) -> Params:
         """Return the params."""
@@ -177,11 +185,12 @@ class AdaptiveDescent:
                 estimate = self._another(held, estimate, price, more)
                 price = following
         size = float(sizes[index])
-        chosen = (*(float(old) for old in state.memory[_CHOSEN]), size)
+        before = state.memory[_CHOSEN]
+        chosen = (*before[before >= 0.0].tolist(), size)
         largest, kept = self.step_sizes.adapted(largest, chosen)
         return state.after(
             moved(state.params, direction, size),
-            memory={_CHOSEN: np.array(kept, np.float64)},
+            memory={_CHOSEN: self._kept(kept)},
             numbers={
                 RHO_GRADIENT: price,
                 _LARGEST: largest,
@@ -192,8 +201,14 @@ class AdaptiveDescent:
 
     def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
         """Return the step size, the gradient's price and how often a direction was rejected."""
-        names = (STEP_SIZE, RHO_GRADIENT, REJECTIONS)
-        return {name: numbers[name] for name in names if name in numbers}
+        return {name: numbers[name] for name in (STEP_SIZE, RHO_GRADIENT, REJECTIONS)}
+
+    def _kept(self, chosen: Sequence[float]) -> np.ndarray:
+        """Return step sizes since the last adaptation in an array of one size, as files want it."""
+        kept = np.full(max(self.step_sizes.every, 1), -1.0)
+        newest = list(chosen)[-len(kept) :]
+        kept[: len(newest)] = newest
+        return kept
 
     def _noised(self, rho: float) -> Mechanism:
         return Mechanism(

@@ -62,7 +62,9 @@ class StepSizes:
             chosen: Step sizes since the last adaptation, the newest included.
         """
         kept = tuple(chosen)
-        if self.every == 0 or len(kept) < self.every:
+        if self.every == 0:
+            return largest, ()
+        if len(kept) < self.every:
             return largest, kept
         top = max(kept)
         return (min(self.growth * top, self.first) if top > 0.0 else largest), ()
