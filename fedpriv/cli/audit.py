@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedpriv.cli.flags import with_flags
+from fedpriv.cli.listing import with_flags
 from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
 from fedpriv.experiments.composing.options import Option

@@ -1,14 +1,22 @@
-"""The options of an experiment as they are listed, and what a shell completes."""
+"""The options of an experiment as they are listed and completed, and those that are flags.
+
+An option's name, type and help are typed once, in its part; a command only says which options have
+a flag of their own.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from fedpriv.cli.output import console, print_json, print_table
+from fedpriv.experiments.reference import described
 
 if TYPE_CHECKING:
     from fedpriv.experiments.composing.options import Option
@@ -90,3 +98,49 @@ def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
             if choice.startswith(value) and " " not in choice
         ]
     return [(f"{line.name}=", line.help) for line in lines if line.name.startswith(name)]
+
+
+def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command a flag for each of some options.
+
+    The command has a parameter `flags`, in whose place the flags stand in its help; it is given
+    those that were typed, by option name.
+
+    Args:
+        names: Options of federated experiments, in kebab-case.
+
+    Raises:
+        KeyError: If there is no such option.
+    """
+    options = {name.replace("-", "_"): described(name) for name in names}
+    made = [
+        inspect.Parameter(
+            parameter,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[option.kind | None, typer.Option(help=option.help)],
+        )
+        for parameter, option in options.items()
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.items():
+            if name == "flags":
+                parameters += made
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            typed = {name: given.pop(name) for name in options}
+            flags = {options[name].name: v for name, v in typed.items() if v is not None}
+            command(flags=flags, **given)
+
+        # Typer reads a function's parameters here.
+        call.__dict__["__signature__"] = inspect.Signature(parameters)
+        call.__annotations__ = {item.name: item.annotation for item in parameters}
+        return call
+
+    return decorate

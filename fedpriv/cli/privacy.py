@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.api import account as api
-from fedpriv.cli.flags import with_flags
+from fedpriv.cli.listing import with_flags
 from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
@@ -22,6 +22,7 @@ from fedpriv.cli.run import (
     Settings,
     settings_of,
 )
+from fedpriv.cli.zcdp import Rho, Zcdp, account_rho, calibrate_rho, refuse_others, required
 from fedpriv.experiments.composing.options import Option, renamed
 from fedpriv.measures import grouped
 from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
@@ -29,9 +30,11 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.progress import moves, plain_lines
 
-Users = Annotated[int, typer.Option(help="Users on the roster.")]
-Cohort = Annotated[float, typer.Option(help="Expected cohort (poisson) or its size (fixed).")]
-Rounds = Annotated[int, typer.Option(help="Rounds, each charged once.")]
+Users = Annotated[int | None, typer.Option(help="Users on the roster.")]
+Cohort = Annotated[
+    float | None, typer.Option(help="Expected cohort (poisson) or its size (fixed).")
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, each charged once.")]
 Delta = Annotated[float | None, typer.Option(help="δ; by default users^-1.1.")]
 Sampling = Annotated[
     str, typer.Option(help="poisson (each user drawn independently) or fixed (exact size).")
@@ -97,12 +100,13 @@ def register(app: typer.Typer) -> None:
 
 
 def account(
-    users: Users,
-    cohort: Cohort,
-    rounds: Rounds,
+    users: Users = None,
+    cohort: Cohort = None,
+    rounds: Rounds = None,
     noise_multiplier: Annotated[
-        float, typer.Option(help="Noise stddev on the sum, over the bound of one user.")
-    ],
+        float | None, typer.Option(help="Noise stddev on the sum, over the bound of one user.")
+    ] = None,
+    rho: Rho = None,
     delta: Delta = None,
     sampling: Sampling = "poisson",
     relation: RelationName = None,
@@ -116,12 +120,17 @@ def account(
 
     For example: fedpriv account --users 400 --cohort 20 --rounds 100 --noise-multiplier 1
     """
+    given = {"users": users, "cohort": cohort, "rounds": rounds}
+    if rho is not None:
+        others = {"noise-multiplier": noise_multiplier, "sampling": sampling, "cap": cap}
+        others |= {"devices": devices, "trials": trials, "shape": shape}
+        refuse_others("--rho", given | others)
+        return account_rho(rho, delta, relation, as_json)
+    sizes = {name: required(name, value) for name, value in given.items()}
     try:
         price = api.account(
-            users=users,
-            cohort=cohort,
-            rounds=rounds,
-            noise_multiplier=noise_multiplier,
+            **sizes,
+            noise_multiplier=required("noise-multiplier", noise_multiplier),
             delta=delta,
             sampling=sampling,
             relation=relation,
@@ -132,14 +141,15 @@ def account(
         )
     except ValueError as error:
         fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
-    _tell(price, as_json)
+    return _tell(price, as_json)
 
 
 def calibrate(
-    users: Users,
-    cohort: Cohort,
-    rounds: Rounds,
     target: Annotated[float, typer.Option("--epsilon", help="The ε not to be exceeded.")],
+    users: Users = None,
+    cohort: Cohort = None,
+    rounds: Rounds = None,
+    zcdp: Zcdp = False,
     delta: Delta = None,
     sampling: Sampling = "poisson",
     relation: RelationName = None,
@@ -162,6 +172,13 @@ def calibrate(
 
     For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
     """
+    given = {"users": users, "cohort": cohort, "rounds": rounds}
+    if zcdp:
+        others = {"sampling": sampling, "cap": cap, "devices": devices, "trials": trials}
+        others |= {"shape": shape, "out": out, "grid-cohorts": grid_cohorts}
+        refuse_others("--zcdp", given | others | {"grid-rounds": grid_rounds})
+        return calibrate_rho(target, delta, relation, as_json)
+    sizes = {name: required(name, value) for name, value in given.items()}
     if not grid and (out, grid_cohorts, grid_rounds) != (None, None, None):
         fail("--no-grid leaves nothing to plot or to choose; leave it or the others out")
     _check_plot(out)
@@ -169,9 +186,7 @@ def calibrate(
     found = None
     try:
         price = api.calibrate(
-            users=users,
-            cohort=cohort,
-            rounds=rounds,
+            **sizes,
             epsilon=target,
             delta=delta,
             sampling=sampling,
@@ -184,14 +199,14 @@ def calibrate(
         if grid:
             with _calibrating(quiet=as_json) as progress:
                 found = api.noise_grid(
-                    users=users,
+                    users=sizes["users"],
                     epsilon=target,
                     cohorts=cohorts,
                     rounds=counts,
                     delta=delta,
                     sampling=sampling,
                     relation=relation,
-                    cap_over_cohort=None if cap is None else cap / cohort,
+                    cap_over_cohort=None if cap is None else cap / sizes["cohort"],
                     devices=devices,
                     trials=trials,
                     shape=shape,
@@ -205,7 +220,7 @@ def calibrate(
         _tell(price, as_json=False)
         if found is not None:
             _print(f"\n{found}")
-    _plot(found, out, price.point)
+    return _plot(found, out, price.point)
 
 
 @with_flags(FLAGS)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.flags import with_flags
+from fedpriv.cli.listing import with_flags
 from fedpriv.cli.output import console, errors, print_json
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
 from fedpriv.data.files.places import check_folder, writing_to

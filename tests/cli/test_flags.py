@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedpriv.cli.flags import with_flags
+from fedpriv.cli.listing import with_flags
 from fedpriv.cli.run import FLAGS, run_command
 from fedpriv.experiments.reference import described
 

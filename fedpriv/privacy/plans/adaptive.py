@@ -173,7 +173,7 @@ class AdaptivePlan:
         return Used(
             amount=amount,
             total=self.rho,
-            text=f"ρ = {rounded_up_to(amount, 4):g} of {self.rho:g} spent in {charges} "
+            text=f"ρ = {rounded_up_to(amount, 6):g} of {self.rho:g} spent in {charges} "
             f"charge{'' if charges == 1 else 's'}",
         )
 

@@ -1,0 +1,55 @@
+"""`fedpriv account --rho` and `fedpriv calibrate --zcdp`."""
+
+import json
+import sys
+
+import pytest
+
+from fedpriv import cli
+
+
+@pytest.fixture
+def fedpriv(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        shown = capsys.readouterr()
+        return left.value.code, shown.out, shown.err
+
+    return call
+
+
+def test_a_rho_has_two_epsilons(fedpriv):
+    code, out, _ = fedpriv("account", "--rho", 0.5, "--delta", 1e-6, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["epsilon"] < found["epsilon_bs16"] == pytest.approx(5.756522)
+    assert (found["rho"], found["delta"], found["relation"]) == (0.5, 1e-6, "add-remove")
+    _, words, _ = fedpriv("account", "--rho", 0.5, "--delta", 1e-6)
+    assert "ε = 5.2216 at δ = 1e-06 (add-remove, of ρ = 0.5" in words and "5.7566" in words
+
+
+def test_an_epsilon_has_two_rhos(fedpriv):
+    code, out, _ = fedpriv("calibrate", "--zcdp", "--epsilon", 1, "--delta", 1e-5, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["rho_bs16"] == pytest.approx(0.020820, abs=5e-7)
+    assert found["rho"] == pytest.approx(0.030557, abs=5e-7) and found["epsilon"] == 1.0
+    _, words, _ = fedpriv("calibrate", "--zcdp", "--epsilon", 1, "--delta", 1e-5)
+    assert "ρ = 0.0305566 keeps ε within 1 at δ = 1e-05" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["account", "--rho", 1], "give --delta"),
+        (["account", "--rho", -1, "--delta", 0.1], "rho -1"),
+        (["account", "--rho", 1, "--delta", 0.1, "--users", 4], "--users says nothing of --rho"),
+        (["account", "--users", 4], "missing option '--cohort'"),
+        (["account", "--users", 4, "--cohort", 1, "--rounds", 1], "'--noise-multiplier'"),
+        (["calibrate", "--epsilon", 1, "--zcdp", "--cohort", 2, "--delta", 0.1], "--cohort says"),
+        (["calibrate", "--epsilon", 1], "missing option '--users'"),
+    ],
+)
+def test_what_does_not_go_together(fedpriv, arguments, said):
+    code, _, err = fedpriv(*arguments)
+    assert code != 0 and said in err
