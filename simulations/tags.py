@@ -108,6 +108,36 @@ def adadps_update_tags() -> Experiment:
     )
 
 
+def agd_tags() -> Experiment:
+    """DP-AGD over users: noisy gradients of everybody, and a private choice of each step."""
+    return Experiment(
+        name="agd-tags",
+        description="DP-AGD by user: noisy gradients whose price adapts, and a private step size.",
+        start="public",
+        inputs="unit-norm",
+        method="agd",
+        iterations=15,
+        num_steps=10,
+        loss_cap=7.0,
+        target_epsilon=8.0,
+        eval_every=5,
+    )
+
+
+def bolt_on_tags() -> Experiment:
+    """Bolt-on over users: permutation SGD without noise, whose end is perturbed once."""
+    return Experiment(
+        name="bolt-on-tags",
+        description="Bolt-on by user: training without noise, whose result is perturbed once.",
+        start="public",
+        inputs="unit-norm",
+        method="bolt-on",
+        users_per_update=50,
+        step_rate=1.0,
+        target_epsilon=8.0,
+    )
+
+
 def dp_fedavg_tags() -> Experiment:
     """DP-FedAvg: clipped updates, Gaussian noise."""
     return Experiment(
@@ -174,6 +204,8 @@ EXPERIMENTS = (
     dp_normfedavg_tags,
     dp2_tags,
     past_releases_tags,
+    agd_tags,
+    bolt_on_tags,
     fedavg_tags,
     adas_tags,
 )

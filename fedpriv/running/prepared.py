@@ -32,7 +32,7 @@ from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
-from fedpriv.training.algorithm import SaysWhatItDecided
+from fedpriv.training.algorithm import SaysWhatItDecided, check_start
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
 
@@ -151,6 +151,7 @@ def _tried(
             train = partial(try_components, components, state.params)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
+    check_start(components.algorithm, None if found is None else found.get("loss"))
     noticed = ()
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):

@@ -190,6 +190,32 @@ class KnowsUpdateNorm(Protocol):
 
 
 @runtime_checkable
+class ChecksStart(Protocol):
+    """An algorithm that is no use from every start."""
+
+    def check_start(self, loss: float) -> None:
+        """Refuse a start.
+
+        Args:
+            loss: Its mean loss on public examples, in the task's own terms.
+
+        Raises:
+            ValueError: If nothing would be learnt from there.
+        """
+        ...
+
+
+def check_start(algorithm: Algorithm, loss: float | None) -> None:
+    """Refuse a start that an algorithm can do nothing with, as far as public examples tell.
+
+    Raises:
+        ValueError: If the algorithm says so.
+    """
+    if loss is not None and isinstance(algorithm, ChecksStart):
+        algorithm.check_start(loss)
+
+
+@runtime_checkable
 class SaysWhatItDecided(Protocol):
     """An algorithm whose rounds differ in more than their answers."""
 

@@ -135,6 +135,16 @@ class UserByUser:
     shapes: Params | None = None
     adder: Adder = RunningSum
 
+    @property
+    def thread_safe(self) -> bool:
+        """As the trainer's: nothing else is kept between users."""
+        return isinstance(self.trainer, Shareable) and self.trainer.thread_safe
+
+    @property
+    def cpu_only(self) -> str:
+        """As the trainer's."""
+        return self.trainer.cpu_only if isinstance(self.trainer, CpuOnly) else ""
+
     def template(self, params: Params) -> Params:
         """Return the shapes that were given, or the params'."""
         return params if self.shapes is None else self.shapes

@@ -27,13 +27,13 @@ class Method:
         label: In tables.
         experiment: Its name.
         options: By ε; under None those of a method without privacy.
-        cohort: Of the roster.
+        cohort: Of the roster; None for a method that draws no cohorts.
     """
 
     label: str
     experiment: str
     options: Mapping[float | None, Mapping[str, Option]]
-    cohort: float = _COHORT
+    cohort: float | None = _COHORT
 
     @property
     def is_private(self) -> bool:
@@ -58,11 +58,16 @@ class Method:
             "split": view.split.kind,
             "fold": view.split.fold,
             "public-users": view.split.public_users,
-            "cohort": max(1.0, round(self.cohort * len(view.roster))),
+            **self._cohort(len(view.roster)),
             **shared,
             **self.options[epsilon],
         }
         return load_experiment(self.experiment).with_options(options)
+
+    def _cohort(self, number: int) -> dict[str, Option]:
+        if self.cohort is None:
+            return {}
+        return {"cohort": max(1.0, round(self.cohort * number))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

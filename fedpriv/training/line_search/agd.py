@@ -145,6 +145,19 @@ class AdaptiveDescent:
                 "iterations to split it by, or a higher target"
             )
 
+    def check_start(self, loss: float) -> None:
+        """Refuse a cap below the loss at the start: every candidate would then score alike.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        if loss >= self.losses.cap:
+            raise ValueError(
+                f"loss-cap {self.losses.cap:g} is not above {loss:.3g}, the mean loss of public "
+                "examples at the start: most losses would be capped at every step size, and the "
+                "choice among them be blind; raise it (ln k is the loss of k classes at zero)"
+            )
+
     def init(self, params: Params) -> ArrayState:
         """Return the state before the first iteration."""
         return ArrayState(

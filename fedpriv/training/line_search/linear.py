@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import expit, log_expit, logsumexp
+from scipy.special import expit, log_expit
 
 Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From logits float64 (n, k) and labels int64 (n,) to losses float64 (n,)."""
@@ -46,8 +46,11 @@ def huber_losses(width: float) -> Losses:
 
 
 def softmax_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the cross-entropy of classes from 0."""
-    return logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
+    """Return the cross-entropy of classes from 0; infinite logits have none."""
+    peak = logits.max(axis=1, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
+        return np.log(total) + (peak - logits[np.arange(len(labels)), labels])
 
 
 def logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

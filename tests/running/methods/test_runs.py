@@ -1,0 +1,252 @@
+"""Runs of methods with plans of their own: the same on every backend, paid for, replayed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from scipy import sparse
+
+from fedpriv.api.result import load
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.page import write_report
+from fedpriv.running.engines.factories import on_threads, serial
+from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.per_example.linear import (
+    HingeGradients,
+    HuberGradients,
+    LinearRegressionGradients,
+    LogisticGradients,
+    SoftmaxGradients,
+    linear_metrics,
+)
+
+AGD = {
+    "target-epsilon": 8.0,
+    "delta": 1e-3,
+    "iterations": 3,
+    "num-steps": 4,
+    "loss-cap": 8.0,
+    "start": "fresh",
+    "eval-every": 1,
+}
+BOLT_ON = {
+    "target-epsilon": 4.0,
+    "users-per-update": 7,
+    "passes": 2,
+    "step-rate": 0.5,
+    "start": "fresh",
+}
+OPTIONS = {"agd-tags": AGD, "bolt-on-tags": BOLT_ON}
+
+
+def started(name, corpus, out, make_backend=serial, **options):
+    experiment = load_experiment(name).with_options(OPTIONS[name] | options)
+    return start_run(experiment, name, corpus, out, make_backend=make_backend)
+
+
+def model(out):
+    return load_file(max((out / "checkpoints").glob("*.safetensors")))
+
+
+def play(prepared):
+    return prepared.run()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_run_is_paid_for_and_verifies(name, tiny_corpus, tmp_path):
+    prepared = started(name, tiny_corpus, tmp_path / "run")
+    play(prepared)
+    assert verify_run(tmp_path / "run").ok
+    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    run = load(tmp_path / "run")
+    if name == "agd-tags":
+        assert {charge.event.kind for charge in state.charges} == {"gaussian", "zcdp"}
+        assert state.plan.left(state.spent) < state.plan.rho
+        steps = [row["decided_step_size"] for row in run.record.released]
+        assert steps and all(step > 0 for step in steps)
+        page = write_report(tmp_path / "run").read_text("utf-8")
+        assert "step size of each released round" in page and "ρ gradient" in page
+    else:
+        [charge] = state.charges
+        assert (charge.event.kind, charge.event.epsilon) == ("pure", 4.0)
+        assert run.summary["delta"] == 0.0 and run.summary["epsilon"] == 4.0
+        assert run.summary["accountant"] == "composition"
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_threads_give_the_same_model(name, tiny_corpus, tmp_path):
+    """To the bit where sums are of whole numbers, as in adaptive descent; else to rounding."""
+    play(started(name, tiny_corpus, tmp_path / "one"))
+    play(started(name, tiny_corpus, tmp_path / "two", on_threads(2)))
+    one, two = model(tmp_path / "one"), model(tmp_path / "two")
+    for tensor, array in one.items():
+        if name == "agd-tags":
+            assert np.array_equal(array, two[tensor])
+        else:
+            assert np.allclose(array, two[tensor], rtol=1e-5, atol=1e-5)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_a_release_that_was_cut_off_is_made_again_the_same(tiny_corpus, tmp_path, monkeypatch):
+    whole = started("bolt-on-tags", tiny_corpus, tmp_path / "whole")
+    play(whole)
+    prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "cut")
+    secret = (tmp_path / "cut" / "secret").exists()
+    charge = Ledger.charge
+
+    def dying(self, *given, **named):
+        charge(self, *given, **named)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "charge", dying)
+        with pytest.raises(Killed):
+            play(prepared)
+    assert not secret or (tmp_path / "cut" / "secret").exists()
+    play(resume_run(tmp_path / "cut"))
+    state = read_ledger(tmp_path / "cut" / "ledger.jsonl")[1]
+    assert len(state.charges) == len(state.releases) == 1  # charged once, released once
+    assert verify_run(tmp_path / "cut").ok
+
+
+def test_whoever_is_missing_ends_bolt_on_without_a_release(tiny_corpus, tmp_path):
+    class Losing(SerialBackend):
+        def partial_sum(self, **given):
+            given["cohort"] = (*given["cohort"][1:], "nobody")
+            return super().partial_sum(**given)
+
+    prepared = started(
+        "bolt-on-tags",
+        tiny_corpus,
+        tmp_path / "run",
+        lambda experiment, made: Losing(
+            trainer=made.trainer, data=made.task.data, measure=made.task.evaluate
+        ),
+    )
+    with pytest.raises(ValueError, match="nothing is released"):
+        play(prepared)
+    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    assert len(state.charges) == 1 and not state.releases
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("name", "options", "said"),
+        [
+            ("bolt-on-tags", {"l2-clip-norm": 1.0}, "l2-clip-norm belongs to"),
+            ("bolt-on-tags", {"server-momentum": 0.9}, "server-momentum belongs to"),
+            ("bolt-on-tags", {"server-optimizer": "adam"}, "server-optimizer"),
+            ("bolt-on-tags", {"aggregate": "ema"}, "aggregate"),
+            ("bolt-on-tags", {"step-rate": 5.0}, "above 2, 2/β of softmax"),
+            ("bolt-on-tags", {"delta": 1e-3}, "of pure ε; leave delta out"),
+            ("bolt-on-tags", {"target-epsilon": None}, "needs target-epsilon"),
+            ("bolt-on-tags", {"users-per-update": 5000}, "batch_size 5000 is above"),
+            ("bolt-on-tags", {"server-rate": 2.0}, "above 1, where two runs may drift apart"),
+            ("agd-tags", {"target-epsilon": None}, "needs target-epsilon"),
+            ("agd-tags", {"num-steps": 65}, "num-steps 65 is above 64"),
+            ("agd-tags", {"loss-cap": 1.0}, "loss-cap 1 is not above"),
+        ],
+    )
+    def test_options(self, name, options, said, tiny_corpus, tmp_path):
+        with pytest.raises(ValueError, match=said):
+            started(name, tiny_corpus, tmp_path / "run", **options)
+        assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def central(kind, num=60, k=2):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(num, 5)).astype(np.float32)
+    scores = x @ rng.normal(size=(5, k))
+    y = scores.argmax(axis=1)
+    inputs = sparse.csr_matrix(x)
+    if kind is LinearRegressionGradients:
+        train = kind(x, y.astype(float))
+    else:
+        train = kind(inputs, y, k) if kind is SoftmaxGradients else kind(inputs, y)
+    if kind is SoftmaxGradients:
+        shapes = {"kernel": (5, k), "bias": (k,)}
+    elif kind is LinearRegressionGradients:
+        shapes = {"weight": (5,)}
+    else:
+        shapes = {"weight": (5,), "bias": (1,)}
+    return CentralTask(
+        name="toy",
+        train=train,
+        num_train=num,
+        init=zeros(shapes),
+        measure=lambda params: linear_metrics(params, inputs, y) if "bias" in params else None,
+        synthetic=True,
+    )
+
+
+def of_examples(kind, **options):
+    task = central(kind)
+    return Experiment(
+        name="toy", description="A toy.", task=lambda experiment: task, unit="example", **options
+    )
+
+
+CENTRAL = {
+    "agd": {"method": "agd", "target_epsilon": 30.0, "iterations": 6, "delta": 1e-5},
+    "bolt-on": {"method": "bolt-on", "target_epsilon": 50.0, "passes": 3, "batch_size": 5},
+    "gaussian": {
+        "method": "bolt-on",
+        "output_noise": "gaussian",
+        "target_epsilon": 50.0,
+        "batch_size": 5,
+        "average": True,
+    },
+    "noiseless": {"method": "bolt-on", "output_noise": "none", "batch_size": 5, "passes": 20},
+}
+
+
+@pytest.mark.parametrize("chosen", CENTRAL)
+@pytest.mark.parametrize("kind", [LogisticGradients, HuberGradients, SoftmaxGradients])
+def test_examples_are_trained_on_too(kind, chosen, tmp_path):
+    prepared = start_run(of_examples(kind, **CENTRAL[chosen]), None, None, tmp_path / "run")
+    play(prepared)
+    assert verify_run(tmp_path / "run").ok
+    found = load(tmp_path / "run").summary
+    if chosen == "noiseless":
+        assert found["epsilon"] is None and found["accuracy_public"] > 0.8
+    else:
+        assert found["epsilon"] <= CENTRAL[chosen]["target_epsilon"] and found["unit"] == "example"
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "said"),
+    [
+        (HingeGradients, "bolt-on", "not smooth"),
+        (LinearRegressionGradients, "bolt-on", "those of LinearRegressionGradients are not"),
+        (LinearRegressionGradients, "agd", "give it losses_along"),
+    ],
+)
+def test_losses_of_which_too_little_is_known(kind, method, said):
+    with pytest.raises(ValueError, match=said):
+        build(of_examples(kind, method=method, target_epsilon=1.0))
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_a_target_is_kept_under_either_relation(relation):
+    made = build(of_examples(LogisticGradients, method="bolt-on", target_epsilon=0.5,
+                             relation=relation))  # fmt: skip
+    assert made.plan.total().value == 0.5
+    times = {"add-remove": 1.0, "replace-one": 2.0}[relation]
+    mechanism = made.plan.live_mechanism
+    assert mechanism.privatizer.epsilon == 0.5 / times
+    # The literature's scale: Δ₂/ε of a replaced example, 2kLη/b.
+    assert mechanism.sensitivity * times / 0.5 == pytest.approx(times * 0.1 / 50 / 0.5, rel=1e-3)
+    descent = build(of_examples(LogisticGradients, method="agd", target_epsilon=0.5,
+                                relation=relation, delta=1e-5))  # fmt: skip
+    assert descent.plan.total().value == pytest.approx(0.5, rel=1e-6)
