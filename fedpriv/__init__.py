@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from fedpriv.api.account import account as account
     from fedpriv.api.account import calibrate as calibrate
     from fedpriv.api.account import noise_grid as noise_grid
+    from fedpriv.api.bolted.bolt_on import Perturbed as Perturbed
+    from fedpriv.api.bolted.bolt_on import bolt_on as bolt_on
+    from fedpriv.api.bolted.bolt_on import loss_constants as loss_constants
+    from fedpriv.api.bolted.classifier import bolt_on_classifier as bolt_on_classifier
     from fedpriv.api.forecast.forecast import Forecast as Forecast
     from fedpriv.api.forecast.forecast import forecast as forecast
     from fedpriv.api.own_loop import bounded_sum as bounded_sum
@@ -46,11 +50,15 @@ if TYPE_CHECKING:
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
+    from fedpriv.training.permutation.constants import Constants as Constants
+    from fedpriv.training.permutation.schedules import StepSchedule as StepSchedule
 
 __version__ = "0.1.0"
 
 _ROOMS = {
     "fedpriv.api.account": ("Account", "account", "calibrate", "noise_grid"),
+    "fedpriv.api.bolted.bolt_on": ("Perturbed", "bolt_on", "loss_constants"),
+    "fedpriv.api.bolted.classifier": ("bolt_on_classifier",),
     "fedpriv.api.forecast.forecast": ("Forecast", "forecast"),
     "fedpriv.api.own_loop": ("bounded_sum", "plan"),
     "fedpriv.api.result": ("Run", "compare", "load"),
@@ -66,6 +74,8 @@ _ROOMS = {
     "fedpriv.running.own": ("Trained", "averaging"),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
+    "fedpriv.training.permutation.constants": ("Constants",),
+    "fedpriv.training.permutation.schedules": ("StepSchedule",),
 }
 _ROOM = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"flower": "fedpriv.api.flower"}
@@ -97,6 +107,13 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Key",
     "RunFolder",
     "ArrayState",
+    # A permutation SGD of one's own, perturbed once.
+    "bolt_on",
+    "bolt_on_classifier",
+    "loss_constants",
+    "Constants",
+    "StepSchedule",
+    "Perturbed",
     # Flower apps of one's own.
     "flower",
     "averaging",

@@ -167,7 +167,7 @@ class BoltOnUsers(ReleasesOnce):
         size, decay, update = passes.batch_size, self.constants.convexity, 0
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
         for order in passes.orders(number, raw.key("order")):
-            for start in range(0, number - size + 1, size):
+            for start in passes.starts(number):
                 batch, rate = np.sort(order[start : start + size]), float(rates[update])
                 brought = {**current, RATE: np.array([rate], np.float32)}
                 total = raw.sum(brought, bound=bound, among=batch.tolist())

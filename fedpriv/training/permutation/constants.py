@@ -9,6 +9,7 @@ logistic     r                    r²/4              |∂| <= 1, |∂²| <= 1/4
 Huber SVM    r                    r²/2h             quadratic within h of the corner
 softmax      √2 r                 r²/2              ‖p - y‖₂ <= √2; Böhning (1992), ‖diag p - pp'‖
 one-vs-all   √k r                 r²/4              k logistic losses at once, each its own row
+mod. Huber   4 r                  2 r²              (1 - z)² for z > -1, and -4z below
 ===========  ===================  ================  =============================================
 
 A regulariser λ/2 ‖w‖² adds λ to β and makes the sum λ-strongly convex. It adds λR to the Lipschitz
@@ -20,7 +21,7 @@ made of L₀ alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedpriv.ranges import Range, finite_float, positive_float
 
@@ -79,6 +80,70 @@ def one_vs_all(num_classes: int, *, regulariser: float = 0.0, inputs: float = 1.
     """Return the constants of k logistic regressions on the same inputs, seen as one vector."""
     steep = math.sqrt(num_classes) * inputs
     return _regularised("one-vs-all", steep, inputs**2 / 4.0, regulariser, inputs)
+
+
+def modified_huber(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
+    """Return the constants of scikit-learn's modified Huber loss: 4 steep, of curvature 2."""
+    return _regularised("modified Huber", 4.0 * inputs, 2.0 * inputs**2, regulariser, inputs)
+
+
+def jointly(constants: Constants, number: int) -> Constants:
+    """Return the constants of so many models of one loss on the same inputs, seen as one vector.
+
+    Each of them moves by at most L₀ in a step, whatever the others' orders are.
+    """
+    steep = math.sqrt(number) * constants.lipschitz
+    return replace(constants, name=f"{number} times {constants.name}", lipschitz=steep)
+
+
+#: Why nothing bounds what a loss does, by its name in libraries.
+UNBOUNDED = {
+    "hinge": "has a corner (it is not smooth); use a Huber SVM or 'modified_huber'",
+    "perceptron": "has a corner (it is not smooth); use a Huber SVM or 'modified_huber'",
+    "squared_hinge": "is ever steeper (it is not Lipschitz); use 'modified_huber'",
+    "squared_error": "is ever steeper (it is not Lipschitz); use a logistic or Huber loss",
+    "epsilon_insensitive": "has corners (it is not smooth)",
+    "squared_epsilon_insensitive": "is ever steeper (it is not Lipschitz)",
+    "huber": "is of regression, and its targets are not bounded here; use 'modified_huber'",
+}
+
+
+def named(
+    name: str,
+    *,
+    regulariser: float = 0.0,
+    inputs: float = 1.0,
+    width: float = 0.1,
+    num_classes: int = 2,
+) -> Constants:
+    """Return the constants of a loss by its name.
+
+    Args:
+        name: "logistic" (or "log_loss"), "huber-svm", "modified_huber", "softmax" or "one-vs-all".
+        regulariser: λ of λ/2 ‖w‖².
+        inputs: r, to which inputs are shortened.
+        width: h, of "huber-svm".
+        num_classes: k, of "one-vs-all".
+
+    Raises:
+        ValueError: If nothing bounds it, such as hinge, or the name is unknown.
+    """
+    given = {"regulariser": regulariser, "inputs": inputs}
+    match name:
+        case "logistic" | "log_loss":
+            return logistic(**given)
+        case "huber-svm":
+            return huber_svm(width=width, **given)
+        case "modified_huber":
+            return modified_huber(**given)
+        case "softmax":
+            return softmax(**given)
+        case "one-vs-all":
+            return one_vs_all(num_classes, **given)
+    known = "'logistic', 'huber-svm', 'modified_huber', 'softmax' or 'one-vs-all'"
+    if name in UNBOUNDED:
+        raise ValueError(f"loss {name!r} {UNBOUNDED[name]}: nothing says how far it moves a result")
+    raise ValueError(f"loss {name!r} is unknown; give {known}, or Constants of your own")
 
 
 def _regularised(

@@ -4,6 +4,7 @@
 schedule          η_t                             for
 ================  ==============================  ============================================
 constant          η                               convex (η <= 2/β), strongly convex (η <= 1/β)
+power             η / t^c                         the same; "invscaling" of scikit-learn
 decreasing        2 / (β (t + m^c))               convex
 square-root       2 / (β (√t + m^c))              convex
 strongly-convex   min(1/β, 1/(γt))                strongly convex
@@ -16,14 +17,14 @@ Analytics" (2017), Algorithms 1 and 2, Corollaries 1 to 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.training.permutation.constants import Constants
 
-Name = Literal["constant", "decreasing", "square-root", "strongly-convex"]
+Name = Literal["constant", "power", "decreasing", "square-root", "strongly-convex"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,8 @@ class StepSchedule:
 
     Attributes:
         name: One of the table.
-        rate: η of "constant".
-        exponent: c of "decreasing" and "square-root", in [0, 1).
+        rate: η of "constant" and "power".
+        exponent: c of "power", "decreasing" and "square-root", in [0, 1).
     """
 
     name: Name = "constant"
@@ -41,13 +42,15 @@ class StepSchedule:
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.name not in ("constant", "decreasing", "square-root", "strongly-convex"):
+        if self.name not in get_args(Name):
             raise ValueError(
-                f"schedule {self.name!r} is unknown; give 'constant', 'decreasing', 'square-root' "
-                "or 'strongly-convex'"
+                f"schedule {self.name!r} is unknown; give 'constant', 'power', 'decreasing', "
+                "'square-root' or 'strongly-convex'"
             )
-        if (self.name == "constant") != (self.rate is not None):
-            raise ValueError(f"rate {self.rate!r}: schedule 'constant' has one, and no other")
+        if (self.name in ("constant", "power")) != (self.rate is not None):
+            raise ValueError(
+                f"rate {self.rate!r}: schedules 'constant' and 'power' have one, and no other"
+            )
         if self.rate is not None:
             object.__setattr__(self, "rate", positive_float("rate", self.rate))
         finite_float("exponent", self.exponent, Range.FRACTION)
@@ -72,6 +75,9 @@ class StepSchedule:
             case "constant":
                 assert self.rate is not None
                 rates = np.full(count, self.rate)
+            case "power":
+                assert self.rate is not None
+                rates = self.rate / t**self.exponent
             case "decreasing":
                 rates = 2.0 / (beta * (t + offset))
             case "square-root":

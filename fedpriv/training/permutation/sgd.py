@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from scipy import sparse
@@ -28,7 +29,10 @@ class Passes:
 
     Attributes:
         passes: k.
-        batch_size: b; examples that do not fill a last batch sit out, others in each pass.
+        batch_size: b, by which every batch's sum is divided.
+        last_batch: Examples that do not fill one sit a pass out ("dropped"), or make a shorter one
+            that is divided by b all the same ("divided"). Divided by their own number they would
+            move the result further than any other.
         schedule: Of the step sizes.
         radius: R of the ball that params are projected onto after every step; None for none.
         average: Whether the mean of all iterates is returned, and not the last.
@@ -38,6 +42,7 @@ class Passes:
     passes: int = 1
     batch_size: int = 1
     schedule: StepSchedule
+    last_batch: Literal["dropped", "divided"] = "dropped"
     radius: float | None = None
     average: bool = False
     reshuffled: bool = True
@@ -45,11 +50,16 @@ class Passes:
     def __post_init__(self) -> None:
         positive_int("passes", self.passes)
         positive_int("batch_size", self.batch_size)
+        if self.last_batch not in ("dropped", "divided"):
+            raise ValueError(
+                f"last_batch {self.last_batch!r} is unknown; give 'dropped' or 'divided' (by "
+                "batch_size): a mean over fewer examples moves further than the bound says"
+            )
         if self.radius is not None:
             object.__setattr__(self, "radius", positive_float("radius", self.radius))
 
     def updates_per_pass(self, num_examples: int) -> int:
-        """Return ⌊m/b⌋.
+        """Return ⌊m/b⌋, or ⌈m/b⌉ with a last batch that is not full.
 
         Raises:
             ValueError: If there are fewer examples than a batch has.
@@ -58,7 +68,13 @@ class Passes:
             raise ValueError(
                 f"batch_size {self.batch_size} is above the {num_examples} there are; lower it"
             )
+        if self.last_batch == "divided":
+            return -(-num_examples // self.batch_size)
         return num_examples // self.batch_size
+
+    def starts(self, num_examples: int) -> range:
+        """Return where in a pass's order each batch begins."""
+        return range(0, self.updates_per_pass(num_examples) * self.batch_size, self.batch_size)
 
     def rates(self, constants: Constants, num_examples: int) -> np.ndarray:
         """Return the step size of every update; errors are those of `StepSchedule.rates`."""
@@ -193,7 +209,7 @@ class PermutationSgd:
         decay, update = self.constants.convexity, 0
         kernels, biases = np.zeros_like(kernel), np.zeros_like(bias)
         for order in self.passes.orders(number, key):
-            for start in range(0, number - size + 1, size):
+            for start in self.passes.starts(number):
                 batch = order[start : start + size]
                 rate, x, scale = rates[update], self.x[batch], scales[batch, np.newaxis]
                 logits = np.asarray(x @ kernel, np.float64) + bias

@@ -1,0 +1,352 @@
+"""`fedpriv.bolt_on`: a permutation SGD that one has already, released once with noise at its end.
+
+def train(walk):                                  # was: train(rows)
+    w = walk.start["weights"]
+    for positions, rate in walk:                  # was: for positions in shuffled(rows)
+        x, y = walk.shortened(rows[positions]), labels[positions]
+        w -= rate * (gradients(w, x, y).sum(axis=0) / walk.batch_size + 0.01 * w)
+    return {"weights": w}
+
+made = fp.bolt_on(train, fp.loss_constants("logistic", regulariser=0.01), 10,
+                  fp.StepSchedule(name="strongly-convex"), num_rows=len(rows),
+                  params={"weights": np.zeros(50)}, epsilon=1.0, out="runs/own")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv.api.bolted.refused import check_train
+from fedpriv.backends.serial import SerialBackend
+from fedpriv.measures import Measure
+from fedpriv.mechanisms.displaced import Displaced
+from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plans.promise import Unit
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.statement.coverage import FLOATS, Coverage
+from fedpriv.ranges import positive_float, positive_int
+from fedpriv.rng import Key
+from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import first_state, rounds
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.per_example.example_sum import example_ids
+from fedpriv.training.permutation.bolt_on import BoltOn
+from fedpriv.training.permutation.constants import Constants, named
+from fedpriv.training.permutation.schedules import StepSchedule
+from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.permutation.wrapped import Train, Wrapped
+from fedpriv.training.work import Trainers
+from fedpriv.tree import Params
+
+_FACTS = "bolt_on"
+_COVERAGE = Coverage(
+    not_covered=(
+        "a training that is not the permutation SGD that was stated (loss, steps, order, batches)",
+        "whatever else your own code took from these rows",
+    )
+)
+_IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """How far one row moves where a training ends, in l2, as the relation has it.
+
+    Attributes:
+        sensitivity: Δ₂ of L₀, the Lipschitz constant of the data term; what noise is made of.
+        lipschitz: L₀.
+        paper_sensitivity: Δ₂ of L = L₀ + λR, as the literature states it: the regulariser is the
+            same in both runs and cancels where they differ, so that it is more than need be.
+        paper_lipschitz: L; of R = 1/λ where there is no ball.
+    """
+
+    sensitivity: float
+    lipschitz: float
+    paper_sensitivity: float
+    paper_lipschitz: float
+
+    def __str__(self) -> str:
+        return (
+            f"Δ₂ = {self.sensitivity:.6g} (L₀ = {self.lipschitz:.4g}; of the paper's L = "
+            f"{self.paper_lipschitz:.4g} it would be {self.paper_sensitivity:.6g})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Perturbed:
+    """What came out of a training that was perturbed once.
+
+    Attributes:
+        params: Released, float32, by name.
+        epsilon: Spent, with δ, relation, unit and accountant; printed, it says what it does not
+            cover.
+        moved: Δ₂, which the noise is in proportion to.
+        simulated: Whether the noise came from a seed.
+        path: The folder; None if nothing was kept.
+    """
+
+    params: Params = field(repr=False)
+    epsilon: Epsilon
+    moved: Moved
+    simulated: bool
+    path: Path | None
+
+    def __repr__(self) -> str:
+        return f"{'simulated ' if self.simulated else ''}{self.epsilon}; {self.moved}"
+
+
+def loss_constants(
+    name: str,
+    *,
+    regulariser: float = 0.0,
+    inputs: float = 1.0,
+    width: float = 0.1,
+    num_classes: int = 2,
+) -> Constants:
+    """Return how steep, smooth and convex a loss is, by its name, for `fedpriv.bolt_on`.
+
+    Args:
+        name: "logistic" (or "log_loss"), "huber-svm", "modified_huber", "softmax" or "one-vs-all".
+        regulariser: λ of λ/2 ‖w‖².
+        inputs: r, to which rows are shortened, their constant column for a bias included.
+        width: h, of "huber-svm".
+        num_classes: k, of "one-vs-all".
+
+    Raises:
+        ValueError: If nothing bounds the loss, such as hinge, which has a corner.
+    """
+    return named(name, regulariser=regulariser, inputs=inputs, width=width, num_classes=num_classes)
+
+
+def bolt_on(
+    train: Train,
+    constants: Constants | str,
+    passes: int,
+    schedule: StepSchedule | float,
+    *,
+    num_rows: int,
+    params: Mapping[str, np.ndarray],
+    epsilon: float,
+    delta: float | None = None,
+    batch_size: int = 1,
+    last_batch: Literal["dropped", "divided"] = "dropped",
+    radius: float | None = None,
+    average: bool = False,
+    relation: str | Relation = "replace-one",
+    unit: Unit = "example",
+    out: str | Path | None = None,
+    secure: bool = False,
+    seed: int = 0,
+    anchor: str | Path | None = None,
+    anchor_command: str | None = None,
+) -> Perturbed:
+    """Run a training without noise, perturb its result once, and release that.
+
+    Args:
+        train: The whole training: takes a walk (`start`, row numbers and step sizes in order,
+            `shortened`) and returns float64 params. It is called once; after a crash once more, on
+            the same rows, with the same walk.
+        constants: Of its loss, regulariser included: `loss_constants`, or of your own.
+        passes: k, over all rows.
+        schedule: Of the step sizes; a number for a constant step.
+        num_rows: m; public.
+        params: What training starts from, by name; made without looking at any row.
+        epsilon: ε of the release.
+        delta: None for pure ε (noise of uniform direction and Gamma length); else δ of Gaussian
+            noise.
+        batch_size: b, by which every batch's sum is divided.
+        last_batch: "dropped", or "divided" by b all the same.
+        radius: R, if params are projected onto that ball after every step.
+        average: Whether the mean of all iterates is returned, and not the last.
+        relation: "replace-one", or "add-remove": a row that is there or not, whose place in its
+            batch is empty then.
+        unit: What one row is all of: an "example", or a "user".
+        out: The run folder: one that holds this run is continued after a crash, or read if it has
+            released. Without it the same ledger is kept in memory.
+        secure: Entropy from the operating system instead of a seed; needs `out`.
+        seed: Of the simulation.
+        anchor: As of `fedpriv.averaging`.
+        anchor_command: Likewise.
+
+    Guarantees:
+        * The charge is on the ledger, and synced where there is a folder, before a row is read.
+        * The release after a crash is the identical one; a training that then ends elsewhere is
+          refused.
+        * (ε, δ)-DP if the training is the permutation SGD that was stated: nothing here sees a row.
+
+    Raises:
+        ValueError: If nothing bounds the training (a torch module, a hinge loss, steps that are
+            too long), a value is out of range, the result is not such a training's, or the folder
+            is another run's.
+    """
+    check_train(train)
+    number = positive_int("num_rows", num_rows)
+    known = named(constants) if isinstance(constants, str) else constants
+    if not isinstance(known, Constants):
+        raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
+    if isinstance(schedule, int | float):
+        schedule = StepSchedule(rate=schedule)
+    if secure and out is None:
+        raise ValueError(
+            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
+            "and must not be thrown away"
+        )
+    anchors = anchors_of(anchor, anchor_command)
+    if anchors and out is None:
+        raise ValueError("an anchor needs out=...: a ledger in memory is not resumed")
+    start = {name: np.array(array, np.float32) for name, array in params.items()}
+    size = sum(array.size for array in start.values())
+    work = Wrapped(
+        train=train,
+        constants=known,
+        passes=Passes(
+            passes=passes,
+            batch_size=batch_size,
+            schedule=schedule,
+            last_batch=last_batch,
+            radius=radius,
+            average=average,
+        ),
+        num_examples=number,
+    )
+    found = work.sensitivity(size)
+    plan = _plan(number, found, epsilon, delta, Relation.of(relation), unit)
+    components = _Components(
+        plan=plan,
+        algorithm=BoltOn(),
+        task=_Task(roster=example_ids(number), params=start),
+        trainer=work,
+    )
+    root = Key.secure() if secure else Key.simulation(seed)
+    facts: dict[str, Any] = {_FACTS: _described(work)}
+    if not secure:
+        facts[NOISE] = plan_digest(plan, components.task.roster, start)
+    folder = None
+    if out is not None:
+        folder = RunFolder.of_plan(Path(out), plan, mode=root.mode, extra=facts, anchors=anchors)
+    with nullcontext() if folder is None else closing(folder):
+        state = first_state(components, root)
+        if folder is not None:
+            if folder.ledger.extra.get(_FACTS) != facts[_FACTS]:
+                raise ValueError(
+                    f"{out} holds a training of {folder.ledger.extra.get(_FACTS)}, and this is one "
+                    f"of {facts[_FACTS]}; give the same, or another folder"
+                )
+            facts = dict(folder.ledger.extra)
+            state = folder.resume(state)
+        played = rounds(
+            components,
+            SerialBackend(trainer=work),
+            root,
+            folder=folder,
+            state=state,
+            noise=noise_root(root, facts),
+        )
+        for _, reached in played:
+            state = reached
+        spent = plan.epsilon(1) if folder is None else folder.ledger.epsilon()
+    return Perturbed(
+        params=dict(state.params),
+        epsilon=(_IN_FLOATS if secure else _COVERAGE).marked(spent),
+        moved=_moved(known, found * _times(plan.relation), radius),
+        simulated=not secure,
+        path=None if out is None else Path(out),
+    )
+
+
+def _times(relation: Relation) -> float:
+    """Return how many rows that are there or not one neighbour is."""
+    return 2.0 if relation == Relation.REPLACE_ONE else 1.0
+
+
+def _plan(
+    num_rows: int,
+    sensitivity: float,
+    epsilon: float,
+    delta: float | None,
+    relation: Relation,
+    unit: Unit,
+) -> Plan:
+    target = positive_float("epsilon", epsilon)
+    noise: Sphere | OutputGaussian = Sphere(epsilon=target / _times(relation))
+    if delta is not None:
+        sigma = calibrate(
+            lambda found: Event(kind="gaussian", noise_multiplier=found),
+            1,
+            target_epsilon=target,
+            delta=delta,
+            relation=relation,
+        )
+        noise = OutputGaussian(noise_multiplier=sigma)
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=num_rows),
+        bound=Displaced(l2_bound=sensitivity),
+        privatizer=noise,
+    )
+    return Plan(mechanism=mechanism, num_rounds=1, relation=relation, delta=delta, unit=unit)
+
+
+def _moved(constants: Constants, found: float, radius: float | None) -> Moved:
+    convex = constants.convexity
+    ball = radius if radius is not None else 1.0 / convex if convex else 0.0
+    paper = constants.lipschitz_within(ball)
+    return Moved(
+        sensitivity=found,
+        lipschitz=constants.lipschitz,
+        paper_sensitivity=found * paper / constants.lipschitz,
+        paper_lipschitz=paper,
+    )
+
+
+def _described(work: Wrapped) -> dict[str, Any]:
+    """Return what is stated of a training, for the ledger's first line: all of it public."""
+    made, passes = work.constants, work.passes
+    return {
+        "loss": made.name,
+        "lipschitz": made.lipschitz,
+        "smoothness": made.smoothness,
+        "convexity": made.convexity,
+        "inputs": made.inputs,
+        "passes": passes.passes,
+        "batch_size": passes.batch_size,
+        "last_batch": passes.last_batch,
+        "schedule": passes.schedule.name,
+        "rate": passes.schedule.rate,
+        "exponent": passes.schedule.exponent,
+        "radius": passes.radius,
+        "average": passes.average,
+        "num_rows": work.num_examples,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    roster: tuple[str, ...]
+    params: Params = field(repr=False)
+    measures: tuple[Measure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Components:
+    """A `fedpriv.running.loop.Runnable`."""
+
+    plan: Plan
+    algorithm: Algorithm
+    task: _Task
+    trainer: Trainers
+
+    def init_params(self, key: Key) -> Params:
+        return {name: array.copy() for name, array in self.task.params.items()}

@@ -1,0 +1,220 @@
+"""A permutation SGD that is another's: what it is given, and what is checked of where it ends.
+
+Only its result is seen here. That it goes through the rows in the order, the steps and the batches
+it was given, and takes plain gradient steps on the loss whose constants were stated, is taken on
+trust; that it ends no further away than any such training can is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation.sgd import Passes
+from fedpriv.tree import Params
+
+# What a result may be longer than its path, for the rounding on the way.
+_ROUNDING = 1.0 + 2.0**-30
+_WHOLE = 512  # terms of an update's sums that `Passes.sensitivity` leaves room for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """The order, the steps and the start of one training. None of it depends on any row.
+
+        for positions, rate in walk:
+            w -= rate * sum(gradients(rows[positions])) / walk.batch_size
+
+    Attributes:
+        start: Where training starts, float64 copies.
+        rates: η of every update, over all passes.
+        batch_size: b, by which every batch's sum is divided, a shorter last one's too.
+        radius: R of the ball that params are projected onto after every step; None for none.
+        inputs: r, to which rows are shortened (`shortened`).
+        orders: Row numbers, one order a pass.
+        seed: For a library that draws its order itself: below 2^31, the same when it is replayed.
+    """
+
+    start: dict[str, np.ndarray] = field(repr=False)
+    rates: np.ndarray = field(repr=False)
+    batch_size: int
+    radius: float | None
+    inputs: float
+    orders: tuple[np.ndarray, ...] = field(repr=False)
+    seed: int = field(repr=False)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
+        """Yield the row numbers and the step size of each update."""
+        each = len(self.rates) // len(self.orders)
+        for number, order in enumerate(self.orders):
+            for place in range(each):
+                first = place * self.batch_size
+                rate = float(self.rates[number * each + place])
+                yield order[first : first + self.batch_size], rate
+
+    def shortened(self, rows: Any) -> Any:
+        """Return rows within ‖x‖₂ <= r, as `shortened`."""
+        return shortened(rows, self.inputs)
+
+
+Train = Callable[[Walk], Mapping[str, np.ndarray]]
+"""A whole training: from a walk to the params that it ends with, float64 by name."""
+
+
+def shortened(rows: Any, length: float = 1.0) -> Any:
+    """Return rows within ‖x‖₂ <= length, float64: none is refused, and one not finite is zero.
+
+    Args:
+        rows: One (d,), or several (n, d), dense or CSR. A constant column for a bias counts.
+        length: r.
+    """
+    if sparse.issparse(rows):
+        kept = sparse.csr_matrix(rows, dtype=np.float64, copy=True)
+        lines = np.repeat(np.arange(len(kept.indptr) - 1), np.diff(kept.indptr))
+        most = np.zeros(len(kept.indptr) - 1)
+        np.maximum.at(most, lines, np.abs(kept.data))  # NaN stays NaN
+        scale = _scales(most, lambda sizes: np.bincount(
+            lines, (kept.data / sizes[lines]) ** 2, minlength=len(most)
+        ), length)  # fmt: skip
+        kept.data = np.where(scale[lines] > 0.0, kept.data, 0.0) * scale[lines]
+        return kept
+    given = np.asarray(rows, np.float64)
+    flat = given.reshape(1, -1) if given.ndim == 1 else given
+    most = np.abs(flat).max(axis=1, initial=0.0)
+    scale = _scales(most, lambda sizes: ((flat / sizes[:, None]) ** 2).sum(axis=1), length)
+    found = np.where(scale[:, None] > 0.0, flat, 0.0) * scale[:, None]
+    return found.reshape(given.shape)
+
+
+def _scales(
+    most: np.ndarray, squares: Callable[[np.ndarray], np.ndarray], length: float
+) -> np.ndarray:
+    """Return what each row is multiplied by, 0 for one that is not finite; no square overflows."""
+    finite = np.isfinite(most)
+    sizes = np.where(finite & (most > 0.0), most, 1.0)
+    with np.errstate(invalid="ignore"):
+        norms = sizes * np.sqrt(squares(sizes))
+    # A part in 2^40 for the rounding of the norm itself; a norm that overflows has a small scale.
+    norms = np.minimum(norms, np.finfo(np.float64).max)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.minimum(1.0, length * (1.0 - 2.0**-40) / norms)
+    return np.where(finite, scale, 0.0)
+
+
+def reach(rates: np.ndarray, constants: Constants, start: float) -> float:
+    """Return the largest norm that a training of these steps can end with.
+
+    Args:
+        rates: η of every update.
+        constants: Of the loss.
+        start: ‖w₀‖.
+    """
+    norm = start
+    for rate in rates.tolist():
+        norm = (1.0 - rate * constants.convexity) * norm + rate * constants.lipschitz
+    return norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapped:
+    """A whole training of another's, whose "sum" is where it ends. A `Work`.
+
+    Attributes:
+        train: The training.
+        constants: Of its loss.
+        passes: How long it goes on, as it is told to.
+        num_examples: m, rows there are.
+    """
+
+    train: Train = field(repr=False)
+    constants: Constants
+    passes: Passes
+    num_examples: int
+
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
+    def sensitivity(self, num_params: int) -> float:
+        """Return Δ of the result, for a row that is there or not, with room for rounding."""
+        terms = max(_WHOLE, num_params)
+        return self.passes.sensitivity(
+            self.constants, self.num_examples, relative_rounding=2.0**-53 * terms
+        )
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the trained params.
+
+        Args:
+            params: Where training starts.
+            bound: Not looked at: it says how far the result moves.
+            data: Not looked at.
+            user_ids: All of the rows.
+            key: Draws the order.
+
+        Raises:
+            ValueError: If the result has other names, shapes or dtypes than the start, is not
+                finite, or is longer than a training of these constants can make it.
+        """
+        start = {name: array.astype(np.float64) for name, array in params.items()}
+        walk = Walk(
+            start={name: array.copy() for name, array in start.items()},
+            rates=self.passes.rates(self.constants, self.num_examples),
+            batch_size=self.passes.batch_size,
+            radius=self.passes.radius,
+            inputs=self.constants.inputs,
+            orders=tuple(self.passes.orders(self.num_examples, key.fold("order"))),
+            seed=int(key.fold("seed").words(1)[0] >> np.uint64(33)),
+        )
+        found = _checked(start, self.train(walk))
+        most = reach(walk.rates, self.constants, _norm(start))
+        if self.passes.radius is not None:
+            most = min(most, max(self.passes.radius, _norm(start)))
+        if not _norm(found) <= most * _ROUNDING:
+            raise ValueError(
+                "the training ended further away than any training of these constants, steps and "
+                "ball can; nothing is released: shorten its rows (walk.shortened), divide by "
+                "walk.batch_size, and check its loss and its steps"
+            )
+        return PartialSum(total=found, num_users=self.num_examples)
+
+
+def _norm(params: Mapping[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(float(np.vdot(array, array)) for array in params.values())))
+
+
+def _checked(start: Params, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a result as it must be.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not isinstance(found, Mapping) or set(found) != set(start):
+        raise ValueError(
+            f"the training returned {type(found).__name__} with other names than params has; "
+            f"return float64 arrays named {', '.join(sorted(start))}"
+        )
+    for name, array in found.items():
+        shape = start[name].shape
+        if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.shape != shape:
+            raise ValueError(
+                f"the training returned no float64 array of shape {shape} named {name!r}: train in "
+                "float64 from walk.start, whose rounding Δ leaves room for"
+            )
+    return {name: array.copy() for name, array in found.items()}
