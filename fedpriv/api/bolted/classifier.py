@@ -65,7 +65,7 @@ def bolt_on_classifier(
     epsilon: float,
     delta: float | None = None,
     inputs: float = 1.0,
-    sample_weight: None = None,
+    sample_weight: Any = None,
     **options: Any,
 ) -> PrivateClassifier:
     """Fit scikit-learn's SGDClassifier, perturb its weights once, and return it with those.

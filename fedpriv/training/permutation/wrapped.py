@@ -80,7 +80,8 @@ def shortened(rows: Any, length: float = 1.0) -> Any:
         kept = sparse.csr_matrix(rows, dtype=np.float64, copy=True)
         lines = np.repeat(np.arange(len(kept.indptr) - 1), np.diff(kept.indptr))
         most = np.zeros(len(kept.indptr) - 1)
-        np.maximum.at(most, lines, np.abs(kept.data))  # NaN stays NaN
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            np.maximum.at(most, lines, np.abs(kept.data))
         scale = _scales(most, lambda sizes: np.bincount(
             lines, (kept.data / sizes[lines]) ** 2, minlength=len(most)
         ), length)  # fmt: skip
@@ -100,12 +101,10 @@ def _scales(
     """Return what each row is multiplied by, 0 for one that is not finite; no square overflows."""
     finite = np.isfinite(most)
     sizes = np.where(finite & (most > 0.0), most, 1.0)
-    with np.errstate(invalid="ignore"):
-        norms = sizes * np.sqrt(squares(sizes))
-    # A part in 2^40 for the rounding of the norm itself; a norm that overflows has a small scale.
-    norms = np.minimum(norms, np.finfo(np.float64).max)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.minimum(1.0, length * (1.0 - 2.0**-40) / norms)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        # A part in 2^40 for the rounding of the norm itself, which is sizes times the root.
+        scale = length * (1.0 - 2.0**-40) / np.sqrt(squares(sizes)) / sizes
+        scale = np.minimum(1.0, scale)
     return np.where(finite, scale, 0.0)
 
 

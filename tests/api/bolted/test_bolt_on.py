@@ -1,0 +1,324 @@
+"""A training of one's own, perturbed once: distances, books, crashes, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedpriv as fp
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.training.permutation.wrapped import Wrapped, shortened
+
+ROOT = Path(__file__).parents[3]
+NUMBER, WIDTH = 40, 3
+LOGISTIC = fp.loss_constants("logistic", regulariser=0.05)
+START = {"w": np.zeros(WIDTH)}
+
+
+def people(seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(NUMBER, WIDTH)) * 5, rng.choice([-1, 1], NUMBER)
+
+
+def trainer(x, y, present=None, decay=0.05, radius=None, average=False):
+    """Mini-batch SGD of logistic regression, as somebody has it."""
+    present = np.ones(len(y)) if present is None else present
+
+    def train(walk):
+        w, seen = walk.start["w"], []
+        for positions, rate in walk:
+            rows = walk.shortened(x[positions]) * present[positions, None]
+            signs = y[positions]
+            slopes = -signs / (1 + np.exp(signs * (rows @ w)))
+            w = w - rate * (decay * w + slopes @ rows / walk.batch_size)
+            if radius is not None and np.linalg.norm(w) > radius:
+                w *= radius / np.linalg.norm(w)
+            seen.append(w)
+        return {"w": np.mean(seen, axis=0) if average else w}
+
+    return train
+
+
+def release(train=None, constants=LOGISTIC, passes=2, schedule=0.5, **options):
+    given = {"num_rows": NUMBER, "params": START, "epsilon": 1.0, **options}
+    return fp.bolt_on(train or trainer(*people()), constants, passes, schedule, **given)
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Where trainings end, before any noise."""
+    found, real = [], Wrapped.partial_sum
+
+    def seen(self, **asked):
+        total = real(self, **asked)
+        found.append(total.total["w"])
+        return total
+
+    monkeypatch.setattr(Wrapped, "partial_sum", seen)
+    return found
+
+
+STRONG = fp.StepSchedule(name="strongly-convex")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options"),
+    [
+        (0.5, {}),
+        (3.0, {"batch_size": 7}),
+        (3.0, {"batch_size": 7, "last_batch": "divided"}),
+        (STRONG, {"batch_size": 6, "last_batch": "divided", "radius": 2.0}),
+        (STRONG, {"average": True, "relation": "add-remove"}),
+        (fp.StepSchedule(name="power", rate=2.0, exponent=0.3), {"relation": "add-remove"}),
+    ],
+    ids=str,
+)
+def test_measured_distances_never_pass_the_bound(ends, schedule, options):
+    own = {name: options[name] for name in ("radius", "average") if name in options}
+    for case in range(3):
+        x, y = people(case)
+        made = release(trainer(x, y, **own), passes=3, schedule=schedule, **options)
+        for who in range(0, NUMBER, 5):
+            present, others, elsewhere = np.ones(NUMBER), y.copy(), x.copy()
+            if options.get("relation") == "add-remove":
+                present[who] = 0.0
+            else:
+                others[who] *= -1
+                elsewhere[who] = elsewhere[who][::-1] * 100
+            train = trainer(elsewhere, others, present, **own)
+            release(train, passes=3, schedule=schedule, **options)
+            assert np.linalg.norm(ends[-1] - ends[0]) <= made.moved.sensitivity
+        ends.clear()
+
+
+@pytest.mark.parametrize("last_batch", ["dropped", "divided"])
+def test_an_extreme_row_refutes_half_of_the_bound(ends, last_batch):
+    """One that all others contradict: there, and not there."""
+    x, y = np.tile([30.0, 0, 0], (NUMBER, 1)), np.ones(NUMBER)
+    y[0] = -1
+    far = {"w": np.array([30.0, 0, 0])}
+    options = {"batch_size": 7, "last_batch": last_batch, "relation": "add-remove", "params": far}
+    constants = fp.loss_constants("logistic")
+    made = release(trainer(x, y, decay=0.0), constants, 2, 2.0, **options)
+    release(trainer(x, y, np.arange(NUMBER) > 0, decay=0.0), constants, 2, 2.0, **options)
+    distance, bound = np.linalg.norm(ends[0] - ends[1]), made.moved.sensitivity
+    assert bound == pytest.approx(2 * 2.0 / 7)
+    assert 0.9 * bound < distance <= bound
+
+
+def test_a_shorter_batch_that_is_divided_by_its_own_size_passes_the_bound(ends):
+    """What `last_batch` refuses to hear of: the last one of 40 by 39 goes 39 times as far."""
+    far = {"w": np.array([30.0, 0, 0])}
+
+    def own(present):
+        def train(walk):
+            w = walk.start["w"]
+            for positions, rate in walk:
+                w = w - rate * np.eye(3)[0] * present[positions].sum() / len(positions)
+            return {"w": w}
+
+        return train
+
+    options = {"batch_size": 39, "last_batch": "divided", "params": far}
+    constants = fp.loss_constants("logistic")
+    made = release(own(np.ones(NUMBER)), constants, 1, 1.0, **options)
+    worst = 0.0
+    for who in range(NUMBER):
+        release(own(1.0 * (np.arange(NUMBER) != who)), constants, 1, 1.0, **options)
+        worst = max(worst, float(np.linalg.norm(ends[-1] - ends[0])))
+    assert worst > made.moved.sensitivity
+    with pytest.raises(ValueError, match="last_batch 'mean' is unknown"):
+        release(last_batch="mean")
+
+
+def test_noise_is_of_the_bound_and_the_statement_says_so(ends):
+    """Sphere and Gaussian, 400 releases each: E‖κ‖ = dΔ/ε, and √d σΔ within six standard errors."""
+    for delta in (None, 1e-5):
+        lengths = []
+        for seed in range(400):
+            made = release(passes=1, schedule=0.5, epsilon=2.0, delta=delta, seed=seed)
+            lengths.append(np.linalg.norm(made.params["w"] - ends.pop()))
+        moved = made.moved
+        assert (moved.lipschitz, moved.paper_lipschitz) == (1.0, 2.0)
+        assert moved.paper_sensitivity == pytest.approx(2 * moved.sensitivity)
+        if delta is None:
+            mean, spread = WIDTH * moved.sensitivity / 2, WIDTH**0.5 * moved.sensitivity / 2
+            assert made.epsilon.value == pytest.approx(2.0) and made.epsilon.delta == 0.0
+            assert np.mean(lengths) == pytest.approx(mean, abs=6 * spread / 20)
+        else:
+            assert 1.99 < made.epsilon.value <= 2.0 and made.epsilon.delta == 1e-5
+            assert np.mean(lengths) > 0
+        said = repr(made)
+        assert "simulated ε" in said and "replace-one" in said and "does NOT cover" in said
+        assert "permutation SGD that was stated" in said and "(L₀ = 1; of the paper's L = 2" in said
+
+
+def test_a_folder_keeps_the_books_and_is_read_again(tmp_path):
+    made = release(out=tmp_path / "run", secure=True)
+    assert not made.simulated and "floating point" in repr(made)
+    found = verify_run(tmp_path / "run")
+    assert found.ok and (found.num_charges, found.num_lost) == (1, 0)
+    first = json.loads((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()[0])
+    assert "logistic" in json.dumps(first)
+
+    def never(walk):
+        raise AssertionError("a run that has released is only read")
+
+    again = release(never, out=tmp_path / "run", secure=True)
+    assert np.array_equal(again.params["w"], made.params["w"])
+    # Another loss of the same Δ.
+    with pytest.raises(ValueError, match=r"holds a training of .*give the same"):
+        other = fp.Constants(name="else", lipschitz=1.0, smoothness=0.3, convexity=0.05)
+        release(never, constants=other, out=tmp_path / "run", secure=True)
+    with pytest.raises(ValueError, match="ledger of another plan"):
+        release(never, epsilon=2.0, out=tmp_path / "run", secure=True)
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+sys.path.insert(0, {root!r})
+from tests.api.bolted import test_bolt_on as own
+from fedpriv.running.folder import RunFolder
+when, out = sys.argv[1:]
+def gone(*ignored):
+    os.kill(os.getpid(), signal.SIGKILL)
+def kept(self, state):
+    np.save(out + ".npy", state.params["w"])
+    gone()
+train = own.trainer(*own.people())
+if when == "released":
+    RunFolder.keep = kept
+else:
+    train = gone
+own.release(train, out=out, secure=True)
+"""
+
+
+@pytest.mark.parametrize("when", ["released", "training"])
+def test_after_a_kill_the_identical_release_is_made_for_the_same_charge(tmp_path, when):
+    out = tmp_path / "run"
+    code = KILLED.format(root=str(ROOT))
+    done = subprocess.run([sys.executable, "-c", code, when, str(out)], check=False, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL
+    if when == "released":  # on other rows it would bare the difference
+        with pytest.raises(ValueError, match="not the same any more"):
+            release(trainer(*people(1)), out=out, secure=True)
+    made = release(out=out, secure=True)
+    if when == "released":
+        assert np.array_equal(made.params["w"], np.load(f"{out}.npy"))
+    found = verify_run(out)
+    assert found.ok and (found.num_charges, found.num_lost) == (1, 0)
+
+
+class Model:
+    """A training that keeps its model to itself."""
+
+    def __init__(self):
+        self.net = torch.nn.Linear(3, 1)
+
+    def train(self, walk):
+        return {"w": np.zeros(WIDTH)}
+
+
+NET = torch.nn.Linear(3, 1)
+
+
+def global_net(walk):
+    return {"w": NET.weight.detach().numpy()[0].astype(float)}
+
+
+def closing_over(net):
+    return lambda walk: {"w": np.asarray(net.weight)}
+
+
+def with_net(net, walk):
+    return {"w": np.zeros(WIDTH)}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "train",
+        [NET, NET.forward, Model().train, global_net, closing_over(NET),
+         functools.partial(with_net, NET), lambda walk, net=NET: {}],
+        ids=["module", "method", "held", "global", "closure", "partial", "default"],
+    )  # fmt: skip
+    def test_a_torch_module_is_not_convex_for_all_we_know(self, train, tmp_path):
+        with pytest.raises(ValueError, match=r"torch module \(Linear\): nothing shows .* convex"):
+            release(train, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"constants": "hinge"}, "loss 'hinge' has a corner"),
+            ({"constants": "relu"}, "loss 'relu' is unknown"),
+            ({"constants": 1.0}, "constants 1.0: give loss_constants"),
+            ({"schedule": 5.0}, "a step of 5 is above 3.3.*1/β"),
+            ({"passes": 0}, "passes"),
+            ({"batch_size": 41}, "batch_size 41 is above the 40"),
+            ({"epsilon": 0.0}, "epsilon"),
+            ({"secure": True}, "secure=True needs out="),
+            ({"anchor": "somewhere"}, "needs out="),
+            ({"num_rows": 0}, "num_rows"),
+        ],
+        ids=str,
+    )
+    def test_what_does_not_fit(self, options, said):
+        with pytest.raises(ValueError, match=said):
+            release(**options)
+
+    def test_what_is_no_training(self):
+        with pytest.raises(ValueError, match="cannot be called"):
+            release(train=[1])
+
+    @pytest.mark.parametrize(
+        ("result", "said"),
+        [
+            ({"v": np.zeros(3)}, "other names"),
+            (np.zeros(3), "ndarray with other names"),
+            ({"w": np.zeros(4)}, "no float64 array of shape"),
+            ({"w": np.zeros(3, np.float32)}, "no float64 array"),
+            ({"w": np.full(3, np.nan)}, "further away than any training"),
+            ({"w": np.full(3, 1e3)}, "further away than any training"),
+        ],
+        ids=["names", "array", "shape", "float32", "nan", "far"],
+    )
+    def test_a_result_of_no_such_training_is_not_released(self, result, said, tmp_path):
+        with pytest.raises(ValueError, match=said):
+            release(lambda walk: result, out=tmp_path / "run")
+        assert not (tmp_path / "run" / "checkpoints").exists()
+
+    def test_rows_that_nobody_shortened_are_noticed(self):
+        x, y = people()
+
+        def careless(walk):
+            w = walk.start["w"]
+            for [i], rate in walk:
+                w = w - rate * (0.05 * w - y[i] * x[i] * 1e3 / (1 + np.exp(y[i] * (x[i] @ w))))
+            return {"w": w}
+
+        with np.errstate(over="ignore"), pytest.raises(ValueError, match=r"walk\.shortened"):
+            release(careless)
+
+
+def test_rows_are_shortened_and_none_is_refused():
+    from scipy import sparse
+
+    rows = np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1], [np.inf, 0], [0, 0], [1e300, 1e300]])
+    found = shortened(rows)
+    assert np.allclose(found[:2], [[0.6, 0.8], [0.3, 0.4]])
+    assert (found[2:5] == 0).all()
+    assert (np.linalg.norm(found, axis=1) <= 1).all() and np.linalg.norm(found[5]) > 0.99
+    assert np.array_equal(shortened(sparse.csr_matrix(rows)).toarray(), found)
+    assert np.allclose(shortened(rows[0], 2.0), [1.2, 1.6])
+    assert 0.99 < np.linalg.norm(shortened(np.array([1.7e308, 1.7e308]))) <= 1
+    assert np.array_equal(shortened(np.array([5e-324, 0])), [5e-324, 0])

@@ -1,0 +1,59 @@
+"""The page about wrapping: its two loops run as they stand there; their lines are counted."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PAGE = (Path(__file__).parents[3] / "docs" / "bolt-on.md").read_text("utf-8")
+FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
+NUMBER = 1000
+
+
+@pytest.fixture
+def loops():
+    made = {}
+    for name, code in FILES.items():
+        made[name] = {}
+        exec(compile(code, name, "exec"), made[name])
+    return made
+
+
+@pytest.fixture
+def db():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(NUMBER, 3)) / 2
+    labels = np.where(rows @ [2.0, -1.0, 0.0] + rng.normal(0, 0.2, NUMBER) > 0, 1, -1)
+    with sqlite3.connect(":memory:") as made:
+        made.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, a, b, c, y)")
+        lines = np.column_stack([np.arange(NUMBER), rows, labels]).tolist()
+        made.executemany("INSERT INTO people VALUES (?, ?, ?, ?, ?)", lines)
+        yield made
+
+
+def right(w, db):
+    rows = np.array(db.execute("SELECT a, b, c, y FROM people").fetchall())
+    return float(np.mean((rows[:, :3] @ w > 0) == (rows[:, 3] > 0)))
+
+
+@pytest.mark.parametrize("delta", [None, 1e-6])
+def test_rows_out_of_sqlite(loops, db, tmp_path, delta):
+    plain = loops["before"]["train"](db, NUMBER, 5, 0.2, 0.01)
+    made = loops["after"]["release"](db, NUMBER, tmp_path / "run", epsilon=4.0, delta=delta, seed=3)
+    assert right(plain, db) > 0.9 and right(made.params["w"], db) > 0.85
+    assert str(made.moved) in PAGE
+
+
+def test_the_page_counts_the_lines():
+    before, after = (
+        [line.strip() for line in FILES[name].partition("def train")[2].splitlines()]
+        for name in ("before", "after")
+    )
+    after = after[: after.index('return {"w": w}') + 1]
+    before = [line for line in before if line]
+    assert len(set(after) - set(before)) == 5 and len(before) - len(after) == 1
+    assert "Five lines of the loop change, one goes, and a call is added" in PAGE
