@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedpriv.checkpoints.frozen_file import frozen_file
 from fedpriv.data.features.dataset import Dataset
+from fedpriv.data.features.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
@@ -43,7 +44,8 @@ def linear_task(
     """Return the task of a linear classifier on rows, started at zero.
 
     Args:
-        data: Sparse rows and labels; its public part is the task's.
+        data: Sparse rows and labels; its public part is the task's. Of projected rows the
+            projection goes with the model.
         gradients: From rows and labels to the model on them.
         shapes: Of the params, by name.
         side: Side information by kind.
@@ -72,6 +74,7 @@ def linear_task(
         provenance=data.provenance,
         data_sha256=data.sha256,
         synthetic=data.synthetic,
+        files=lambda: projection_files(data),
     )
 
 

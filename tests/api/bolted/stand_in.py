@@ -51,7 +51,7 @@ class SGDClassifier:
 
     def partial_fit(self, X, y, classes=None):
         if not hasattr(self, "classes_"):
-            self.classes_ = np.unique(classes)
+            self.classes_ = np.unique(np.asarray(classes))
             models = 1 if len(self.classes_) == 2 else len(self.classes_)
             self._last = np.zeros((models, X.shape[1]))
             self._mean, self.t_ = self._last.copy(), 1.0

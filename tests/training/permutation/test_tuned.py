@@ -1,0 +1,226 @@
+"""Private tuning: the law of the choice, parts that do not meet, one charge, one release."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.noise.choice import PrivateChoice, candidates
+from fedpriv.noise.noisy_min import ExactDraws
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.running.folder import RunFolder
+from fedpriv.running.loop import rounds
+from fedpriv.training.algorithm import check_plan
+from fedpriv.training.line_search.linear import logistic_residual
+from fedpriv.training.per_example.example_sum import example_ids
+from fedpriv.training.permutation.constants import logistic
+from fedpriv.training.permutation.schedules import StepSchedule
+from fedpriv.training.permutation.sgd import Passes, PermutationSgd
+from fedpriv.training.permutation.tuned import CHOSEN, Tuned, candidate
+
+KEY = Key.simulation(11)
+START = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
+NUMBER = 403
+
+
+def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(number, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    return Tuned(
+        choices=tuple(
+            PermutationSgd(
+                x=x, y=y, name="weight", residual=logistic_residual, present=present,
+                constants=logistic(), passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
+            )
+            for rate in rates
+        ),
+        choice=PrivateChoice(epsilon=epsilon),
+    )  # fmt: skip
+
+
+def test_the_choice_has_the_references_law():
+    """χ = [10, 12, 20], ε = 1: 20,000 draws, each frequency within five standard errors."""
+    choice, times = PrivateChoice(epsilon=0.5), 20_000  # of one replaced: ε = 1
+    found = np.zeros(3)
+    total = candidates([START] * 3, [10, 12, 20], 1)
+    for number in range(times):
+        found[choice.release(total, ExactDraws(KEY.fold(number)), 1.0).index] += 1
+    expected = np.array([0.727475, 0.267623, 0.004902])
+    weights = np.exp(-np.array([10, 12, 20]) / 2)
+    assert np.allclose(weights / weights.sum(), expected, atol=5e-7)
+    errors = np.sqrt(expected * (1 - expected) / times)
+    assert (np.abs(found / times - expected) < 5 * errors).all()
+
+
+def test_no_neighbour_moves_a_probability_by_more_than_epsilon():
+    """In closed form: one judge more adds 0 or 1 to each count; a replaced one -1, 0 or 1."""
+    rng, epsilon = np.random.default_rng(3), 0.5
+
+    def law(counts):
+        weights = np.exp(-epsilon * (counts - counts.min()))
+        return np.log(weights / weights.sum())
+
+    worst = {1: 0.0, 2: 0.0}
+    for _ in range(500):
+        counts = rng.integers(0, 8, int(rng.integers(2, 12)))
+        more = counts + rng.integers(0, 2, len(counts))
+        other = counts + rng.integers(-1, 2, len(counts))
+        worst[1] = max(worst[1], np.abs(law(more) - law(counts)).max())
+        worst[2] = max(worst[2], np.abs(law(other) - law(counts)).max())
+    assert 0.9 * epsilon < worst[1] <= epsilon + 1e-12
+    assert epsilon < worst[2] <= 2 * epsilon + 1e-12  # as one replaced: half of it would be passed
+
+
+class Asked(SerialBackend):
+    """Who is asked for what is noted down, and what came of it."""
+
+    def __init__(self, trainer):
+        super().__init__(trainer=trainer)
+        self.asked, self.totals = [], []
+
+    def partial_sum(self, **asked):
+        total = super().partial_sum(**asked)
+        self.asked.append((asked["work"], set(asked["cohort"])))
+        self.totals.append(total)
+        return total
+
+
+def play(algorithm, root=KEY, folder=None, plan=None):
+    plan = algorithm.plan() if plan is None else plan
+    check_plan(algorithm, plan)
+    made: Any = SimpleNamespace(
+        task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
+        init_params=lambda key: START,
+        plan=plan,
+        algorithm=algorithm,
+        trainer=algorithm.works(),
+    )
+    backend = Asked(algorithm.works())
+    state = algorithm.init(START)
+    if folder is not None:
+        state = folder.resume(state)
+    *_, (_, state) = rounds(made, backend, root, folder=folder, state=state)
+    return state, backend
+
+
+def test_parts_are_equal_and_do_not_meet_and_one_model_leaves():
+    algorithm = tuned(epsilon=5.0)
+    state, backend = play(algorithm)
+    names = [name for name, _ in backend.asked]
+    assert names == [n for i in range(3) for n in (candidate(i), "mistakes")]
+    parts = [users for name, users in backend.asked if name != "mistakes"]
+    judges = [users for name, users in backend.asked if name == "mistakes"]
+    assert judges[0] == judges[1] == judges[2]
+    apart = [*parts, judges[0]]
+    assert {len(part) for part in apart} == {100} == {algorithm.part_size}
+    assert len(set().union(*apart)) == 400
+    index = int(state.numbers[CHOSEN])
+    trained = backend.totals[2 * index].total
+    moved = np.linalg.norm(state.params["weight"] - trained["weight"])
+    assert set(state.params) == {"weight", "bias"} and 0 < moved < 2.0
+
+
+def test_a_candidate_that_learns_is_chosen():
+    """Rates 0.5 and 2 make few mistakes, 1e-6 with its noise as many as noise does: of 30 runs."""
+    found = [play(tuned(epsilon=5.0), KEY.fold(n))[0] for n in range(30)]
+    x, y = tuned().choices[0].x, tuned().choices[0].y
+    right = [np.mean((x @ s.params["weight"] + s.params["bias"] > 0) == y) for s in found]
+    assert np.mean(right) > 0.85
+
+
+def test_one_example_moves_one_candidate_or_the_counts(monkeypatch):
+    """Parallel composition, seen: with one example gone, what the program makes is as before but
+    for one candidate, moved by at most its Δ, or but for counts, none by more than 1."""
+    seen, real = [], PrivateChoice.perturbed
+
+    def noted(self, total, *, sensitivity, key):
+        seen.append((total.total, sensitivity))
+        return real(self, total, sensitivity=sensitivity, key=key)
+
+    monkeypatch.setattr(PrivateChoice, "perturbed", noted)
+
+    def counts(backend):
+        return np.array([total.total["mistakes"][0] for total in backend.totals[1::2]])
+
+    _, before = play(tuned(number=80))
+    here, kinds = list(seen), set()
+    for gone in range(0, 80, 3):
+        seen.clear()
+        _, after = play(tuned(number=80, present=np.arange(80) != gone))
+        moved = [
+            np.linalg.norm(np.append(a["weight"] - b["weight"], a["bias"] - b["bias"])) / delta
+            for (a, delta), (b, _) in zip(here, seen, strict=True)
+        ]
+        different = np.count_nonzero(moved)
+        assert max(moved) <= 1.0 and different <= 1
+        if not different:
+            change = counts(before) - counts(after)
+            assert ((change == 0) | (change == 1)).all()
+            kinds.add("judge")
+        else:
+            kinds.add("trained")
+    assert kinds == {"judge", "trained"}
+
+
+def test_it_is_charged_once_and_released_again_after_a_crash(tmp_path, monkeypatch):
+    algorithm = tuned()
+    plan = algorithm.plan()
+    assert plan.total().value == pytest.approx(1.0) and plan.total().delta == 0.0
+    assert algorithm.plan(Relation.ADD_REMOVE).total().value == pytest.approx(0.5)
+    lost = []
+
+    def killed(self, state):
+        lost.append(state)
+        raise SystemExit
+
+    perturbed, real = [], PrivateChoice.perturbed
+
+    def noted(self, total, *, sensitivity, key):
+        perturbed.append(real(self, total, sensitivity=sensitivity, key=key))
+        return perturbed[-1]
+
+    monkeypatch.setattr(PrivateChoice, "perturbed", noted)
+    secure = Key.secure()
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "keep", killed)
+        with (
+            closing(RunFolder.of_plan(tmp_path, plan, mode="secure")) as folder,
+            pytest.raises(SystemExit),
+        ):
+            play(algorithm, secure, folder)
+    with closing(RunFolder.of_plan(tmp_path, plan, mode="secure")) as folder:
+        state, _ = play(algorithm, Key.secure(), folder)
+        assert folder.ledger.charges == 1
+    assert state.numbers == lost[0].numbers
+    assert all(np.array_equal(state.params[n], lost[0].params[n]) for n in START)
+    found = verify_run(tmp_path)
+    assert found.ok and (found.num_charges, found.num_lost) == (1, 0)
+    kept = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+    index = int(state.numbers[CHOSEN])
+    assert len(perturbed) == 6  # three before the crash, and the same again
+    for number, one in enumerate(perturbed):
+        assert (one["weight"].tobytes() in kept) == (number % 3 == index)
+
+
+def test_what_is_no_tuning_is_refused():
+    with pytest.raises(ValueError, match="1 candidates are no choice"):
+        tuned(rates=(0.5,))
+    with pytest.raises(ValueError, match="examples of a part 0"):
+        tuned(number=3)
+    one, two = tuned(), tuned()
+    with pytest.raises(ValueError, match="of the same data set"):
+        replace(one, choices=(one.choices[0], two.choices[0]))
+    with pytest.raises(ValueError, match=r"one choice of ε 0\.5"):
+        check_plan(one, tuned(epsilon=0.6).plan())
+    with pytest.raises(ValueError, match="epsilon"):
+        PrivateChoice(epsilon=math.inf)
