@@ -197,7 +197,7 @@ def bolt_on(
     known = named(constants) if isinstance(constants, str) else constants
     if not isinstance(known, Constants):
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
-    if isinstance(schedule, int | float):
+    if not isinstance(schedule, StepSchedule):
         schedule = StepSchedule(rate=schedule)
     if secure and out is None:
         raise ValueError(
@@ -209,6 +209,8 @@ def bolt_on(
         raise ValueError("an anchor needs out=...: a ledger in memory is not resumed")
     start = {name: np.array(array, np.float32) for name, array in params.items()}
     size = sum(array.size for array in start.values())
+    if not size:
+        raise ValueError(f"params {sorted(start)} hold no number; give what training starts from")
     work = Wrapped(
         train=train,
         constants=known,

@@ -15,7 +15,7 @@ def check_train(train: Any) -> None:
     what it closes over or names: a module that is reached some other way is not seen.
 
     Raises:
-        ValueError: If it cannot be called, or is, or is made of, a torch module.
+        ValueError: If it cannot be called, is an estimator's, or is, or is made of, a torch module.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -26,11 +26,15 @@ def check_train(train: Any) -> None:
                     "its loss is convex, and two runs of one that is not may drift apart without "
                     "limit; use noise in every step (method averaging), or a linear model in NumPy"
                 )
+    if hasattr(train, "partial_fit") or hasattr(getattr(train, "__self__", None), "partial_fit"):
+        raise ValueError(
+            "train is an estimator's, whose parameters say how it trains: give an SGDClassifier to "
+            "fedpriv.bolt_on_classifier; of another kind nothing is known"
+        )
     if not callable(train):
-        said = " (its parameters say how it trains: use fedpriv.bolt_on_classifier)"
         raise ValueError(
             f"train {type(train).__name__} cannot be called; give a function of a walk that "
-            f"returns params{said if hasattr(train, 'partial_fit') else ''}"
+            "returns params"
         )
 
 

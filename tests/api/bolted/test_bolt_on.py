@@ -16,6 +16,7 @@ import torch
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.permutation.wrapped import Wrapped, shortened
+from tests.api.bolted.stand_in import SGDClassifier
 
 ROOT = Path(__file__).parents[3]
 NUMBER, WIDTH = 40, 3
@@ -269,6 +270,8 @@ class TestRefusals:
             ({"secure": True}, "secure=True needs out="),
             ({"anchor": "somewhere"}, "needs out="),
             ({"num_rows": 0}, "num_rows"),
+            ({"params": {}}, "hold no number"),
+            ({"schedule": "fast"}, "rate"),
         ],
         ids=str,
     )
@@ -279,6 +282,9 @@ class TestRefusals:
     def test_what_is_no_training(self):
         with pytest.raises(ValueError, match="cannot be called"):
             release(train=[1])
+        for estimator in (SGDClassifier(), SGDClassifier().partial_fit):
+            with pytest.raises(ValueError, match="give an SGDClassifier to fedpriv"):
+                release(train=estimator)
 
     @pytest.mark.parametrize(
         ("result", "said"),

@@ -57,3 +57,9 @@ def test_the_page_counts_the_lines():
     before = [line for line in before if line]
     assert len(set(after) - set(before)) == 5 and len(before) - len(after) == 1
     assert "Five lines of the loop change, one goes, and a call is added" in PAGE
+
+
+def test_the_projection_on_the_page(loops):
+    made = loops["fewer"]
+    assert made["rows"].shape == (10, 50) and made["again"] == made["projection"]
+    assert (np.linalg.norm(made["rows"].astype(float), axis=1) <= 1).all()
