@@ -140,8 +140,7 @@ class Study:
         facts = {"roster": view.roster_sha256, "options": experiment.options(), "version": 1}
         file = self._file(f"{method.experiment}-{epsilon}", facts)
         if not file.exists():
-            length = experiment.options().get("rounds")
-            self.said(f"{view.split.name}, seed {seed}: {name}, {length} rounds")
+            self.said(f"{view.split.name}, seed {seed}: {name}")
             components = build(experiment, self.corpus)
             state: Any = first_state(components, Key.simulation(seed))
             played = rounds(
@@ -149,7 +148,7 @@ class Study:
                 serial(experiment, components),
                 Key.simulation(seed),
                 state=state,
-                eval_every=length or 10**9,
+                eval_every=10**9,
             )
             for _, state in played:  # noqa: B007 - the last is measured
                 pass
