@@ -11,6 +11,9 @@ from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.wording import short
 from fedpriv.privacy.unit_words import words_of
 
+#: Privatizers of a finished result, by name.
+PERTURBING = ("sphere", "output-gaussian")
+
 
 def how_counted(
     plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int, *, adaptive: bool = False
@@ -91,11 +94,31 @@ def _chosen(plan: AnyPlan) -> list[str]:
 def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:
     if plan.unit == "owner" and mechanism.event.is_private:
         return [f"What was charged: {RecordedMechanism.of(mechanism).description}.", _owned(plan)]
+    if mechanism.privatizer.name in PERTURBING:
+        described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
+        return [described, _perturbed(plan)]
     if isinstance(mechanism, RecordedMechanism):
         return [f"What was charged: {mechanism.description}."]
     if mechanism.event.noise_multiplier is None:
         return [f"What was charged: {RecordedMechanism.of(mechanism).description}."]
     return [_drawn(plan, mechanism), _noised(plan, mechanism)]
+
+
+def _perturbed(plan: AnyPlan) -> str:
+    """Return what the ε of a perturbed result takes for granted."""
+    words = words_of(plan.unit)
+    trusted = (
+        " Every other user's device must do the prescribed work, and no other, in either case: a "
+        "hostile one may drive two runs apart. Whoever fails or is missing ends the run unreleased."
+        if plan.unit == "user"
+        else ""
+    )
+    return (
+        f"Training itself adds no noise. Its result is perturbed once, by how far one "
+        f"{words.contributor} can move it; that is proved of permutation SGD on a convex loss "
+        "with inputs of bounded length, and of nothing else: no clipped update, no momentum, no "
+        "checkpoint and no figure measured on private data on the way may leave." + trusted
+    )
 
 
 def _owned(plan: AnyPlan) -> str:
