@@ -12,7 +12,8 @@ from fedpriv import tree
 from fedpriv.backends.flower.client import Host, shard
 from fedpriv.backends.flower.messages import SharedRecords, read_answer, read_request
 from fedpriv.backends.flower.records import MalformedRecordError
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.displaced import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.work import as_work
@@ -72,6 +73,8 @@ BOUNDS = [
     Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0)),
     Rounded(bound=Clip(l2_clip_norm=0.5)),
     Rounded(bound=Preconditioned(multiplier=STEPS, bound=Normalise(l2_clip_norm=2.0))),
+    Capped(cap=0.5, num_coordinates=124),
+    Checked(l2_bound=20.0),
 ]
 EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
 
