@@ -112,7 +112,7 @@ def agd_tags() -> Experiment:
     """DP-AGD over users: noisy gradients of everybody, and a private choice of each step."""
     return Experiment(
         name="agd-tags",
-        description="DP-AGD by user: noisy gradients whose price adapts, and a private step size.",
+        description="DP-AGD by user: gradients whose price adapts, a noisy choice of step size.",
         start="public",
         inputs="unit-norm",
         method="agd",

@@ -235,10 +235,11 @@ def test_discrete_noise_is_of_integers_and_promises_no_more_than_it_can(page):
     for change, message in (
         ({"cohort": 20}, "no accountant"),
         ({"exact-sum": False}, "leave exact-sum"),
-        ({"relation": "replace-one"}, "replace-one"),
     ):
         with pytest.raises(ValueError, match=message):
             build(experiment.with_options(change), None)
+    replaced = build(experiment.with_options({"relation": "replace-one"}), None).plan
+    assert replaced.total().value > 1.5 * build(experiment, None).plan.total().value
 
 
 class Nobody:

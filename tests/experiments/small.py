@@ -1,5 +1,7 @@
 """A small experiment, and two rounds of any."""
 
+from itertools import islice
+
 import numpy as np
 
 from fedpriv.backends import SerialBackend
@@ -23,11 +25,15 @@ def base(**options):
 
 
 def run_two(components):
+    return run_some(components, 2)
+
+
+def run_some(components, number):
     backend = SerialBackend(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
     run = rounds(components, backend, Key.simulation(0), eval_every=2)
-    return [next(run), next(run)]
+    return list(islice(run, number))
 
 
 def all_finite(params):

@@ -109,8 +109,8 @@ class Tuned:
         fits = isinstance(plan, Plan) and plan.num_rounds == 1
         if not fits or plan.live_mechanism.privatizer != self.choice:
             raise ValueError(
-                f"private tuning makes one choice of ε {self.choice.epsilon:g}, and this plan pays "
-                "for something else; give the plan that Tuned makes"
+                "private tuning makes one choice, and this plan pays for something else; give the "
+                "plan that Tuned makes"
             )
 
     def init(self, params: Params) -> ArrayState:

@@ -28,6 +28,10 @@ OPTIONS = {
     "cohort": 8,
     "eval-every": 3,
 }
+OWN = {
+    "agd": {"iterations": 2, "num-steps": 3, "delta": 1e-3, "target-epsilon": 20.0},
+    "bolt-on": {"users-per-update": 20, "passes": 1, "step-rate": 0.5},
+}
 TURNS = {"delay-plain": 1, "delay-preconditioned": 1}
 
 
@@ -46,24 +50,30 @@ def carried_by(stub, num_nodes):
 def finished(corpus, experiment, name, out, make_backend):
     prepared = start_run(experiment, name, corpus, out, make_backend=make_backend)
     figures = prepared.run()
-    last = out / "checkpoints" / f"round-{experiment.rounds:06d}.safetensors"
+    last = max((out / "checkpoints").glob("*.safetensors"))
     return figures, {**load_file(last), **load_file(out / "state.safetensors")}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_path, name):
     corpus = Corpus.open(tiny_corpus)
-    experiment = EXPERIMENTS[name]().with_options(OPTIONS)
-    if experiment.guide == "delayed":
+    experiment = EXPERIMENTS[name]()
+    experiment = experiment.with_options(OWN.get(experiment.method, OPTIONS))
+    if experiment.options().get("guide") == "delayed":
         experiment = experiment.with_options(TURNS)
     expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
     found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))
     assert set(other) == set(state) and "kernel" in state
+    options = experiment.options()
+    # Bolt-on sums floats: what it releases is perturbed far beyond their rounding.
+    exact = experiment.method == "agd" or (
+        experiment.method == "averaging" and options["noise"] != "none" and options["exact-sum"]
+    )
     for key in state:
-        if experiment.noise != "none" and experiment.exact_sum:
+        if exact:
             assert other[key].tobytes() == state[key].tobytes()
         off = tree.l2_norm({key: other[key].astype(np.float64) - state[key]})
         assert off <= 1e-5 * tree.l2_norm({key: state[key]})
     assert found["epsilon"] == expected["epsilon"]
     lines = (tmp_path / "grid" / "diagnostics.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line)["num_failed"] for line in lines] == [0, 0, 0]
+    assert {json.loads(line)["num_failed"] for line in lines} == {0}
