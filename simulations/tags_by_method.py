@@ -97,13 +97,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     study = study_of(given, own)
     folds = study.folds()
-    said = f"{promise(study)} DP-AGD's ε is that of its ρ by RDP; bolt-on's pure ε has δ = 0."
+    said = (
+        f"{promise(study)} DP-AGD draws no cohorts, and its ε is its ρ's by RDP; nor does bolt-on, "
+        "whose pure ε is by composition and has δ = 0."
+    )
     found = replace(study.evaluated(folds), promise=said)
     compared = differences(
         folds, pairs(study), generator=Key.simulation(0).fold("methods").generator()
     )
     rows = [{"model": a, "against": b, **asdict(one)} for (a, b), one in compared.items()]
-    page = "\n".join([markdown(found, layout(study)).rstrip("\n"), *lines(compared)]) + "\n"
+    page = (
+        "\n".join(
+            [markdown(found, replace(layout(study), promise=said)).rstrip("\n"), *lines(compared)]
+        )
+        + "\n"
+    )
     write(given.out, page, {**found.to_json(), "differences": rows})
 
 
