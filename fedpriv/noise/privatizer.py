@@ -45,11 +45,14 @@ class Cost:
             "nonprivate" (no guarantee).
         value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
         whole_run: Whether it is the cost of all rows of a run together, charged with the first.
+        participations: Of a whole run: in how many rows one neighbour's records may be at most,
+            which the sampler has to see to; None for all of them.
     """
 
     kind: Literal["gaussian", "pure", "zcdp", "nonprivate"]
     value: float = 0.0
     whole_run: bool = False
+    participations: int | None = None
 
 
 class Privatizer(Protocol):
