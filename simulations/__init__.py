@@ -10,5 +10,7 @@ REPRODUCTIONS = (
     "simulations.tags_ablation",
     *(f"simulations.adadps.tables.table{number}" for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)),
     *(f"simulations.adadps.figures.figure{number}" for number in range(1, 7)),
+    "simulations.agd.command",
+    "simulations.bolt_on.command",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

@@ -49,9 +49,7 @@ class SphereRows:
     @property
     def cost(self) -> Cost:
         """Pure ε, charged once for the run."""
-        return Cost(
-            kind="pure", value=self.epsilon, whole_run=True, participations=self.passes
-        )
+        return Cost(kind="pure", value=self.epsilon, whole_run=True, participations=self.passes)
 
     @property
     def after_crash(self) -> AfterCrash:

@@ -57,9 +57,7 @@ def run(method, seed=0, number=NUMBER):
     Ledger.charge = noted
     try:
         backend = SerialBackend(trainer=trainer, data=None)
-        states = [
-            s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=10**6)
-        ]
+        states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=10**6)]
     finally:
         Ledger.charge = charge
     return charges, states
@@ -115,9 +113,7 @@ class TestFixedSteps:
         assert charges[0].noise_multiplier == pytest.approx(moved * math.sqrt(7 / 0.6))
 
     def test_too_many_steps_are_refused(self):
-        made = fixed_steps(
-            num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0
-        )
+        made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
         longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
         with pytest.raises(ValueError, match="8 steps cost"):
             longer.check_plan(made.plan)

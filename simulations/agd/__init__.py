@@ -1,0 +1,1 @@
+"""DP-AGD against what its paper compares it with."""

@@ -1,0 +1,75 @@
+"""DP-AGD beside its comparators at ε 0.1 to 1.6: tunes, runs, prints a page and draws.
+
+    python -m simulations.agd.command --problem mnist-3-8 --out page.md --plot plot.png
+    python -m simulations.agd.command --tiny     # seconds, made-up data
+
+What has been run is in --results and is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.reproduction import Script
+from simulations.agd.page import page, plot
+from simulations.agd.study import Study, found
+from simulations.linear_models.store import Store
+
+_PASSES = ("seeds", "results", "out", "plot")
+_TINY = ("--tiny", "--seeds", "2", "--epsilon", "0.4", "1.6")
+
+REPRODUCTIONS = tuple(
+    Script(
+        name=f"agd-{name}",
+        title=f"DP-AGD at ε 0.1 to 1.6 beside its comparators, {title}",
+        module="simulations.agd.command",
+        calls=(("--problem", name),),
+        reduced=(("--problem", "mnist-3-8" if name == "imdb" else name, *_TINY),),
+        minutes=minutes,
+        passes=_PASSES,
+    )
+    for name, title, minutes in (
+        ("mnist-3-8", "MNIST 3 or 8", (10, 0.3)),
+        ("covertype", "Covertype", (20, 0.3)),
+        ("imdb", "IMDB", (20, 0.3)),
+    )
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the study of a problem and print its page."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.agd.command")
+    parser.add_argument("--problem", default="mnist-3-8")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 0.4, 0.8, 1.6])
+    parser.add_argument("--tiny", action="store_true", help="made-up data and a grid of two")
+    parser.add_argument("--results", type=Path, default=None, help="JSON lines of all runs")
+    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
+    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
+    given = parser.parse_args(arguments)
+    study = Study(
+        problem_key=given.problem,
+        store=Store.at(_own(given.results)),
+        seeds=given.seeds,
+        epsilons=tuple(given.epsilon),
+        tiny=given.tiny,
+    )
+    made = found(study)
+    text = page([made], seeds=given.seeds, command=f"fedpriv reproduce agd-{given.problem}")
+    print(text)
+    if given.out is not None:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(text, "utf-8")
+    if given.plot is not None:
+        plot(made, given.plot)
+
+
+def _own(results: Path | None) -> Path | None:
+    """Return a file of its own beside that of tables and figures, whose rows are others."""
+    return None if results is None else results.with_name(f"agd-{results.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""What the study of adaptive descent runs: a job in, a row of figures out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import Any
+
+from fedpriv.mechanisms import Capped, Clip
+from fedpriv.mechanisms.displaced import Displaced
+from fedpriv.noise.output import OutputGaussian
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.zcdp import rho_of_epsilon
+from fedpriv.reproduction import TUNING_SEED, Split
+from fedpriv.training.comparators.methods import dp_sgd, fixed_steps, full_descent
+from fedpriv.training.line_search.agd import (
+    REJECTIONS,
+    RHO_GRADIENT,
+    STEP_SIZE,
+    AdaptiveDescent,
+    Prices,
+)
+from fedpriv.training.line_search.candidates import LOSSES, StepSizes
+from fedpriv.training.line_search.of_examples import CentralLosses
+from fedpriv.training.permutation.bolt_on import BoltOn
+from fedpriv.training.work import TRAIN
+from simulations.agd.moments import sigma_of_last_order
+from simulations.linear_models.problems import problem
+from simulations.linear_models.store import Job, Row
+from simulations.linear_models.training import Model, Outcome, run
+
+DELTA = 1e-8
+EPSILONS = (0.1, 0.4, 0.8, 1.6)
+LOSS_KINDS = ("logistic", "hinge")
+REGULARISER = 1e-4
+
+Settings = Mapping[str, Any]
+
+LABELS = {
+    "agd": "DP-AGD",
+    "fixed": "noisy gradient descent of T steps, the same ρ",
+    "output": "output perturbation",
+    "sgd": "DP-SGD, accounted by PLD",
+    "sgd-old": "DP-SGD by the old moments bound (an artefact; not our ε)",
+}
+
+
+def _grid(**choices: Sequence[Any]) -> tuple[Settings, ...]:
+    return tuple(dict(zip(choices, chosen, strict=True)) for chosen in product(*choices.values()))
+
+
+#: Twelve settings each.
+GRIDS: dict[str, tuple[Settings, ...]] = {
+    "agd": _grid(iterations=(4, 10, 25, 60), largest_step=(0.5, 2.0, 8.0)),
+    "fixed": _grid(steps=(4, 10, 25, 60), rate=(0.5, 2.0, 8.0)),
+    "output": _grid(steps=(4, 10, 25, 100), rate_share=(0.1, 0.3, 1.0)),
+    "sgd": _grid(steps=(100, 400, 1600), rate=(0.5, 2.0, 8.0, 32.0)),
+    "sgd-old": _grid(steps=(100, 400, 1600), rate=(0.5, 2.0, 8.0, 32.0)),
+}
+
+#: What of DP-AGD is changed alone, beside the settings that were chosen.
+ABLATIONS: Mapping[str, Settings] = {
+    "as chosen": {},
+    "a rejected gradient is discarded": {"estimates": "discard"},
+    "γ = 0.5": {"growth": 0.5},
+    "gradient's share 0.2": {"gradient_share": 0.2},
+    "gradient's share 0.8": {"gradient_share": 0.8},
+    "C_grad 0.3": {"gradient_clip": 0.3},
+    "C_grad 3": {"gradient_clip": 3.0},
+    "C_obj 1": {"loss_cap": 1.0},
+    "C_obj 10": {"loss_cap": 10.0},
+    "permute-and-flip": {"form": "permute-and-flip"},
+    "the paper's prices, 60 splits": {"prices": "paper"},
+}
+
+
+def job(
+    problem_key: str,
+    loss: str,
+    method: str,
+    epsilon: float,
+    settings: Settings,
+    *,
+    split: Split = "test",
+    seed: int = TUNING_SEED,
+    tiny: bool = False,
+) -> Job:
+    """Return everything that decides one run."""
+    return {
+        "problem": problem_key,
+        "loss": loss,
+        "method": method,
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "settings": dict(settings),
+        "split": split,
+        "seed": seed,
+        "tiny": tiny,
+    }
+
+
+@lru_cache(maxsize=4)
+def model_of(problem_key: str, loss: str, split: Split, tiny: bool) -> Model:
+    """Return the model of a job."""
+    return Model.of(loss, problem(problem_key, tiny=tiny).part(split))
+
+
+def perform(asked: Job) -> Row:
+    """Run a job; its figures and the ε that it truly has."""
+    started = time.process_time()
+    chosen: dict[str, Any] = dict(asked["settings"])
+    loss = asked["loss"]
+    if asked["method"] == "output" and loss == "hinge":
+        loss = "huber"  # a corner is not smooth
+    model = model_of(asked["problem"], loss, asked["split"], asked["tiny"])
+    made = _METHODS[asked["method"]](model, asked["epsilon"], asked["seed"], chosen)
+    if made is None:
+        return {"accuracy": None, "true_epsilon": None}
+    outcome, more = made
+    return {
+        "accuracy": round(model.accuracy(outcome.params), 5),
+        "objective": round(model.mean_loss(outcome.params, REGULARISER), 5),
+        "true_epsilon": outcome.epsilon,
+        "synthetic": model.data.synthetic,
+        "data": model.data.name,
+        **more,
+        "seconds": round(time.process_time() - started, 2),
+    }
+
+
+def _agd(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    rho = rho_of_epsilon(epsilon, DELTA)
+    if chosen.get("prices") == "paper":
+        prices = Prices.of_paper(epsilon=epsilon, delta=DELTA)
+    else:
+        prices = Prices.split(
+            rho=rho,
+            iterations=chosen["iterations"],
+            gradient_share=chosen.get("gradient_share", 0.5),
+        )
+    sizes = StepSizes(first=chosen["largest_step"])
+    descent = AdaptiveDescent(
+        num_users=model.num_train,
+        gradient=Clip(l2_clip_norm=chosen.get("gradient_clip", 1.0)),
+        losses=Capped(cap=chosen.get("loss_cap", 3.0), num_coordinates=sizes.number),
+        prices=prices,
+        growth=chosen.get("growth", 0.1),
+        estimates=chosen.get("estimates", "average"),
+        form=chosen.get("form", "exponential"),
+        step_sizes=sizes,
+        regulariser=REGULARISER,
+    )
+    plan = AdaptivePlan(num_users=model.num_train, rho=rho, delta=DELTA, unit="example")
+    train: Any = model.task.train
+    works = {TRAIN: model.sums(), LOSSES: CentralLosses(losses=train, number=sizes.number)}
+    outcome = run(model, plan, descent, works, seed, keep=True)
+    return outcome, _diagnosed(model, outcome)
+
+
+def _diagnosed(model: Model, outcome: Outcome) -> dict[str, Any]:
+    """Return what the report shows of every step, and whether the true objective fell."""
+    states = [s for s in outcome.states if s.round_num]
+    start = model.mean_loss(model.task.init_params(_NO_KEY), REGULARISER)
+    losses = [start, *(model.mean_loss(s.params, REGULARISER) for s in states)]
+    return {
+        "accepted": len(states),
+        "fell": sum(after < before for before, after in pairwise(losses)),
+        "rejections": int(sum(s.numbers[REJECTIONS] for s in states)),
+        "step_sizes": [round(s.numbers[STEP_SIZE], 4) for s in states],
+        "rho_gradient": [float(f"{s.numbers[RHO_GRADIENT]:.4g}") for s in states],
+    }
+
+
+def _fixed(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    made = fixed_steps(
+        num_examples=model.num_train,
+        rho=rho_of_epsilon(epsilon, DELTA),
+        delta=DELTA,
+        bound=Clip(l2_clip_norm=1.0),
+        regulariser=REGULARISER,
+        **chosen,
+    )
+    return run(model, made.plan, made.algorithm, model.sums(), seed), {}
+
+
+def _output(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    train: Any = model.task.train
+    probe = full_descent(num_examples=model.num_train, steps=1, rate=1e-6)
+    constants = train.permutation_sgd(probe, regulariser=0.0).constants
+    rate = chosen["rate_share"] * 2.0 / constants.smoothness
+    passes = full_descent(num_examples=model.num_train, steps=chosen["steps"], rate=rate)
+    sgd = train.permutation_sgd(passes, regulariser=0.0)
+    moved = passes.sensitivity(constants, model.num_train)
+    plan = Plan(
+        mechanism=Mechanism(
+            sampler=Everybody(num_users=model.num_train),
+            bound=Displaced(l2_bound=moved),
+            privatizer=OutputGaussian(noise_multiplier=_sigma_once(epsilon)),
+        ),
+        num_rounds=1,
+        delta=DELTA,
+        unit="example",
+    )
+    return run(model, plan, BoltOn(), sgd, seed), {}
+
+
+@lru_cache(maxsize=16)
+def _sigma_once(epsilon: float) -> float:
+    return calibrate(
+        lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
+        1,
+        target_epsilon=epsilon,
+        delta=DELTA,
+        relation=Relation.ADD_REMOVE,
+    )
+
+
+def _batch(model: Model) -> float:
+    """Return the paper's √n + 10."""
+    return float(round(math.sqrt(model.num_train) + 10))
+
+
+def _sgd(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    sigma = _sigma_sgd(model.num_train, _batch(model), chosen["steps"], epsilon)
+    return _stochastic(model, epsilon, seed, chosen, sigma)
+
+
+@lru_cache(maxsize=64)
+def _sigma_sgd(number: int, batch: float, steps: int, epsilon: float) -> float:
+    made = dp_sgd(
+        num_examples=number,
+        epsilon=epsilon,
+        delta=DELTA,
+        bound=Clip(l2_clip_norm=1.0),
+        batch_size=batch,
+        steps=steps,
+        rate=1.0,
+    )
+    return made.plan.noise_multiplier
+
+
+def _sgd_old(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    sigma = sigma_of_last_order(_batch(model) / model.num_train, chosen["steps"], epsilon, DELTA)
+    return None if sigma is None else _stochastic(model, epsilon, seed, chosen, sigma)
+
+
+def _stochastic(
+    model: Model, epsilon: float, seed: int, chosen: dict[str, Any], sigma: float
+) -> Any:
+    made = dp_sgd(
+        num_examples=model.num_train,
+        epsilon=epsilon,
+        delta=DELTA,
+        bound=Clip(l2_clip_norm=1.0),
+        batch_size=_batch(model),
+        noise_multiplier=sigma,
+        regulariser=REGULARISER,
+        **chosen,
+    )
+    outcome = run(model, made.plan, made.algorithm, model.sums(), seed)
+    return outcome, {"noise_multiplier": sigma}
+
+
+_METHODS = {"agd": _agd, "fixed": _fixed, "output": _output, "sgd": _sgd, "sgd-old": _sgd_old}
+_NO_KEY: Any = None

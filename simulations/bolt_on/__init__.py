@@ -1,0 +1,1 @@
+"""Bolt-on against methods that add noise to every step."""

@@ -1,0 +1,232 @@
+"""What the study of bolt-on runs: a job in, a row of figures out.
+
+Every ε is of one example more or less (add-remove). The papers' neighbours differ by a replaced
+example, of whom one is two of ours: what is stated here as ε they would call 2ε, of all methods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms.displaced import Displaced
+from fedpriv.noise.output import OutputGaussian, Sphere, Unperturbed
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.reproduction import TUNING_SEED, Split
+from fedpriv.training.comparators.methods import bst14, dp_sgd, scs13
+from fedpriv.training.permutation.bolt_on import BoltOn
+from fedpriv.training.permutation.schedules import StepSchedule
+from fedpriv.training.permutation.sgd import Passes
+from simulations.linear_models.problems import problem
+from simulations.linear_models.store import Job, Row
+from simulations.linear_models.training import Model, Remembered, run
+
+Guarantee = Literal["pure", "approximate"]
+Settings = Mapping[str, Any]
+
+EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+PASSES = (1, 5, 10)
+BATCH = 50
+
+LABELS = {
+    "bolt-on": "bolt-on, convex",
+    "bolt-on-strong": "bolt-on, strongly convex",
+    "scs13": "SCS13",
+    "bst14": "BST14",
+    "dp-sgd": "DP-SGD",
+}
+
+#: Under which guarantee a method is.
+METHODS: Mapping[Guarantee, tuple[str, ...]] = {
+    "pure": ("bolt-on", "bolt-on-strong", "scs13"),
+    "approximate": ("bolt-on", "bolt-on-strong", "bst14", "dp-sgd"),
+}
+
+#: Five settings each.
+GRIDS: Mapping[str, tuple[Settings, ...]] = {
+    "bolt-on": tuple({"rate": rate} for rate in (0.03, 0.1, 0.3, 1.0, 3.0)),
+    "bolt-on-strong": tuple({"regulariser": w} for w in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
+    "scs13": tuple({"rate": rate} for rate in (0.3, 1.0, 3.0, 10.0, 30.0)),
+    "bst14": tuple({"radius": radius} for radius in (1.0, 3.0, 10.0, 30.0, 100.0)),
+    "dp-sgd": tuple({"rate": rate} for rate in (0.03, 0.1, 0.3, 1.0, 3.0)),
+}
+
+
+def job(
+    problem_key: str,
+    loss: str,
+    guarantee: Guarantee | None,
+    method: str,
+    epsilon: float,
+    passes: int,
+    settings: Settings,
+    *,
+    split: Split = "test",
+    seed: int = TUNING_SEED,
+    batch: int = BATCH,
+    rows: int | None = None,
+    tiny: bool = False,
+) -> Job:
+    """Return everything that decides one run; without a guarantee it has no noise."""
+    return {
+        "problem": problem_key,
+        "loss": loss,
+        "guarantee": guarantee,
+        "method": method,
+        "epsilon": epsilon,
+        "passes": passes,
+        "settings": dict(settings),
+        "split": split,
+        "seed": seed,
+        "batch": batch,
+        "rows": rows,
+        "tiny": tiny,
+    }
+
+
+def delta_of(num_examples: int) -> float:
+    """Return 1/m², as the talk has it."""
+    return 1.0 / num_examples**2
+
+
+@lru_cache(maxsize=4)
+def model_of(problem_key: str, loss: str, split: Split, rows: int | None, tiny: bool) -> Model:
+    """Return the model of a job."""
+    own = problem(problem_key, tiny=tiny)
+    return Model.of(loss, own.part(split) if rows is None else own.smaller(rows))
+
+
+def perform(asked: Job) -> Row:
+    """Run a job; its figures, its ε, and the CPU time of training alone."""
+    model = model_of(*(asked[n] for n in ("problem", "loss", "split", "rows", "tiny")))
+    started = time.process_time()
+    outcome = _METHODS[asked["method"]](model, asked)
+    seconds = time.process_time() - started
+    return {
+        "accuracy": round(model.accuracy(outcome.params), 5),
+        "objective": round(model.mean_loss(outcome.params), 5),
+        "true_epsilon": outcome.epsilon,
+        "delta": outcome.delta,
+        "synthetic": model.data.synthetic,
+        "data": model.data.name,
+        "num_train": model.num_train,
+        "seconds": round(seconds, 3),
+    }
+
+
+def noiseless_works(asked: Job) -> Any:
+    """Return permutation SGD, whose end is found once a seed and remembered."""
+    found = _remembered(
+        *(asked[n] for n in ("problem", "loss", "split", "rows", "tiny", "passes", "batch")),
+        tuple(sorted(asked["settings"].items())),
+    )
+    found.seed = asked["seed"]
+    return found
+
+
+@lru_cache(maxsize=64)
+def _remembered(
+    problem_key: str,
+    loss: str,
+    split: Split,
+    rows: int | None,
+    tiny: bool,
+    passes: int,
+    batch: int,
+    settings: tuple[tuple[str, Any], ...],
+) -> Remembered:
+    model = model_of(problem_key, loss, split, rows, tiny)
+    return Remembered(sgd=permutation_sgd(model, passes, batch, dict(settings)))
+
+
+def permutation_sgd(model: Model, passes: int, batch: int, settings: Settings) -> Any:
+    """Return permutation SGD: of a constant step, or min(1/β, 1/γt) within R = 1/λ."""
+    train: Any = model.task.train
+    weight = settings.get("regulariser", 0.0)
+    schedule = (
+        StepSchedule(rate=settings["rate"]) if not weight else StepSchedule(name="strongly-convex")
+    )
+    taken = Passes(
+        passes=passes,
+        batch_size=min(batch, model.num_train),
+        schedule=schedule,
+        radius=1.0 / weight if weight else None,
+    )
+    return train.permutation_sgd(taken, regulariser=weight)
+
+
+def _bolt_on(model: Model, asked: Job) -> Any:
+    works = noiseless_works(asked)
+    return run(model, plan_of(model, works.sgd, asked), BoltOn(), works, asked["seed"])
+
+
+def plan_of(model: Model, sgd: Any, asked: Job) -> Plan:
+    """Return the promise of one release."""
+    guarantee, epsilon, number = asked["guarantee"], asked["epsilon"], model.num_train
+    noise: Any = Unperturbed()
+    if guarantee == "pure":
+        noise = Sphere(epsilon=epsilon)
+    elif guarantee == "approximate":
+        noise = OutputGaussian(noise_multiplier=_sigma_once(epsilon, delta_of(number)))
+    return Plan(
+        mechanism=Mechanism(
+            sampler=Everybody(num_users=number),
+            bound=Displaced(l2_bound=sgd.passes.sensitivity(sgd.constants, number)),
+            privatizer=noise,
+        ),
+        num_rounds=1,
+        delta=delta_of(number) if guarantee == "approximate" else None,
+        unit="example",
+    )
+
+
+@lru_cache(maxsize=64)
+def _sigma_once(epsilon: float, delta: float) -> float:
+    return calibrate(
+        lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
+        1,
+        target_epsilon=epsilon,
+        delta=delta,
+        relation=Relation.ADD_REMOVE,
+    )
+
+
+def _per_step(model: Model, asked: Job) -> Any:
+    made = stepwise(model, asked)
+    return run(model, made.plan, made.algorithm, model.sums(), asked["seed"])
+
+
+def stepwise(model: Model, asked: Job) -> Any:
+    """Return a method that adds noise to every step."""
+    shared: dict[str, Any] = {
+        "num_examples": model.num_train,
+        "epsilon": asked["epsilon"],
+        "bound": Clip(l2_clip_norm=1.0),
+        "batch_size": asked["batch"],
+    }
+    delta, passes = delta_of(model.num_train), asked["passes"]
+    if asked["method"] == "scs13":
+        return scs13(passes=passes, **shared, **asked["settings"])
+    if asked["method"] == "bst14":
+        params = model.task.init_params(_NO_KEY)
+        size = sum(array.size for array in params.values())
+        return bst14(delta=delta, passes=passes, dimension=size, **shared, **asked["settings"])
+    steps = passes * model.num_train // asked["batch"]
+    return dp_sgd(delta=delta, steps=steps, **shared, **asked["settings"])
+
+
+_METHODS = {
+    "bolt-on": _bolt_on,
+    "bolt-on-strong": _bolt_on,
+    "scs13": _per_step,
+    "bst14": _per_step,
+    "dp-sgd": _per_step,
+}
+_NO_KEY: Any = None

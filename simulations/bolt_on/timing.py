@@ -1,0 +1,119 @@
+"""Training time: bolt-on beside the same training without noise, and noise in every step beside it.
+
+CPU time of this process, in turns, so that what else the machine does meets both alike; what is
+stated is the ratio of each pair, its median and range. Both kinds go through the door. Permutation
+SGD is one question there, noise in every step one question a batch, so that the second pair also
+pays for a charge, a cohort and a record each time, with noise or without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from fedpriv.noise.gaussian import Unprotected
+from fedpriv.privacy.sampling import PoissonSampler
+from fedpriv.training.permutation.bolt_on import BoltOn
+from simulations.bolt_on.methods import job, model_of, permutation_sgd, plan_of, stepwise
+from simulations.linear_models.training import Model, run
+
+PAIRS = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """CPU seconds of two ways of training, and their ratio by pairs.
+
+    Attributes:
+        name: What is compared.
+        with_noise: Median seconds.
+        without: Likewise.
+        ratios: With over without, sorted.
+    """
+
+    name: str
+    with_noise: float
+    without: float
+    ratios: tuple[float, ...]
+
+    @property
+    def shown(self) -> str:
+        """A row of a table."""
+        low, high = self.ratios[0], self.ratios[-1]
+        return (
+            f"| {self.name} | {self.with_noise:.3f} | {self.without:.3f} | "
+            f"{median(self.ratios):.3f} ({low:.3f} to {high:.3f}) |"
+        )
+
+
+def timed(
+    problem_key: str, loss: str, *, passes: int = 1, pairs: int = PAIRS, tiny: bool = False
+) -> list[Timed]:
+    """Return what noise costs in time, at ε = 1 and one setting of each method.
+
+    Args:
+        problem_key: The problem.
+        loss: Of the model.
+        passes: k.
+        pairs: How many, alternating.
+        tiny: Of made-up data.
+    """
+    model = model_of(problem_key, loss, "test", None, tiny)
+    found = [_pair("bolt-on (pure ε)", *_bolt_on(model, problem_key, loss, passes), pairs)]
+    for method, guarantee in (("scs13", "pure"), ("dp-sgd", "approximate")):
+        asked = job(problem_key, loss, guarantee, method, 1.0, passes, {"rate": 1.0})  # type: ignore[arg-type]
+        made = stepwise(model, asked)
+        label = {"scs13": "SCS13 (pure ε)", "dp-sgd": "DP-SGD"}[method]
+        found.append(_pair(label, *_stepwise(model, made), pairs))
+    return found
+
+
+def _bolt_on(model: Model, problem_key: str, loss: str, passes: int) -> Any:
+    sgd = permutation_sgd(model, passes, 50, {"rate": 0.1})
+
+    def one(guarantee: Any) -> Callable[[int], object]:
+        asked = job(problem_key, loss, guarantee, "bolt-on", 1.0, passes, {"rate": 0.1})
+        plan = plan_of(model, sgd, asked)
+        return lambda seed: run(model, plan, BoltOn(), sgd, seed)
+
+    return one("pure"), one(None)
+
+
+def _stepwise(model: Model, made: Any) -> Any:
+    mechanism = made.plan.live_mechanism
+    bare = replace(
+        mechanism,
+        sampler=PoissonSampler(
+            num_users=model.num_train, expected_cohort_size=mechanism.expected_cohort_size
+        ),
+        privatizer=Unprotected(stddev=0.0),
+    )
+    plain = replace(made.plan, mechanism=bare, target_epsilon=None, delta=1e-6)
+    works = model.sums()
+    return (
+        lambda seed: run(model, made.plan, made.algorithm, works, seed),
+        lambda seed: run(model, plain, made.algorithm, works, seed),
+    )
+
+
+def _pair(
+    name: str, noised: Callable[[int], object], plain: Callable[[int], object], pairs: int
+) -> Timed:
+    times: Mapping[str, list[float]] = {"noised": [], "plain": []}
+    noised(0), plain(0)  # what is compiled and accounted once is not counted
+    for seed in range(pairs):
+        turn = [("noised", noised), ("plain", plain)]
+        for which, training in turn if seed % 2 else reversed(turn):
+            started = time.process_time()
+            training(seed)
+            times[which].append(time.process_time() - started)
+    ratios = sorted(a / b for a, b in zip(times["noised"], times["plain"], strict=True))
+    return Timed(
+        name=name,
+        with_noise=median(times["noised"]),
+        without=median(times["plain"]),
+        ratios=tuple(ratios),
+    )

@@ -1,0 +1,202 @@
+"""One run of a method through the door, and what it came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv.backends import SerialBackend
+from fedpriv.data.features.dataset import Dataset, shape_of
+from fedpriv.experiments.components import Components
+from fedpriv.mechanisms.bound import Bound
+from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.rng import Key
+from fedpriv.running.loop import rounds
+from fedpriv.sums import PartialSum
+from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.example_task import CentralTask
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.linear import (
+    HingeGradients,
+    HuberGradients,
+    LogisticGradients,
+    SoftmaxGradients,
+)
+from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.work import Trainers
+from fedpriv.tree import Params
+
+_MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
+    "logistic": LogisticGradients,
+    "hinge": HingeGradients,
+    "huber": HuberGradients,
+    "softmax": lambda x, y: SoftmaxGradients(x, y, 10),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A linear model on a data set.
+
+    Attributes:
+        loss: "logistic", "hinge", "huber" or "softmax".
+        data: What it is trained and measured on.
+        task: Both together.
+    """
+
+    loss: str
+    data: Dataset = field(repr=False)
+    task: CentralTask = field(repr=False)
+
+    @classmethod
+    def of(cls, loss: str, data: Dataset) -> Model:
+        """Return the model, which starts at zero.
+
+        Raises:
+            ValueError: If there is no such loss.
+        """
+        if loss not in _MODELS:
+            raise ValueError(f"loss {loss!r} is unknown; give one of {', '.join(_MODELS)}")
+        width = shape_of(data.x_train)[1]
+        shapes: dict[str, tuple[int, ...]] = {"weight": (width,), "bias": (1,)}
+        if loss == "softmax":
+            shapes = {"kernel": (width, 10), "bias": (10,)}
+
+        def gradients(x: Any, y: np.ndarray) -> ExampleGradients:
+            return _MODELS[loss](sparse.csr_matrix(x), y)
+
+        sparse_data = _as_sparse(data)
+        return cls(loss=loss, data=data, task=linear_task(sparse_data, gradients, shapes))
+
+    @property
+    def num_train(self) -> int:
+        """Examples in it, m."""
+        return self.task.num_train
+
+    def sums(self) -> CentralSum:
+        """Return the sums of bounded gradients over batches."""
+        return CentralSum(gradients=self.task.train, num_examples=self.num_train)
+
+    def accuracy(self, params: Params) -> float:
+        """Return the share of test examples that are classified right."""
+        return accuracy(params, self.data.x_test, self.data.y_test)
+
+    def mean_loss(self, params: Params, regulariser: float = 0.0) -> float:
+        """Return the true objective on the training set: a diagnostic, not released."""
+        train: Any = self.task.train
+        still = {name: np.zeros_like(array) for name, array in params.items()}
+        index = np.arange(self.num_train)
+        found = float(train.losses_along(params, still, [0.0], index).mean())
+        squares = sum(float(np.vdot(a, a.astype(np.float64))) for a in params.values())
+        return found + 0.5 * regulariser * squares
+
+
+def accuracy(params: Params, x: Any, y: np.ndarray) -> float:
+    """Return the share of rows that are classified right; of two classes, above 0 is the second."""
+    kernel = params["kernel"] if "kernel" in params else params["weight"][:, None]
+    logits = np.asarray(x, np.float64) @ kernel.astype(np.float64) + params["bias"]
+    found = logits.argmax(axis=1) if logits.shape[1] > 1 else (logits[:, 0] > 0).astype(int)
+    return float(np.mean(found == y))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        states: After every round.
+        params: That it stands for.
+        epsilon: The plan's.
+        delta: Likewise.
+    """
+
+    states: Sequence[Any] = field(repr=False)
+    params: Params = field(repr=False)
+    epsilon: float
+    delta: float
+
+
+def run(
+    model: Model,
+    plan: AnyPlan,
+    algorithm: Algorithm,
+    works: Trainers,
+    seed: int,
+    *,
+    keep: bool = False,
+) -> Outcome:
+    """Run a method to its end.
+
+    Args:
+        model: What is trained.
+        plan: The promise.
+        algorithm: What asks.
+        works: What it asks for.
+        seed: Of cohorts, orders and noise.
+        keep: Whether every state is kept, for diagnostics; else the last one is.
+    """
+    components = Components(
+        task=model.task, plan=plan, algorithm=algorithm, trainer=works, side_information=None
+    )
+    backend, states = SerialBackend(trainer=works), []
+    for _, state in rounds(components, backend, Key.simulation(seed), eval_every=10**9):
+        states = [*states, state] if keep else [state]
+    if not states:  # the plan did not pay for a first step
+        states = [algorithm.init(model.task.init_params(Key.simulation(seed)))]
+    promised = plan.total()
+    assert promised.delta is not None
+    return Outcome(
+        states=states,
+        params=algorithm.result(states[-1]),
+        epsilon=promised.value if plan.is_private else math.inf,
+        delta=promised.delta,
+    )
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Permutation SGD whose end is computed once a seed: only the noise of its release changes.
+
+    For studies that perturb the same training for several ε. A `fedpriv.training.work.Work`.
+    """
+
+    sgd: PermutationSgd
+    found: dict[int, PartialSum] = field(default_factory=dict)
+    seed: int = 0
+
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the trained params, of the first key that came with this seed."""
+        if self.seed not in self.found:
+            self.found[self.seed] = self.sgd.partial_sum(
+                params=params, bound=bound, data=data, user_ids=user_ids, key=key
+            )
+        known = self.found[self.seed]
+        total = {name: np.array(array) for name, array in known.total.items()}
+        return PartialSum(total=total, num_users=known.num_users)
+
+
+def _as_sparse(data: Dataset) -> Dataset:
+    fields = {name: getattr(data, name) for name in Dataset.__slots__ if not name.startswith("_")}
+    for part in ("x_train", "x_test", "x_public"):
+        if fields[part] is not None:
+            fields[part] = sparse.csr_matrix(fields[part])
+    return Dataset(**fields)

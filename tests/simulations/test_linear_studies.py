@@ -1,0 +1,182 @@
+"""Adaptive descent and bolt-on beside their comparators: made-up data, and what the pages say."""
+
+from __future__ import annotations
+
+import json
+from statistics import mean
+
+import numpy as np
+import pytest
+
+from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.event import Event, Relation
+from simulations.agd import methods as agd
+from simulations.agd import page as agd_page
+from simulations.agd import study as agd_study
+from simulations.agd.moments import last_order, sigma_of_last_order
+from simulations.bolt_on import methods as bolt_on
+from simulations.bolt_on import page as bolt_on_page
+from simulations.bolt_on import study as bolt_on_study
+from simulations.bolt_on.command import over_batches
+from simulations.bolt_on.timing import timed
+from simulations.linear_models.problems import problem
+from simulations.linear_models.references import majority, not_private, public_only
+from simulations.linear_models.store import Store
+
+
+class TestOldMomentsBound:
+    def test_a_step_costs_it_whatever_the_noise(self):
+        """ln(1e8)/32; BANK's q = .00553 and σ = 4 truly cost .0099 by PLD."""
+        assert last_order(0.00553, 4.0, 1, 1e-8) == pytest.approx(0.5756, abs=5e-4)
+        assert last_order(0.00553, 1e6, 1, 1e-8) == pytest.approx(0.575646, abs=1e-6)
+        event = Event(kind="poisson-gaussian", noise_multiplier=4.0, sampling_prob=0.00553)
+        true = epsilon(event, 1, delta=1e-8, relation=Relation.ADD_REMOVE)
+        assert true.value == pytest.approx(0.0099, abs=5e-4)
+
+    def test_it_leaves_no_room_below(self):
+        assert sigma_of_last_order(0.01, 1, 0.57, 1e-8) is None
+        sigma = sigma_of_last_order(0.01, 100, 0.8, 1e-8)
+        assert sigma is not None
+        assert last_order(0.01, sigma, 100, 1e-8) == pytest.approx(0.8, rel=1e-6)
+        event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.01)
+        assert epsilon(event, 100, delta=1e-8, relation=Relation.ADD_REMOVE).value < 0.5
+
+
+class TestProblems:
+    @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "covertype"])
+    def test_rows_are_short_and_public_ones_removed(self, key):
+        made = problem(key, tiny=True)
+        data = made.data
+        assert data.synthetic and data.name.startswith("synthetic")
+        for rows in (data.x_train, data.x_test, data.x_public):
+            norms = np.linalg.norm(np.asarray(rows, np.float64), axis=1)
+            assert norms.max() <= 1 + 1e-6 and np.shape(rows)[1] == made.width
+        assert data.num_public > 0
+        assert made.dimension == (made.width + 1) * (10 if key == "mnist" else 1)
+
+    def test_fewer_rows_are_among_the_more(self):
+        made = problem("mnist-3-8", tiny=True)
+        few, more = made.smaller(20), made.smaller(50)
+        assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
+
+    def test_an_unknown_one(self):
+        with pytest.raises(ValueError, match="unknown"):
+            problem("adult")
+
+
+def test_references():
+    data = problem("covertype", tiny=True).data
+    best, public = not_private(data, 2), public_only(data, 2)
+    assert majority(data) >= 0.5 and best > majority(data) and public <= best + 0.1
+
+
+def test_a_run_is_found_again(tmp_path):
+    path, calls = tmp_path / "rows.jsonl", []
+
+    def perform(job):
+        calls.append(job)
+        return {"accuracy": 0.5}
+
+    for _ in range(2):
+        store = Store.at(path)
+        assert store.row({"ε": 1.0, "settings": {"rate": 2}}, perform)["accuracy"] == 0.5
+    store.row({"ε": 2.0, "settings": {"rate": 2}}, perform)
+    assert len(calls) == 2 and len(path.read_text("utf-8").splitlines()) == 2
+
+
+@pytest.fixture(scope="module")
+def adaptive(tmp_path_factory):
+    """Two settings of each method, two seeds, one ε."""
+    few = {name: (grid[0], grid[-1]) for name, grid in agd.GRIDS.items()}
+    few["sgd"] = few["sgd-old"] = ({"steps": 20, "rate": 2.0},)
+    before = dict(agd.GRIDS)
+    agd.GRIDS.update(few)
+    store = Store.at(tmp_path_factory.mktemp("agd") / "rows.jsonl")
+    study = agd_study.Study(
+        problem_key="mnist-3-8", store=store, seeds=2, epsilons=(0.4, 2.0), tiny=True
+    )
+    yield agd_study.found(study, ablated=(2.0,)), store
+    agd.GRIDS.update(before)
+
+
+class TestAdaptiveDescent:
+    def test_page(self, adaptive):
+        found, _ = adaptive
+        text = agd_page.page([found], seeds=2, command="fedpriv reproduce agd-mnist-3-8")
+        for said in ("SYNTHETIC", "artefact", "add-remove, per example, simulated", "majority",
+                     "no step", "truly", "T = 4", "γ = 0.5", "objective fell"):  # fmt: skip
+            assert said in text, said
+
+    def test_no_method_spends_more_than_it_says(self, adaptive):
+        _, store = adaptive
+        runs = [r for r in store.rows.values() if "method" in r["job"] and r["accuracy"]]
+        assert len(runs) > 30
+        for row in runs:
+            assert row["true_epsilon"] <= row["job"]["epsilon"] * (1 + 1e-9), row["job"]
+
+    def test_plot(self, adaptive, tmp_path):
+        for name in ("plot.png", "plot.svg"):
+            agd_page.plot(adaptive[0], tmp_path / name)
+            assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.fixture(scope="module")
+def bolted():
+    study = bolt_on_study.Study(
+        problem_key="mnist", loss="softmax", store=Store(), seeds=2, epsilons=(2.0,),
+        passes=(1,), tiny=True,
+    )  # fmt: skip
+    return study, bolt_on_study.found(study)
+
+
+class TestBoltOn:
+    def test_page_and_plot(self, bolted, tmp_path):
+        study, found = bolted
+        batches = over_batches(study, sizes=(10,), passes=1)
+        times = timed("mnist", "softmax", pairs=1, tiny=True)
+        text = bolt_on_page.page(
+            [found], seeds=2, command="fedpriv reproduce bolt-on-mnist", batches=batches,
+            times=times,
+        )  # fmt: skip
+        for said in ("SYNTHETIC", "pure ε, δ = 0", "δ = 1/m²", "SCS13", "BST14", "add-remove",
+                     "Over the grid", "b = 10", "ratio of pairs"):  # fmt: skip
+            assert said in text, said
+        bolt_on_page.plot(found, tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+    def test_every_row_states_its_own_epsilon(self, bolted):
+        for (guarantee, *_), rows in bolted[1].cells.items():
+            for row in rows:
+                assert row["true_epsilon"] <= 2.0 * (1 + 1e-9)
+                assert (row["delta"] == 0.0) == (guarantee == "pure")
+
+    def test_the_same_training_is_perturbed_for_every_epsilon(self, bolted):
+        """With ε a million times larger hardly anything is left of the noise."""
+        study, _ = bolted
+        settings = {"rate": 0.3}
+        plain = study.row(None, "bolt-on", 1.0, 1, settings, seed=3)
+        much, little = (study.row("pure", "bolt-on", e, 1, settings, seed=3) for e in (1e-3, 1e6))
+        other = study.row(None, "bolt-on", 1.0, 1, settings, seed=4)
+        assert abs(little["objective"] - plain["objective"]) < 1e-4
+        assert much["objective"] > 2 * plain["objective"]
+        assert other["objective"] != plain["objective"]
+
+    def test_excess_risk_falls_with_noise(self):
+        study = bolt_on_study.Study(
+            problem_key="mnist-3-8", loss="logistic", store=Store(), seeds=2, tiny=True
+        )
+        loud, quiet = (
+            mean(study.excess("approximate", "bolt-on", e, 2, 200)) for e in (0.01, 10.0)
+        )
+        assert 0 <= quiet < loud
+
+    def test_slopes(self):
+        points = {m: [m**-0.5] for m in (100, 400, 1600)}
+        assert bolt_on_page.slope(points) == pytest.approx(-0.5)
+
+
+def test_jobs_are_plain_json():
+    one = bolt_on.job("mnist", "softmax", "pure", "bolt-on", 1.0, 1, {"rate": 0.1})
+    two = agd.job("mnist-3-8", "hinge", "agd", 0.1, {"iterations": 4})
+    for job in (one, two):
+        assert json.loads(json.dumps(job)) == job
