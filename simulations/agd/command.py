@@ -25,15 +25,15 @@ REPRODUCTIONS = tuple(
         name=f"agd-{name}",
         title=f"DP-AGD at ε 0.1 to 1.6 beside its comparators, {title}",
         module="simulations.agd.command",
-        calls=(("--problem", name),),
+        calls=(("--problem", name, *more),),
         reduced=(("--problem", "mnist-3-8" if name == "imdb" else name, *_TINY),),
         minutes=minutes,
         passes=_PASSES,
     )
-    for name, title, minutes in (
-        ("mnist-3-8", "MNIST 3 or 8", (10, 0.3)),
-        ("covertype", "Covertype", (20, 0.3)),
-        ("imdb", "IMDB", (20, 0.3)),
+    for name, title, more, minutes in (
+        ("mnist-3-8", "MNIST 3 or 8", ("--ablate", "0.4", "1.6"), (25, 0.5)),
+        ("covertype", "Covertype", (), (20, 0.5)),
+        ("imdb", "IMDB", (), (20, 0.5)),
     )
 )
 
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--problem", default="mnist-3-8")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 0.4, 0.8, 1.6])
+    parser.add_argument("--ablate", type=float, nargs="*", default=[], help="at which ε")
     parser.add_argument("--tiny", action="store_true", help="made-up data and a grid of two")
     parser.add_argument("--results", type=Path, default=None, help="JSON lines of all runs")
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         epsilons=tuple(given.epsilon),
         tiny=given.tiny,
     )
-    made = found(study)
+    made = found(study, ablated=tuple(given.ablate))
     text = page([made], seeds=given.seeds, command=f"fedpriv reproduce agd-{given.problem}")
     print(text)
     if given.out is not None:

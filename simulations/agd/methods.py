@@ -244,7 +244,9 @@ def _sigma_sgd(number: int, batch: float, steps: int, epsilon: float) -> float:
         steps=steps,
         rate=1.0,
     )
-    return made.plan.noise_multiplier
+    sigma = made.plan.noise_multiplier
+    assert sigma is not None
+    return sigma
 
 
 def _sgd_old(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:

@@ -31,7 +31,7 @@ def last_order(sampling_prob: float, noise_multiplier: float, steps: int, delta:
     k = np.arange(order + 1)
     log_binomial = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     drawn = log_binomial + k * math.log(sampling_prob) + (order - k) * math.log1p(-sampling_prob)
-    moment = float(logsumexp(drawn + (k * k - k) / (2.0 * noise_multiplier**2)))
+    moment = float(np.asarray(logsumexp(drawn + (k * k - k) / (2.0 * noise_multiplier**2))))
     return steps * max(0.0, moment) / LAST + math.log(1.0 / delta) / LAST
 
 

@@ -139,7 +139,7 @@ class Found:
     plain: Mapping[tuple[str, float], Sequence[Row]] = field(repr=False)
 
 
-def found(study: Study, *, ablated: Sequence[float] = (0.4, 1.6)) -> Found:
+def found(study: Study, *, ablated: Sequence[float] = ()) -> Found:
     """Do what a study still needs, and return what it came to.
 
     Args:
@@ -167,7 +167,9 @@ def found(study: Study, *, ablated: Sequence[float] = (0.4, 1.6)) -> Found:
         grids=grids,
         settings=settings,
         ablations={place: study.ablation(*place) for place in places},
-        over_steps={place: study.over_steps(*place) for place in places},
+        over_steps={
+            (loss, e): study.over_steps(loss, e) for loss in LOSS_KINDS for e in study.epsilons
+        },
         plain={(loss, e): study.plain(loss, e) for loss in LOSS_KINDS for e in study.epsilons},
     )
 

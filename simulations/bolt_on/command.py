@@ -156,7 +156,7 @@ def _name(given: argparse.Namespace) -> str:
     if given.only is not None:
         return str(given.only)
     named = {("mnist-3-8", "logistic"): "pair-logistic", ("mnist-3-8", "huber"): "pair-svm"}
-    return named.get((given.problem, given.loss), given.problem)
+    return str(named.get((given.problem, given.loss), given.problem))
 
 
 def _own(results: Path | None) -> Path | None:

@@ -236,7 +236,11 @@ def _excess(excess: Excess) -> list[str]:
 def plot_excess(excess: Excess, path: Path) -> None:
     """Draw excess risk against m."""
     curves = [
-        Curve(label=LABELS[method], points=points, place=list(LABELS).index(method))
+        Curve(
+            label=LABELS[method],
+            points={float(m): v for m, v in points.items()},
+            place=list(LABELS).index(method),
+        )
         for method, points in excess.items()
     ]
     draw(

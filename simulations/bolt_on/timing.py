@@ -22,6 +22,9 @@ from simulations.linear_models.training import Model, run
 
 PAIRS = 11
 
+Training = Callable[[int], object]
+"""From a seed to a finished run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
@@ -62,19 +65,19 @@ def timed(
         tiny: Of made-up data.
     """
     model = model_of(problem_key, loss, "test", None, tiny)
-    found = [_pair("bolt-on (pure ε)", *_bolt_on(model, problem_key, loss, passes), pairs)]
-    for method, guarantee in (("scs13", "pure"), ("dp-sgd", "approximate")):
-        asked = job(problem_key, loss, guarantee, method, 1.0, passes, {"rate": 1.0})  # type: ignore[arg-type]
-        made = stepwise(model, asked)
-        label = {"scs13": "SCS13 (pure ε)", "dp-sgd": "DP-SGD"}[method]
-        found.append(_pair(label, *_stepwise(model, made), pairs))
+    noised, plain = _bolt_on(model, problem_key, loss, passes)
+    found = [_pair("bolt-on (pure ε)", noised, plain, pairs)]
+    for method, label in (("scs13", "SCS13 (pure ε)"), ("dp-sgd", "DP-SGD")):
+        asked = job(problem_key, loss, None, method, 1.0, passes, {"rate": 1.0})
+        noised, plain = _stepwise(model, stepwise(model, asked))
+        found.append(_pair(label, noised, plain, pairs))
     return found
 
 
-def _bolt_on(model: Model, problem_key: str, loss: str, passes: int) -> Any:
+def _bolt_on(model: Model, problem_key: str, loss: str, passes: int) -> tuple[Training, Training]:
     sgd = permutation_sgd(model, passes, 50, {"rate": 0.1})
 
-    def one(guarantee: Any) -> Callable[[int], object]:
+    def one(guarantee: Any) -> Training:
         asked = job(problem_key, loss, guarantee, "bolt-on", 1.0, passes, {"rate": 0.1})
         plan = plan_of(model, sgd, asked)
         return lambda seed: run(model, plan, BoltOn(), sgd, seed)
@@ -82,7 +85,7 @@ def _bolt_on(model: Model, problem_key: str, loss: str, passes: int) -> Any:
     return one("pure"), one(None)
 
 
-def _stepwise(model: Model, made: Any) -> Any:
+def _stepwise(model: Model, made: Any) -> tuple[Training, Training]:
     mechanism = made.plan.live_mechanism
     bare = replace(
         mechanism,
@@ -99,11 +102,10 @@ def _stepwise(model: Model, made: Any) -> Any:
     )
 
 
-def _pair(
-    name: str, noised: Callable[[int], object], plain: Callable[[int], object], pairs: int
-) -> Timed:
+def _pair(name: str, noised: Training, plain: Training, pairs: int) -> Timed:
     times: Mapping[str, list[float]] = {"noised": [], "plain": []}
-    noised(0), plain(0)  # what is compiled and accounted once is not counted
+    noised(0)  # what is compiled and accounted once is not counted
+    plain(0)
     for seed in range(pairs):
         turn = [("noised", noised), ("plain", plain)]
         for which, training in turn if seed % 2 else reversed(turn):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from simulations.linear_models.references import spread
 
@@ -106,7 +107,7 @@ def draw(
         axis.grid(axis="y", color="#dddddd", linewidth=0.6)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
-    seen: dict[str, object] = {}
+    seen: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             seen.setdefault(label, handle)

@@ -48,12 +48,12 @@ def not_private(data: Dataset, num_classes: int) -> float:
 def softmax_fit(x: np.ndarray, y: np.ndarray, num_classes: int, regulariser: float) -> Params:
     """Return the minimum of the mean cross-entropy + λ/2 ‖w‖², by L-BFGS, as float64."""
     rows = np.column_stack([np.asarray(x, np.float64), np.ones(len(x))])
-    truth = np.eye(num_classes)[y]
+    truth = np.eye(num_classes)[np.asarray(y)]
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         kernel = flat.reshape(rows.shape[1], num_classes)
         logits = rows @ kernel
-        total = logsumexp(logits, axis=1)
+        total = np.asarray(logsumexp(logits, axis=1))
         loss = float((total - (logits * truth).sum(axis=1)).mean())
         slope = rows.T @ (np.exp(logits - total[:, None]) - truth) / len(rows)
         grown = loss + 0.5 * regulariser * float(flat @ flat)
