@@ -35,10 +35,10 @@ def page(found: Sequence[Found], *, seeds: int, command: str) -> str:
         "",
         f"Accuracy on test in per cent, mean of {seeds} seeds ± half a 95 % t-interval. "
         f"{_PROMISE}. Settings are the best of 12 on a tenth of the training set, one seed, for "
-        "each ε; that choice looks at private examples, and no ε covers it. Rows are "
-        "projected by a fixed Gaussian matrix (MNIST to 50, IMDB to 300 columns) and have length 1; C_grad 1, C_obj "
-        "3, |Φ| = 21, γ 0.1, half of each price for the gradient, λ 1e-4. The hinge has a corner, "
-        "so output perturbation takes the Huber loss in its place.",
+        "each ε; that choice looks at private examples, and no ε covers it. Rows are projected by "
+        "a fixed Gaussian matrix (MNIST to 50, IMDB to 300 columns) and have length 1; C_grad 1, "
+        "C_obj 3, |Φ| = 21, γ 0.1, half of each price for the gradient, λ 1e-4. The hinge has a "
+        "corner, so output perturbation takes the Huber loss in its place.",
         "",
         "The row by the old moments bound is an *artefact*: orders up to 32, the last one alone. "
         f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {DELTA:g}, so that it has no run "
