@@ -59,15 +59,15 @@ class Partition:
         Raises:
             ValueError: If the cost is another's: of a single answer, or of fewer participations.
         """
-        priced = cost.participations
-        if not cost.whole_run or cost.kind != "pure" or priced is None:
+        counted = cost.participations
+        if not cost.whole_run or cost.kind != "pure" or counted is None:
             raise ValueError(
                 "disjoint batches are accounted for pure answers that are charged once for the "
                 "whole run; use SphereRows"
             )
-        if priced < self.passes:
+        if counted < self.passes:
             raise ValueError(
-                f"noise is priced for {priced} participations and everybody takes part "
+                f"noise is calibrated for {counted} participations and everybody takes part "
                 f"{self.passes} times; give both the same passes"
             )
         return Event(kind="pure", epsilon=cost.value)

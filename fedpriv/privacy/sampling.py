@@ -322,7 +322,7 @@ def _least(key: Key, number: int, size: int) -> np.ndarray:
 
 def _plain_event(cost: Cost) -> Event:
     if cost.participations is not None:
-        raise ValueError("its rows are priced for disjoint batches; draw them by Partition")
+        raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
     match cost.kind:
         case "gaussian":
             return Event(kind="gaussian", noise_multiplier=cost.value)

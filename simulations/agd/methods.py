@@ -1,4 +1,4 @@
-"""What the study of adaptive descent runs: a job in, a row of figures out."""
+"""What the study of adaptive descent runs: a spec in, a row of figures out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.work import TRAIN
 from simulations.agd.moments import sigma_of_last_order
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Job, Row
+from simulations.linear_models.store import Spec, Row
 from simulations.linear_models.training import Model, Outcome, run
 
 DELTA = 1e-8
@@ -82,7 +82,7 @@ ABLATIONS: Mapping[str, Settings] = {
 }
 
 
-def job(
+def spec(
     problem_key: str,
     loss: str,
     method: str,
@@ -92,7 +92,7 @@ def job(
     split: Split = "test",
     seed: int = TUNING_SEED,
     tiny: bool = False,
-) -> Job:
+) -> Spec:
     """Return everything that decides one run."""
     return {
         "problem": problem_key,
@@ -109,12 +109,12 @@ def job(
 
 @lru_cache(maxsize=4)
 def model_of(problem_key: str, loss: str, split: Split, tiny: bool) -> Model:
-    """Return the model of a job."""
+    """Return the model of a spec."""
     return Model.of(loss, problem(problem_key, tiny=tiny).part(split))
 
 
-def perform(asked: Job) -> Row:
-    """Run a job; its figures and the ε that it truly has."""
+def perform(asked: Spec) -> Row:
+    """Run a spec; its figures and the ε that it truly has."""
     started = time.process_time()
     chosen: dict[str, Any] = dict(asked["settings"])
     loss = asked["loss"]

@@ -20,13 +20,14 @@ _PROMISE = (
 )
 
 
-def page(found: Sequence[Found], *, seeds: int, command: str) -> str:
+def page(found: Sequence[Found], *, seeds: int, command: str, pictures: Sequence[str] = ()) -> str:
     """Return the page.
 
     Args:
         found: One problem after the other.
         seeds: How many a figure is of.
         command: That makes it.
+        pictures: Addresses of the plots, in the same order; none leaves them out.
     """
     lines = [
         "# DP-AGD at small ε",
@@ -45,14 +46,17 @@ def page(found: Sequence[Found], *, seeds: int, command: str) -> str:
         "at all below; what its runs truly cost stands in brackets. Left out: PrivGene, and "
         "objective perturbation.",
     ]
-    for item in found:
+    for number, item in enumerate(found):
         lines += ["", f"## {_title(item)}", "", *_sizes(item)]
+        if pictures:
+            lines += ["", f"![Accuracy against ε, {_title(item)}]({pictures[number]})"]
         for loss in LOSS_KINDS:
             lines += ["", f"### {loss}", "", *_table(item, loss)]
             lines += ["", *_verdicts(item, loss)]
         lines += ["", "### What DP-AGD did", "", *_steps(item)]
         lines += ["", "### Noisy gradient descent over T", "", *_over_steps(item)]
-        lines += ["", "### One thing changed at a time", "", *_ablations(item)]
+        if item.ablations:
+            lines += ["", "### One thing changed at a time", "", *_ablations(item)]
         lines += ["", "### Chosen settings", "", *_settings(item)]
     return "\n".join(lines) + "\n"
 
@@ -79,7 +83,7 @@ def plot(item: Found, path: Path) -> None:
     draw(
         panels,
         path,
-        title=f"DP-AGD beside what its paper compares it with: {_title(item)}",
+        title=f"DP-AGD and what its paper compares it with: {_title(item)}",
         below=f"{_PROMISE}. Dashed: at the ε that the old moments bound says, which is none of "
         f"ours. Data: {item.data}{', SYNTHETIC' if item.synthetic else ''}.",
     )
@@ -209,8 +213,6 @@ def _few(values: Sequence[float]) -> str:
 
 
 def _over_steps(item: Found) -> list[str]:
-    if not item.over_steps:
-        return ["Not run."]
     steps = list(next(iter(item.over_steps.values())))
     lines = [
         "| loss | ε | " + " | ".join(f"T = {t}" for t in steps) + " | DP-AGD |",
@@ -224,8 +226,6 @@ def _over_steps(item: Found) -> list[str]:
 
 
 def _ablations(item: Found) -> list[str]:
-    if not item.ablations:
-        return ["Not run."]
     places = list(item.ablations)
     lines = [
         "| | " + " | ".join(f"{loss}, ε = {e:g}" for loss, e in places) + " |",

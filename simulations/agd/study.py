@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from simulations.agd.methods import ABLATIONS, EPSILONS, GRIDS, LOSS_KINDS, Settings, job, perform
+from simulations.agd.methods import ABLATIONS, EPSILONS, GRIDS, LOSS_KINDS, Settings, spec, perform
 from simulations.linear_models.problems import problem
 from simulations.linear_models.references import majority, not_private, public_only
 from simulations.linear_models.store import Row, Store
@@ -97,7 +97,7 @@ class Study:
             }
 
         row = self.store.row(asked, found)
-        return {name: value for name, value in row.items() if name != "job"}
+        return {name: value for name, value in row.items() if name != "spec"}
 
     def _reported(self, loss: str, method: str, epsilon: float, settings: Settings) -> list[Row]:
         return [
@@ -106,7 +106,7 @@ class Study:
         ]
 
     def _row(self, loss: str, method: str, epsilon: float, settings: Settings, **rest: Any) -> Row:
-        asked = job(self.problem_key, loss, method, epsilon, settings, tiny=self.tiny, **rest)
+        asked = spec(self.problem_key, loss, method, epsilon, settings, tiny=self.tiny, **rest)
         return self.store.row(asked, perform)
 
 

@@ -1,6 +1,8 @@
-"""Bolt-on beside SCS13, BST14 and DP-SGD: tunes, runs, prints a page and draws.
+r"""Bolt-on beside SCS13, BST14 and DP-SGD: tunes, runs, prints a page and draws.
 
-    python -m simulations.bolt_on.command --problem mnist --loss softmax --out page.md --plot a.png
+    python -m simulations.bolt_on.command --study mnist pair-svm --side batches time excess \
+        --results docs/results/runs.jsonl --out docs/results/bolt-on.md \
+        --plot docs/results/bolt-on.png
     python -m simulations.bolt_on.command --tiny     # seconds, made-up data
 
 What has been run is in --results and is not run again.
@@ -9,9 +11,10 @@ What has been run is in --results and is not run again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedpriv.reproduction import Script
 from simulations.bolt_on.methods import EPSILONS, METHODS, PASSES
@@ -25,105 +28,102 @@ _PASSED = ("seeds", "results", "out", "plot")
 _TINY = ("--tiny", "--seeds", "2", "--epsilon", "1", "--passes", "1")
 _ROWS = (500, 1_000, 2_000, 4_000, 8_000, 11_862)
 
-REPRODUCTIONS = tuple(
-    Script(
-        name=f"bolt-on-{name}",
-        title=f"Bolt-on: {title}",
-        module="simulations.bolt_on.command",
-        calls=(call,),
-        reduced=((*call, *_TINY),) if small else (),
-        minutes=minutes,
-        passes=_PASSED,
-    )
-    for name, title, call, minutes, small in (
-        (
-            "mnist",
-            "beside noise in every step, MNIST, softmax",
-            ("--problem", "mnist", "--loss", "softmax"),
-            (40, 0.3),
-            True,
-        ),
-        (
-            "pair-logistic",
-            "beside noise in every step, MNIST 3 or 8, logistic",
-            ("--problem", "mnist-3-8", "--loss", "logistic"),
-            (15, 0.3),
-            True,
-        ),
-        (
-            "pair-svm",
-            "beside noise in every step, MNIST 3 or 8, Huber SVM",
-            ("--problem", "mnist-3-8", "--loss", "huber"),
-            (15, 0.3),
-            True,
-        ),
-        (
-            "covertype",
-            "beside noise in every step, Covertype, logistic",
-            ("--problem", "covertype", "--loss", "logistic"),
-            (30, 0.3),
-            True,
-        ),
-        (
-            "imdb",
-            "beside noise in every step, IMDB, logistic",
-            ("--problem", "imdb", "--loss", "logistic"),
-            (20, 0.3),
-            False,
-        ),
-        (
-            "batches",
-            "MNIST, b from 1 to m",
-            ("--only", "batches"),
-            (15, 0.3),
-            False,
-        ),
-        ("time", "MNIST, training time by pairs", ("--only", "time"), (2, 0.3), False),
-        ("excess", "and BST14, excess risk against m", ("--only", "excess"), (5, 1), False),
-    )
+#: Problem and loss by name.
+STUDIES: Mapping[str, tuple[str, str]] = {
+    "mnist": ("mnist", "softmax"),
+    "pair-logistic": ("mnist-3-8", "logistic"),
+    "pair-svm": ("mnist-3-8", "huber"),
+    "covertype": ("covertype", "logistic"),
+    "imdb": ("imdb", "logistic"),
+}
+SIDES = ("batches", "time", "excess")
+
+REPRODUCTIONS = (
+    *(
+        Script(
+            name=f"bolt-on-{name}",
+            title=f"Bolt-on against noise in every step, {title}",
+            module="simulations.bolt_on.command",
+            calls=(("--study", name),),
+            reduced=(("--study", name, *_TINY),) if name != "imdb" else (),
+            minutes=(minutes, 0.3),
+            passes=_PASSED,
+        )
+        for name, title, minutes in (
+            ("mnist", "MNIST, softmax", 40),
+            ("pair-logistic", "MNIST 3 or 8, logistic", 10),
+            ("pair-svm", "MNIST 3 or 8, Huber SVM", 10),
+            ("covertype", "Covertype, logistic", 40),
+            ("imdb", "IMDB, logistic", 20),
+        )
+    ),
+    *(
+        Script(
+            name=f"bolt-on-{side}",
+            title=title,
+            module="simulations.bolt_on.command",
+            calls=(("--study", "--side", side),),
+            minutes=(minutes, 0.3),
+            passes=_PASSED,
+        )
+        for side, title, minutes in (
+            ("batches", "Bolt-on on MNIST, b from 1 to m", 10),
+            ("time", "Bolt-on on MNIST, training time by pairs", 2),
+            ("excess", "Excess risk of bolt-on and BST14 against m", 5),
+        )
+    ),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the study of a problem, or one of its three sides, and print the page."""
+    """Run studies, or one of the three sides, and print one page of them."""
     parser = argparse.ArgumentParser(description=__doc__, prog="simulations.bolt_on.command")
-    parser.add_argument("--problem", default="mnist")
-    parser.add_argument("--loss", default="softmax", choices=("softmax", "logistic", "huber"))
-    parser.add_argument("--only", choices=("batches", "time", "excess"), default=None)
+    parser.add_argument("--study", nargs="*", default=["mnist"], choices=tuple(STUDIES))
+    parser.add_argument("--side", nargs="*", default=[], choices=SIDES)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--passes", type=int, nargs="+", default=list(PASSES))
-    parser.add_argument("--tiny", action="store_true", help="made-up data and a grid of two")
+    parser.add_argument("--tiny", action="store_true", help="synthetic data and a grid of two")
     parser.add_argument("--results", type=Path, default=None, help="JSON lines of all runs")
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
     parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
     given = parser.parse_args(arguments)
-    study = Study(
-        problem_key=given.problem,
-        loss=given.loss,
-        store=Store.at(_own(given.results)),
-        seeds=given.seeds,
-        epsilons=tuple(given.epsilon),
-        passes=tuple(given.passes),
-        tiny=given.tiny,
-    )
-    command = f"fedpriv reproduce bolt-on-{_name(given)}"
-    shared = {"seeds": given.seeds, "command": command}
-    match given.only:
-        case "batches":
-            text = page([], batches=over_batches(study), **shared)
-        case "time":
-            text = page([], times=timed(study.problem_key, study.loss, tiny=study.tiny), **shared)
-        case "excess":
-            excess = over_rows(study)
-            text = page([], excess=excess, **shared)
-            if given.plot is not None:
-                plot_excess(excess, given.plot)
-        case _:
-            made = found(study)
-            text = page([made], **shared)
-            if given.plot is not None:
-                plot(made, given.plot)
+    made, pictures, store = [], [], Store.at(_own(given.results))
+
+    def study(name: str) -> Study:
+        key, loss = STUDIES[name]
+        return Study(
+            problem_key=key,
+            loss=loss,
+            store=store,
+            seeds=given.seeds,
+            epsilons=tuple(given.epsilon),
+            passes=tuple(given.passes),
+            tiny=given.tiny,
+        )
+
+    def picture(name: str) -> Path:
+        return given.plot.with_stem(f"{given.plot.stem}-{name}")
+
+    for name in given.study:
+        made.append(found(study(name)))
+        if given.plot is not None:
+            plot(made[-1], picture(name))
+            pictures.append(picture(name).name)
+    sides: dict[str, Any] = {}
+    if "batches" in given.side:
+        sides["batches"] = over_batches(study("mnist"))
+    if "time" in given.side:
+        sides["times"] = timed(*STUDIES["mnist"], tiny=given.tiny)
+    if "excess" in given.side:
+        sides["excess"] = over_rows(study("pair-logistic"))
+        if given.plot is not None:
+            plot_excess(sides["excess"], picture("excess"))
+            sides["excess_picture"] = picture("excess").name
+    named = [*given.study, *given.side]
+    own = f"-{named[0]}" if len(named) == 1 else ""
+    command = f"fedpriv reproduce bolt-on{own} --seeds {given.seeds}"
+    text = page(made, seeds=given.seeds, command=command, pictures=pictures, **sides)
     print(text)
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -144,19 +144,11 @@ def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: 
 
 
 def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> Excess:
-    """Return excess risks of logistic regression on the pair, for each number of rows."""
-    pair = replace(study, problem_key="mnist-3-8", loss="logistic")
+    """Return excess risks of a study of two classes, for each number of rows."""
     return {
-        method: {m: pair.excess("approximate", method, 1.0, passes, m) for m in sizes}
+        method: {m: study.excess("approximate", method, 1.0, passes, m) for m in sizes}
         for method in ("bolt-on", "bst14")
     }
-
-
-def _name(given: argparse.Namespace) -> str:
-    if given.only is not None:
-        return str(given.only)
-    named = {("mnist-3-8", "logistic"): "pair-logistic", ("mnist-3-8", "huber"): "pair-svm"}
-    return str(named.get((given.problem, given.loss), given.problem))
 
 
 def _own(results: Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""What the study of bolt-on runs: a job in, a row of figures out.
+"""What the study of bolt-on runs: a spec in, a row of figures out.
 
 Every ε is of one example more or less (add-remove). The papers' neighbours differ by a replaced
 example, of whom one is two of ours: what is stated here as ε they would call 2ε, of all methods.
@@ -25,7 +25,7 @@ from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Job, Row
+from simulations.linear_models.store import Spec, Row
 from simulations.linear_models.training import Model, Remembered, run
 
 Guarantee = Literal["pure", "approximate"]
@@ -59,7 +59,7 @@ GRIDS: Mapping[str, tuple[Settings, ...]] = {
 }
 
 
-def job(
+def spec(
     problem_key: str,
     loss: str,
     guarantee: Guarantee | None,
@@ -73,7 +73,7 @@ def job(
     batch: int = BATCH,
     rows: int | None = None,
     tiny: bool = False,
-) -> Job:
+) -> Spec:
     """Return everything that decides one run; without a guarantee it has no noise."""
     return {
         "problem": problem_key,
@@ -98,13 +98,13 @@ def delta_of(num_examples: int) -> float:
 
 @lru_cache(maxsize=4)
 def model_of(problem_key: str, loss: str, split: Split, rows: int | None, tiny: bool) -> Model:
-    """Return the model of a job."""
+    """Return the model of a spec."""
     own = problem(problem_key, tiny=tiny)
     return Model.of(loss, own.part(split) if rows is None else own.smaller(rows))
 
 
-def perform(asked: Job) -> Row:
-    """Run a job; its figures, its ε, and the CPU time of training alone."""
+def perform(asked: Spec) -> Row:
+    """Run a spec; its figures, its ε, and the CPU time of training alone."""
     model = model_of(*(asked[n] for n in ("problem", "loss", "split", "rows", "tiny")))
     started = time.process_time()
     outcome = _METHODS[asked["method"]](model, asked)
@@ -121,7 +121,7 @@ def perform(asked: Job) -> Row:
     }
 
 
-def noiseless_works(asked: Job) -> Any:
+def noiseless_works(asked: Spec) -> Any:
     """Return permutation SGD, whose end is found once a seed and remembered."""
     found = _remembered(
         *(asked[n] for n in ("problem", "loss", "split", "rows", "tiny", "passes", "batch")),
@@ -162,12 +162,12 @@ def permutation_sgd(model: Model, passes: int, batch: int, settings: Settings) -
     return train.permutation_sgd(taken, regulariser=weight)
 
 
-def _bolt_on(model: Model, asked: Job) -> Any:
+def _bolt_on(model: Model, asked: Spec) -> Any:
     works = noiseless_works(asked)
     return run(model, plan_of(model, works.sgd, asked), BoltOn(), works, asked["seed"])
 
 
-def plan_of(model: Model, sgd: Any, asked: Job) -> Plan:
+def plan_of(model: Model, sgd: Any, asked: Spec) -> Plan:
     """Return the promise of one release."""
     guarantee, epsilon, number = asked["guarantee"], asked["epsilon"], model.num_train
     noise: Any = Unperturbed()
@@ -198,12 +198,12 @@ def _sigma_once(epsilon: float, delta: float) -> float:
     )
 
 
-def _per_step(model: Model, asked: Job) -> Any:
+def _per_step(model: Model, asked: Spec) -> Any:
     made = stepwise(model, asked)
     return run(model, made.plan, made.algorithm, model.sums(), asked["seed"])
 
 
-def stepwise(model: Model, asked: Job) -> Any:
+def stepwise(model: Model, asked: Spec) -> Any:
     """Return a method that adds noise to every step."""
     shared: dict[str, Any] = {
         "num_examples": model.num_train,

@@ -27,8 +27,10 @@ def page(
     *,
     seeds: int,
     command: str,
+    pictures: Sequence[str] = (),
     times: Sequence[Timed] = (),
     excess: Excess | None = None,
+    excess_picture: str | None = None,
     batches: Batches | None = None,
 ) -> str:
     """Return the page.
@@ -37,12 +39,14 @@ def page(
         items: One problem and loss after the other.
         seeds: How many a figure is of.
         command: That makes it.
+        pictures: Addresses of the plots, in the same order; none leaves them out.
         times: Of training.
         excess: Excess risk by method and training rows.
+        excess_picture: Address of its plot.
         batches: Accuracies by guarantee and b.
     """
     lines = [
-        "# Bolt-on beside noise in every step",
+        "# Bolt-on against noise in every step",
         "",
         f"`{command}`",
         "",
@@ -57,13 +61,15 @@ def page(
         "projected to 50 columns by a fixed Gaussian matrix (IMDB 300, Covertype as it is) and "
         "have length at most 1. Left out: DP-SVRG, Protein, and the non-convex random start.",
     ]
-    for item in items:
+    for number, item in enumerate(items):
         lines += ["", f"## {item.title}, {item.loss}{' (SYNTHETIC data)' * item.synthetic}", ""]
         own = item.references
         lines += [
             f"Data: {item.data}{', synthetic' * item.synthetic}; {int(own['num_train']):,} private "
             f"and {int(own['num_public']):,} public examples.",
         ]
+        if pictures:
+            lines += ["", f"![Accuracy against ε, {item.title}]({pictures[number]})"]
         for guarantee in METHODS:
             lines += ["", f"### {_TITLES[guarantee]}", "", *_table(item, guarantee)]
             lines += ["", *_verdict(item, guarantee)]
@@ -74,6 +80,8 @@ def page(
         lines += ["", "## Time", "", *_times(times)]
     if excess:
         lines += ["", "## Excess risk", "", *_excess(excess)]
+        if excess_picture is not None:
+            lines += ["", f"![Excess risk against m]({excess_picture})"]
     return "\n".join(lines) + "\n"
 
 
@@ -101,7 +109,7 @@ def plot(item: Found, path: Path) -> None:
     draw(
         panels,
         path,
-        title=f"Bolt-on beside noise in every step: {item.title}, {item.loss}"
+        title=f"Bolt-on against noise in every step: {item.title}, {item.loss}"
         f"{' (SYNTHETIC data)' * item.synthetic}",
         below=f"ε (add-remove, per example, simulated), b = {BATCH}, at the best of "
         f"{', '.join(map(str, _passes(item)))} passes for each. Data: {item.data}.",
@@ -154,7 +162,7 @@ def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
             f"ε {epsilon:g}: {said} {LABELS[theirs]} ({100 * own:.1f} to {100 * other:.1f}, "
             f"{own / other:.2f} times)"
         )
-    return [f"Bolt-on at its best, beside the best of the others: {'; '.join(parts)}."]
+    return [f"Bolt-on at its best, against the best of the others: {'; '.join(parts)}."]
 
 
 def _best(item: Found, guarantee: Guarantee, method: str, epsilon: float) -> list[float]:
@@ -200,7 +208,7 @@ def _times(times: Sequence[Timed]) -> list[str]:
     return [
         f"CPU seconds of one pass over MNIST (softmax, b = {BATCH}), medians of "
         f"{len(times[0].ratios)} pairs in turns, and the ratio of pairs: median and range. Each "
-        "method beside the same without noise. Both kinds go through the door: permutation SGD "
+        "method next to the same without noise. Both kinds go through the door: permutation SGD "
         "asks one question, the others one a batch, and so pay for a charge, a cohort and a record "
         "each time, with noise or without; the difference between rows is mostly that.",
         "",

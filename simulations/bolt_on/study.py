@@ -17,7 +17,7 @@ from simulations.bolt_on.methods import (
     PASSES,
     Guarantee,
     Settings,
-    job,
+    spec,
     model_of,
     perform,
 )
@@ -93,7 +93,7 @@ class Study:
         **rest: Any,
     ) -> Row:
         """Return one run."""
-        asked = job(
+        asked = spec(
             self.problem_key, self.loss, guarantee, method, epsilon, passes, settings,
             tiny=self.tiny, **rest,
         )  # fmt: skip
@@ -114,7 +114,7 @@ class Study:
             }
 
         row = self.store.row(asked, found)
-        return {name: value for name, value in row.items() if name != "job"}
+        return {name: value for name, value in row.items() if name != "spec"}
 
     def excess(
         self, guarantee: Guarantee, method: str, epsilon: float, passes: int, rows: int

@@ -17,7 +17,7 @@ from typing import Any
 from fedpriv.noise.gaussian import Unprotected
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.training.permutation.bolt_on import BoltOn
-from simulations.bolt_on.methods import job, model_of, permutation_sgd, plan_of, stepwise
+from simulations.bolt_on.methods import spec, model_of, permutation_sgd, plan_of, stepwise
 from simulations.linear_models.training import Model, run
 
 PAIRS = 11
@@ -68,7 +68,7 @@ def timed(
     noised, plain = _bolt_on(model, problem_key, loss, passes)
     found = [_pair("bolt-on (pure ε)", noised, plain, pairs)]
     for method, label in (("scs13", "SCS13 (pure ε)"), ("dp-sgd", "DP-SGD")):
-        asked = job(problem_key, loss, None, method, 1.0, passes, {"rate": 1.0})
+        asked = spec(problem_key, loss, None, method, 1.0, passes, {"rate": 1.0})
         noised, plain = _stepwise(model, stepwise(model, asked))
         found.append(_pair(label, noised, plain, pairs))
     return found
@@ -78,7 +78,7 @@ def _bolt_on(model: Model, problem_key: str, loss: str, passes: int) -> tuple[Tr
     sgd = permutation_sgd(model, passes, 50, {"rate": 0.1})
 
     def one(guarantee: Any) -> Training:
-        asked = job(problem_key, loss, guarantee, "bolt-on", 1.0, passes, {"rate": 0.1})
+        asked = spec(problem_key, loss, guarantee, "bolt-on", 1.0, passes, {"rate": 0.1})
         plan = plan_of(model, sgd, asked)
         return lambda seed: run(model, plan, BoltOn(), sgd, seed)
 

@@ -137,9 +137,9 @@ def _imdb(tiny: bool) -> Problem:
 def _covertype(tiny: bool) -> Problem:
     rows = 600 if tiny else COVERTYPE_ROWS
     try:
-        x, y = _fetched() if not tiny else _made_up(rows)
+        x, y = _fetched() if not tiny else _synthetic_covertype(rows)
     except (ImportError, OSError):
-        x, y = _made_up(rows)
+        x, y = _synthetic_covertype(rows)
         fetched = False
     else:
         fetched = not tiny
@@ -185,7 +185,7 @@ def _fetched() -> tuple[np.ndarray, np.ndarray]:
     return x, (np.asarray(loaded.target) == 2).astype(np.int64)
 
 
-def _made_up(rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _synthetic_covertype(rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of Covertype's shape: ten measures, one of four areas, one of forty soils.
 
     The label follows a linear score of them with a bend and noise; nothing else is alike.

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv.hashes import document_sha256
 
-Job = Mapping[str, Any]
+Spec = Mapping[str, Any]
 Row = dict[str, Any]
 
 
@@ -20,7 +20,7 @@ class Store:
 
     Attributes:
         path: JSON lines; None keeps nothing.
-        rows: By the digest of the job.
+        rows: By the digest of the spec.
     """
 
     path: Path | None = None
@@ -33,14 +33,14 @@ class Store:
         if path is not None and path.exists():
             for line in path.read_text("utf-8").splitlines():
                 row = json.loads(line)
-                made.rows[_digest(row["job"])] = row
+                made.rows[_digest(row["spec"])] = row
         return made
 
-    def row(self, job: Job, perform: Callable[[Job], Row]) -> Row:
-        """Return the row of a job, performed if it is not known."""
-        name = _digest(job)
+    def row(self, spec: Spec, perform: Callable[[Spec], Row]) -> Row:
+        """Return the row of a spec, performed if it is not known."""
+        name = _digest(spec)
         if name not in self.rows:
-            row = {"job": dict(job), **perform(job)}
+            row = {"spec": dict(spec), **perform(spec)}
             self.rows[name] = row
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,5 +49,5 @@ class Store:
         return self.rows[name]
 
 
-def _digest(job: Job) -> str:
-    return document_sha256(json.loads(json.dumps(dict(job))))
+def _digest(spec: Spec) -> str:
+    return document_sha256(json.loads(json.dumps(dict(spec))))

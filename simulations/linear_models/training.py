@@ -150,13 +150,13 @@ def run(
         states = [*states, state] if keep else [state]
     if not states:  # the plan did not pay for a first step
         states = [algorithm.init(model.task.init_params(Key.simulation(seed)))]
-    promised = plan.total()
-    assert promised.delta is not None
+    total = plan.total()
+    assert total.delta is not None
     return Outcome(
         states=states,
         params=algorithm.result(states[-1]),
-        epsilon=promised.value if plan.is_private else math.inf,
-        delta=promised.delta,
+        epsilon=total.value if plan.is_private else math.inf,
+        delta=total.delta,
     )
 
 

@@ -51,6 +51,7 @@ KEPT = {
     ("fedpriv/training/local/batch_invariance.py", "made-up user"): _KEYS,
     ("fedpriv/training/per_example/synthetic_inputs.py", "made-up examples"): _KEYS,
     ("simulations/dpnsgd/sst2_stand_in.py", "made-up sentences"): _KEYS,
+    ("simulations/linear_models/problems.py", "made-up covertype"): _KEYS,
     ("simulations/adadps/setups/imdb.py", "can be priced"): "a note of a page that is recorded",
 }
 

@@ -73,8 +73,8 @@ def test_references():
 def test_a_run_is_found_again(tmp_path):
     path, calls = tmp_path / "rows.jsonl", []
 
-    def perform(job):
-        calls.append(job)
+    def perform(spec):
+        calls.append(spec)
         return {"accuracy": 0.5}
 
     for _ in range(2):
@@ -109,10 +109,10 @@ class TestAdaptiveDescent:
 
     def test_no_method_spends_more_than_it_says(self, adaptive):
         _, store = adaptive
-        runs = [r for r in store.rows.values() if "method" in r["job"] and r["accuracy"]]
+        runs = [r for r in store.rows.values() if "method" in r["spec"] and r["accuracy"]]
         assert len(runs) > 30
         for row in runs:
-            assert row["true_epsilon"] <= row["job"]["epsilon"] * (1 + 1e-9), row["job"]
+            assert row["true_epsilon"] <= row["spec"]["epsilon"] * (1 + 1e-9), row["spec"]
 
     def test_plot(self, adaptive, tmp_path):
         for name in ("plot.png", "plot.svg"):
@@ -175,8 +175,30 @@ class TestBoltOn:
         assert bolt_on_page.slope(points) == pytest.approx(-0.5)
 
 
-def test_jobs_are_plain_json():
-    one = bolt_on.job("mnist", "softmax", "pure", "bolt-on", 1.0, 1, {"rate": 0.1})
-    two = agd.job("mnist-3-8", "hinge", "agd", 0.1, {"iterations": 4})
-    for job in (one, two):
-        assert json.loads(json.dumps(job)) == job
+def test_specs_are_plain_json():
+    one = bolt_on.spec("mnist", "softmax", "pure", "bolt-on", 1.0, 1, {"rate": 0.1})
+    two = agd.spec("mnist-3-8", "hinge", "agd", 0.1, {"iterations": 4})
+    for made in (one, two):
+        assert json.loads(json.dumps(made)) == made
+
+
+class TestCommands:
+    def test_bolt_on_writes_a_page_with_its_plot(self, tmp_path, capsys):
+        from simulations.bolt_on.command import main
+
+        main([
+            "--study", "pair-svm", "--tiny", "--seeds", "2", "--epsilon", "1", "--passes", "1",
+            "--out", str(tmp_path / "page.md"), "--plot", str(tmp_path / "b.png"),
+            "--results", str(tmp_path / "runs.jsonl"),
+        ])  # fmt: skip
+        page = (tmp_path / "page.md").read_text("utf-8")
+        assert page in capsys.readouterr().out and "![Accuracy against ε" in page
+        assert (tmp_path / "b-pair-svm.png").exists()
+        assert (tmp_path / "bolt-on-runs.jsonl").exists()
+
+    def test_all_are_found_by_name(self):
+        from fedpriv.experiments.catalogue import find_reproductions
+
+        names = set(find_reproductions())
+        assert {"agd-mnist-3-8", "agd-covertype", "agd-imdb", "bolt-on-mnist"} <= names
+        assert {f"bolt-on-{side}" for side in ("batches", "time", "excess")} <= names
