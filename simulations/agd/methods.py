@@ -34,7 +34,7 @@ from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.work import TRAIN
 from simulations.agd.moments import sigma_of_last_order
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Spec, Row
+from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Outcome, run
 
 DELTA = 1e-8

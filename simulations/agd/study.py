@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from simulations.agd.methods import ABLATIONS, EPSILONS, GRIDS, LOSS_KINDS, Settings, spec, perform
+from simulations.agd.methods import ABLATIONS, EPSILONS, GRIDS, LOSS_KINDS, Settings, perform, spec
 from simulations.linear_models.problems import problem
 from simulations.linear_models.references import majority, not_private, public_only
 from simulations.linear_models.store import Row, Store

@@ -25,7 +25,7 @@ from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Spec, Row
+from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Remembered, run
 
 Guarantee = Literal["pure", "approximate"]

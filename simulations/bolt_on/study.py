@@ -17,9 +17,9 @@ from simulations.bolt_on.methods import (
     PASSES,
     Guarantee,
     Settings,
-    spec,
     model_of,
     perform,
+    spec,
 )
 from simulations.linear_models.problems import problem
 from simulations.linear_models.references import majority, not_private, public_only, softmax_fit
