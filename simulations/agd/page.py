@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from simulations.agd.methods import DELTA, LABELS, LOSS_KINDS, Settings
+from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.reproduction.choices import edges_of
+from simulations.agd.methods import DELTA, GRIDS, LABELS, LOSS_KINDS, Settings
 from simulations.agd.study import Found
 from simulations.linear_models.drawing import Curve, Panel, draw
 from simulations.linear_models.references import shown, spread
 from simulations.linear_models.store import Row
 
 _LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
+#: Where the paper has SGD by the old bound overtake DP-AGD.
+_CROSSOVER = 0.8
 _PROMISE = (
-    f"ε at δ = {DELTA:g} (add-remove, per example, simulated): DP-AGD and T steps by zCDP, the "
+    f"ε at δ = {shown_delta(DELTA)} (add-remove, per example, simulated): DP-AGD and T steps by zCDP, the "
     "others by PLD"
 )
 
@@ -42,7 +47,7 @@ def page(found: Sequence[Found], *, seeds: int, command: str, pictures: Sequence
         "corner, so output perturbation takes the Huber loss in its place.",
         "",
         "The row by the old moments bound is an *artefact*: orders up to 32, the last one alone. "
-        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {DELTA:g}, so that it has no run "
+        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {shown_delta(DELTA)}, so that it has no run "
         "at all below; what its runs truly cost stands in brackets. Left out: PrivGene, and "
         "objective perturbation.",
     ]
@@ -131,11 +136,11 @@ def _table(item: Found, loss: str) -> list[str]:
 
 
 def ahead(item: Found, loss: str, first: str, second: str) -> list[float]:
-    """Return the ε at which one method is ahead of another by more than both intervals."""
+    """Return the ε at which one method is ahead by more than the interval of the difference."""
     found = []
     for epsilon in _epsilons(item):
         own, other = (_accuracies(item, loss, name, epsilon) for name in (first, second))
-        if own and other and mean(own) - spread(own) > mean(other) + spread(other):
+        if own and other and mean(own) - mean(other) > math.hypot(spread(own), spread(other)):
             found.append(epsilon)
     return found
 
@@ -150,7 +155,7 @@ def _above(item: Found, loss: str, level: str) -> list[float]:
 
 
 def _verdicts(item: Found, loss: str) -> list[str]:
-    """Say what came out, at which ε by more than both intervals."""
+    """Say what came out, at which ε by more than the interval."""
     lines = [
         "- DP-AGD beats " + "; ".join(
             f"{words} at {_list(places)}"
@@ -166,9 +171,19 @@ def _verdicts(item: Found, loss: str) -> list[str]:
     said = [e for e in _epsilons(item) if item.cells[loss, "sgd-old", e]]
     lines.append(
         f"- By the old bound SGD has a run only at {_list(said)}: the crossover that the paper "
-        "finds near 0.8 is where that bound first leaves room for one."
+        "finds near 0.8 is where that bound first leaves room for one. "
+        + _crossover(ahead(item, loss, "sgd", "agd"))
     )
     return lines
+
+
+def _crossover(sgd_ahead: Sequence[float]) -> str:
+    below = [e for e in sgd_ahead if e < _CROSSOVER]
+    if below:
+        return f"It does not survive correct accounting: DP-SGD is ahead from ε {min(below):g} on."
+    if sgd_ahead:
+        return f"By correct accounting DP-SGD is ahead from ε {min(sgd_ahead):g} on."
+    return "By correct accounting DP-SGD is ahead nowhere here."
 
 
 def _list(epsilons: Sequence[float]) -> str:
@@ -244,19 +259,25 @@ def _shown_rows(rows: Sequence[Row]) -> str:
 def _settings(item: Found) -> list[str]:
     columns = _epsilons(item)
     lines = [
+        "A star: the least or the most of the grid, which was not extended; the method may do "
+        "better beyond it.",
+        "",
         "| loss | method | " + " | ".join(f"ε = {e:g}" for e in columns)
         + " | worst to best of the grid at the largest ε |",
         "|---|---|" + "---|" * (len(columns) + 1),
     ]  # fmt: skip
     for loss in LOSS_KINDS:
         for method, label in LABELS.items():
-            chosen = [_said(item.settings[loss, method, e]) for e in columns]
+            chosen = [_said(item.settings[loss, method, e], method) for e in columns]
             grid = item.grids[loss, method, columns[-1]]
             span = f"{100 * min(grid):.1f} to {100 * max(grid):.1f}" if grid else "–"
             lines.append(f"| {loss} | {label} | " + " | ".join(chosen) + f" | {span} |")
     return lines
 
 
-def _said(settings: Settings) -> str:
+def _said(settings: Settings, method: str) -> str:
+    """Return settings in words, with a star where one is the least or the most of its grid."""
     values: dict[str, Any] = dict(settings)
-    return ", ".join(f"{n.replace('_', ' ')} {v:g}" for n, v in values.items()) or "–"
+    edges = {name.split(" ")[0] for name in edges_of(values, GRIDS[method])}
+    words = (f"{n.replace('_', ' ')} {v:g}{'*' * (n in edges)}" for n, v in values.items())
+    return ", ".join(words) or "–"

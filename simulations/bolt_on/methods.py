@@ -58,6 +58,9 @@ GRIDS: Mapping[str, tuple[Settings, ...]] = {
     "dp-sgd": tuple({"rate": rate} for rate in (0.03, 0.1, 0.3, 1.0, 3.0)),
 }
 
+#: Of the Huber hinge, which is so steep in its corner that 2/β is 0.4.
+HUBER_GRID: tuple[Settings, ...] = tuple({"rate": rate} for rate in (0.01, 0.03, 0.1, 0.2, 0.4))
+
 
 def spec(
     problem_key: str,
