@@ -20,8 +20,8 @@ _LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
 #: Where the paper has SGD by the old bound overtake DP-AGD.
 _CROSSOVER = 0.8
 _PROMISE = (
-    f"ε at δ = {shown_delta(DELTA)} (add-remove, per example, simulated): DP-AGD and T steps by zCDP, the "
-    "others by PLD"
+    f"ε at δ = {shown_delta(DELTA)} (add-remove, per example, simulated): "
+    "DP-AGD and T steps by zCDP, the others by PLD"
 )
 
 
@@ -47,9 +47,9 @@ def page(found: Sequence[Found], *, seeds: int, command: str, pictures: Sequence
         "corner, so output perturbation takes the Huber loss in its place.",
         "",
         "The row by the old moments bound is an *artefact*: orders up to 32, the last one alone. "
-        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {shown_delta(DELTA)}, so that it has no run "
-        "at all below; what its runs truly cost stands in brackets. Left out: PrivGene, and "
-        "objective perturbation.",
+        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {shown_delta(DELTA)}, so that it "
+        "has no run at all below; what its runs truly cost stands in brackets. Left out: PrivGene, "
+        "and objective perturbation.",
     ]
     for number, item in enumerate(found):
         lines += ["", f"## {_title(item)}", "", *_sizes(item)]
