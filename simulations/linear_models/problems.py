@@ -158,7 +158,7 @@ def _covertype(tiny: bool) -> Problem:
         },
         synthetic=not fetched,
     )
-    title = "Covertype" if fetched else "Covertype's stand-in (synthetic)"
+    title = "Covertype" if fetched else "Covertype's stand-in"
     return Problem(key="covertype", title=title, data=_rows(data, None))
 
 
