@@ -154,8 +154,9 @@ def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
             if m.startswith("bolt-on")
         )
         other, theirs = max((mean(_best(item, guarantee, m, epsilon)), m) for m in others)
-        half = spread(_best(item, guarantee, name, epsilon))
-        half += spread(_best(item, guarantee, theirs, epsilon))
+        half = math.hypot(
+            *(spread(_best(item, guarantee, method, epsilon)) for method in (name, theirs))
+        )
         said = "ahead of" if own > other else "behind"
         if abs(own - other) <= half:
             said = "even with"
@@ -163,7 +164,10 @@ def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
             f"ε {epsilon:g}: {said} {LABELS[theirs]} ({100 * own:.1f} to {100 * other:.1f}, "
             f"{own / other:.2f} times)"
         )
-    return [f"Bolt-on at its best, against the best of the others: {'; '.join(parts)}."]
+    return [
+        "Bolt-on at its best, against the best of the others, each with the k that these very "
+        f"figures favour: {'; '.join(parts)}."
+    ]
 
 
 def _best(item: Found, guarantee: Guarantee, method: str, epsilon: float) -> list[float]:

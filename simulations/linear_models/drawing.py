@@ -72,6 +72,7 @@ def draw(
         log_y: Whether the axis on the left is logarithmic too.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     width = 4.2 * len(panels) + 0.6
     figure = Figure(figsize=(width, 5.4), layout="constrained")
@@ -97,6 +98,8 @@ def draw(
         axis.set_xscale("log")
         if log_y:
             axis.set_yscale("log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_major_formatter("{x:g}")
         ticks = sorted({x for curve in panel.curves for x in curve.points})
         axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axis.minorticks_off()
