@@ -140,7 +140,9 @@ class Study:
         facts = {"roster": view.roster_sha256, "options": experiment.options(), "version": 1}
         file = self._file(f"{method.experiment}-{epsilon}", facts)
         if not file.exists():
-            self.said(f"{view.split.name}, seed {seed}: {name}")
+            length = experiment.options().get("rounds")
+            said = "" if length is None else f", {length} rounds"
+            self.said(f"{view.split.name}, seed {seed}: {name}{said}")
             components = build(experiment, self.corpus)
             state: Any = first_state(components, Key.simulation(seed))
             played = rounds(

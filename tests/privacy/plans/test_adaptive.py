@@ -253,7 +253,7 @@ class TestOneInterface:
         assert plan.used(Counter({event: 1}), 0).text == "ρ = 0.3 of 1 spent in 1 charge"
         # What is printed as spent is never less than what is.
         third = Event(kind="zcdp", rho=1 / 3)
-        assert plan.used(Counter({third: 1}), 0).text.startswith("ρ = 0.3334 of 1")
+        assert plan.used(Counter({third: 1}), 0).text.startswith("ρ = 0.333334 of 1")
         assert plan.pays_for_more(Counter({event: 3}), 0)
         assert not plan.pays_for_more(Counter({Event(kind="zcdp", rho=0.25): 4}), 0)
         with pytest.raises(ValueError, match="give each query its own"):

@@ -220,7 +220,7 @@ def test_what_is_no_tuning_is_refused():
     one, two = tuned(), tuned()
     with pytest.raises(ValueError, match="of the same data set"):
         replace(one, choices=(one.choices[0], two.choices[0]))
-    with pytest.raises(ValueError, match=r"one choice of ε 0\.5"):
+    with pytest.raises(ValueError, match="makes one choice"):
         check_plan(one, tuned(epsilon=0.6).plan())
     with pytest.raises(ValueError, match="epsilon"):
         PrivateChoice(epsilon=math.inf)

@@ -13,6 +13,7 @@ model                        params                              loss
 All but the last take sparse inputs and never make an example's gradient dense; logits, residuals,
 norms and sums are float64.
 
+>>> import numpy as np
 >>> from fedpriv.mechanisms import Clip
 >>> toy = LinearRegressionGradients(np.array([[3.0, 4.0]], np.float32), np.array([-1.0]))
 >>> total = toy.bounded_sum(

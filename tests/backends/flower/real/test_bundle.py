@@ -20,7 +20,8 @@ ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 LEFT_OUT = {
     "fedpriv.__main__", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.evaluation",
     "fedpriv.reproduction",
-    "simulations.adadps", "simulations.dpnsgd", "simulations.threads",
+    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.dpnsgd",
+    "simulations.linear_models", "simulations.threads",
 }  # fmt: skip
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
@@ -63,7 +64,7 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
     strange = {name for name in names if Path(name).suffix not in ALLOWED}
     assert {name for name in strange if not name.startswith(".info/")} == {"LICENSE"}
     assert 'serverapp = "server.app:app"' in text and 'clientapp = "client.app:app"' in text
-    assert bundle.stat().st_size < 2_000_000  # stored, not deflated; every node fetches it
+    assert bundle.stat().st_size < 2_500_000  # stored, not deflated; every node fetches it
 
 
 def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):

@@ -93,7 +93,7 @@ class TestMeasuring:
     @pytest.mark.parametrize("prepared", [False, True])
     @pytest.mark.parametrize("kind", ["logistic", "softmax"])
     def test_accuracy_and_loss(self, kind, prepared, monkeypatch):
-        monkeypatch.setattr("fedpriv.training.per_example.linear._CHUNK", 4)
+        monkeypatch.setattr("fedpriv.training.per_example.linear.metrics.CHUNK", 4)
         case = Case(kind)
         x = case.x.astype(np.float64)
         if kind == "logistic":
