@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.noise.privatizer import Cost
-from fedpriv.privacy.event import Event
+from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Memory
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
@@ -54,11 +54,13 @@ class Partition:
         return float(self.size)
 
     def event(self, cost: Cost) -> Event:
-        """Return the event of a whole run of pure answers, priced for so many participations.
+        """Return the event of a whole run of pure answers, or of none that is protected.
 
         Raises:
             ValueError: If the cost is another's: of a single answer, or of fewer participations.
         """
+        if cost.kind == "nonprivate":
+            return NONPRIVATE
         counted = cost.participations
         if not cost.whole_run or cost.kind != "pure" or counted is None:
             raise ValueError(

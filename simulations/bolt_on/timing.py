@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 from fedpriv.noise.gaussian import Unprotected
-from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.training.permutation.bolt_on import BoltOn
 from simulations.bolt_on.methods import model_of, permutation_sgd, plan_of, spec, stepwise
 from simulations.linear_models.training import Model, run
@@ -87,13 +86,7 @@ def _bolt_on(model: Model, problem_key: str, loss: str, passes: int) -> tuple[Tr
 
 def _stepwise(model: Model, made: Any) -> tuple[Training, Training]:
     mechanism = made.plan.live_mechanism
-    bare = replace(
-        mechanism,
-        sampler=PoissonSampler(
-            num_users=model.num_train, expected_cohort_size=mechanism.expected_cohort_size
-        ),
-        privatizer=Unprotected(stddev=0.0),
-    )
+    bare = replace(mechanism, privatizer=Unprotected(stddev=0.0))
     plain = replace(made.plan, mechanism=bare, target_epsilon=None, delta=1e-6)
     works = model.sums()
     return (

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.output import Sphere
 from fedpriv.noise.sphere_rows import SphereRows
 from fedpriv.privacy.event import Event, Relation
@@ -173,6 +173,12 @@ class TestScs13:
                 bound=CLIP,
                 privatizer=Gaussian(noise_multiplier=1.0),
             )
+        bare = Mechanism(
+            sampler=Partition(num_users=40, size=4),
+            bound=CLIP,
+            privatizer=Unprotected(stddev=1.0),
+        )
+        assert not bare.is_private
         with pytest.raises(ValueError, match="whole run"):
             Mechanism(
                 sampler=Partition(num_users=40, size=4),
