@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
 from fedpriv.reproduction.choices import edges_of
 from simulations.agd.methods import DELTA, GRIDS, LABELS, LOSS_KINDS, Settings
 from simulations.agd.study import Found
@@ -206,7 +206,7 @@ def _steps(item: Found) -> list[str]:
             first = rows[0]
             accepted = mean(row["accepted"] for row in rows)
             lines.append(
-                f"| {loss} | {epsilon:g} | {accepted:.1f} | "
+                f"| {loss} | {rounded_up_to(epsilon, 3):g} | {accepted:.1f} | "
                 f"{mean(row['rejections'] for row in rows):.1f} | "
                 f"{_fell(rows)} | {_fell(item.plain[loss, epsilon])} | "
                 f"{_few(first['step_sizes'])} | {_few(first['rho_gradient'])} |"
@@ -236,7 +236,9 @@ def _over_steps(item: Found) -> list[str]:
     for (loss, epsilon), runs in item.over_steps.items():
         cells = [shown([row["accuracy"] for row in runs[t]]) for t in steps]
         own = shown(_accuracies(item, loss, "agd", epsilon))
-        lines.append(f"| {loss} | {epsilon:g} | " + " | ".join(cells) + f" | {own} |")
+        lines.append(
+            f"| {loss} | {rounded_up_to(epsilon, 3):g} | " + " | ".join(cells) + f" | {own} |"
+        )
     return lines
 
 

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
+from fedpriv.privacy.epsilon import rounded_up_to
 from simulations.bolt_on.methods import BATCH, LABELS, METHODS, Guarantee
 from simulations.bolt_on.study import TUNED_IN_ONE_PASS, Found
 from simulations.bolt_on.timing import Timed
@@ -161,8 +162,8 @@ def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
         if abs(own - other) <= half:
             said = "even with"
         parts.append(
-            f"ε {epsilon:g}: {said} {LABELS[theirs]} ({100 * own:.1f} to {100 * other:.1f}, "
-            f"{own / other:.2f} times)"
+            f"ε {rounded_up_to(epsilon, 3):g}: {said} {LABELS[theirs]} ({100 * own:.1f} to "
+            f"{100 * other:.1f}, {own / other:.2f} times)"
         )
     return [
         "Bolt-on at its best, against the best of the others, each with the k that these very "

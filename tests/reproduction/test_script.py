@@ -54,7 +54,9 @@ def test_all_of_the_papers_have_a_program():
         for item in importlib.import_module(module).REPRODUCTIONS
         if isinstance(item, Script)
     ]
-    assert {item.name for item in found} == {
+    own = {item.name for item in found if not item.name.startswith(("agd-", "bolt-on-"))}
+    assert len(own) < len(found)  # of two more papers there are studies
+    assert own == {
         "adadps-figure2",
         "adadps-figure3",
         "dpnsgd-figure3-mnist",
