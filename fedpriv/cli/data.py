@@ -20,7 +20,6 @@ from fedpriv.cli.data_output import (
     progress_bar,
 )
 from fedpriv.cli.output import console, print_json
-from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
@@ -28,6 +27,7 @@ from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.files.places import check_folder, check_new_folder, writing_to
 from fedpriv.data.files.sources import DATASETS
 from fedpriv.data.files.unpack import Progress
+from fedpriv.data.importers import locate
 from fedpriv.data.importers.stackexchange import import_stackexchange
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fedpriv.cli.output import console, errors, print_json, print_table
-from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.data.files.cache import cache_dir
+from fedpriv.data.importers import locate
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.tff.sqlite import open_client_data
 from fedpriv.data.overlap import NEAR, overlap

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedpriv.cli import reproduce as reproducing
-from fedpriv.data import locate
 from fedpriv.data.corpus import writer
 from fedpriv.data.files import array_cache
 from fedpriv.data.files.fetch import fetch_file
+from fedpriv.data.importers import locate
 from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.report.export import model_folder
 from tests.cli.typed import SMALL, main
