@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from fedpriv import __version__
-from fedpriv.cli import audit, data, privacy, reproduce, results, run, tune
+from fedpriv.cli import audit, privacy, reproduce, results, run, tune
+from fedpriv.cli.corpora import commands as corpora
+from fedpriv.cli.corpora import parts
 from fedpriv.cli.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
@@ -48,7 +50,8 @@ audit.register(app)
 results.register(app)
 tune.register(app)
 reproduce.register(app)
-app.add_typer(data.app, name="data")
+parts.register(corpora.app)
+app.add_typer(corpora.app, name="data")
 
 
 def main() -> None:

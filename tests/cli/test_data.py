@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedpriv.cli import data as commands
+from fedpriv.cli.corpora import commands
 from fedpriv.data.files import folders, sources
 from fedpriv.data.importers import locate
 from fedpriv.data.importers.sst2 import load_sst2

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedpriv.cli.data_output import (
+from fedpriv.cli.corpora.output import (
     figures,
     overlaps,
     print_corpora,
@@ -110,6 +110,9 @@ def info(
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     if verify:
         opened.verify()
+    if opened.is_part:  # what threads share is known of the whole alone
+        print_json(figures(opened)) if as_json else print_corpus(opened)
+        return None
     with progress_bar("splitting the corpus", quiet=as_json) as tell:
         shared = overlaps(opened, tell)
     if as_json:
@@ -117,6 +120,7 @@ def info(
     else:
         print_corpus(opened)
         print_overlaps(opened.default_roster, shared)
+    return None
 
 
 @app.command("import")

@@ -77,12 +77,16 @@ def print_corpus(corpus: Corpus) -> None:
             f"{entry['num_examples']:,}",
             f"{entry['num_public_users']:,}",
             f"{entry['num_public_examples']:,}",
-            f"{entry['foreign_titles']['share']:.1%}",
+            _share(entry["foreign_titles"]["share"]),
             entry["vocabulary"]["source"],
         )
     print_table(table)
     for name, entry in manifest["rosters"].items():
         console.print(f"{name}: {entry['how']}", highlight=False, soft_wrap=True)
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def overlaps(corpus: Corpus, tell: Callable[[int, int], None] | None) -> dict[str, Any]:
