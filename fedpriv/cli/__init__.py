@@ -9,7 +9,7 @@ import typer
 
 from fedpriv import __version__
 from fedpriv.cli import audit, privacy, reproduce, results, run, tune
-from fedpriv.cli.corpora import commands as corpora
+from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import parts
 from fedpriv.cli.output import console, fail
 from fedpriv.data.files.places import why_unwritten
@@ -50,8 +50,8 @@ audit.register(app)
 results.register(app)
 tune.register(app)
 reproduce.register(app)
-parts.register(corpora.app)
-app.add_typer(corpora.app, name="data")
+parts.register(on_corpora.app)
+app.add_typer(on_corpora.app, name="data")
 
 
 def main() -> None:
