@@ -11,7 +11,7 @@ from fedpriv import __version__
 from fedpriv.cli import audit, privacy, reproduce, results, run, tune
 from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import parts
-from fedpriv.cli.output import console, fail
+from fedpriv.cli.terminal.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.training.stopping import interruptible

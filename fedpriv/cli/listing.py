@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedpriv.cli.output import console, print_json, print_table
+from fedpriv.cli.terminal.output import console, print_json, print_table
 from fedpriv.experiments.reference import Described, described
 
 if TYPE_CHECKING:

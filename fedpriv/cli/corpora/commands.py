@@ -19,7 +19,7 @@ from fedpriv.cli.corpora.output import (
     print_tff,
     progress_bar,
 )
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.terminal.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec

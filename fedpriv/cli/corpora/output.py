@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_json, print_table
+from fedpriv.cli.terminal.output import console, errors, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.data.files.cache import cache_dir

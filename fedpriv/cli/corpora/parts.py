@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from fedpriv.cli.corpora.output import progress_bar
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.terminal.output import console, print_json
 from fedpriv.data.corpus.splits import BY_THREAD, KINDS, Kind, Split
 from fedpriv.data.importers import locate
 from fedpriv.data.parts.cut import SERVER, cut
@@ -43,6 +43,6 @@ def part(
     for name, size in sizes.items():
         console.print(f"{out / name}: {size} users", highlight=False, soft_wrap=True)
     console.print(
-        f"{out / SERVER}: the list of all, public users, and nobody's sentences",
+        f"{out / SERVER}: the list of all, public users, and no rostered user's sentences",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
