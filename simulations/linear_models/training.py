@@ -21,6 +21,8 @@ from fedpriv.sums import PartialSum
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.comparators.methods import Method, full_descent, objective_perturbation
+from fedpriv.training.comparators.objective import PerturbedMinimum
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.training.per_example.linear import (
@@ -158,6 +160,32 @@ def run(
         epsilon=total.value if plan.is_private else math.inf,
         delta=total.delta,
     )
+
+
+def perturbed_objective(
+    model: Model, *, epsilon: float, delta: float | None, shift_share: float
+) -> tuple[Method, PerturbedMinimum]:
+    """Return objective perturbation of a model of two classes, and the work that finds minima.
+
+    Args:
+        model: What is trained.
+        epsilon: ε of the release.
+        delta: δ of Gaussian noise; None for pure ε.
+        shift_share: Share of ε that log(1 + β/Λ) is: the less, the larger Λ, and the less noise.
+    """
+    train: Any = model.task.train
+    once = full_descent(num_examples=model.num_train, steps=1, rate=1e-6)
+    sgd: PermutationSgd = train.permutation_sgd(once, regulariser=0.0)
+    made = objective_perturbation(
+        num_examples=model.num_train,
+        epsilon=epsilon,
+        delta=delta,
+        constants=sgd.constants,
+        most_shift=shift_share,
+    )
+    algorithm: Any = made.algorithm
+    work = PerturbedMinimum(sgd=sgd, strength=algorithm.strength, tolerance=algorithm.tolerance)
+    return made, work
 
 
 @dataclass(slots=True)
