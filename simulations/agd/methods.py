@@ -220,7 +220,7 @@ def _objective(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) 
     share = chosen["shift_share"]
     made, work = perturbed_objective(model, epsilon=epsilon, delta=DELTA, shift_share=share)
     outcome = run(model, made.plan, made.algorithm, work, seed)
-    return outcome, {"noise_multiplier": made.algorithm.noise.inside}
+    return outcome, {"noise_multiplier": made.plan.event.noise_multiplier}
 
 
 @lru_cache(maxsize=16)

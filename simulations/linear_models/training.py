@@ -29,6 +29,7 @@ from fedpriv.training.per_example.linear import (
     HingeGradients,
     HuberGradients,
     LogisticGradients,
+    OneVsAllGradients,
     SoftmaxGradients,
 )
 from fedpriv.training.permutation.sgd import PermutationSgd
@@ -40,6 +41,7 @@ _MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
     "hinge": HingeGradients,
     "huber": HuberGradients,
     "softmax": lambda x, y: SoftmaxGradients(x, y, 10),
+    "one-vs-all": lambda x, y: OneVsAllGradients(x, y, 10),
 }
 
 
@@ -48,7 +50,7 @@ class Model:
     """A linear model on a data set.
 
     Attributes:
-        loss: "logistic", "hinge", "huber" or "softmax".
+        loss: "logistic", "hinge", "huber", "softmax" or "one-vs-all".
         data: What it is trained and measured on.
         task: Both together.
     """
@@ -68,7 +70,7 @@ class Model:
             raise ValueError(f"loss {loss!r} is unknown; give one of {', '.join(_MODELS)}")
         width = shape_of(data.x_train)[1]
         shapes: dict[str, tuple[int, ...]] = {"weight": (width,), "bias": (1,)}
-        if loss == "softmax":
+        if loss in ("softmax", "one-vs-all"):
             shapes = {"kernel": (width, 10), "bias": (10,)}
 
         def gradients(x: Any, y: np.ndarray) -> ExampleGradients:
