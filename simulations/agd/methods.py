@@ -219,8 +219,9 @@ def _output(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> 
 def _objective(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
     share = chosen["shift_share"]
     made, work = perturbed_objective(model, epsilon=epsilon, delta=DELTA, shift_share=share)
-    outcome = run(model, made.plan, made.algorithm, work, seed)
-    return outcome, {"noise_multiplier": made.plan.event.noise_multiplier}
+    algorithm: Any = made.algorithm
+    outcome = run(model, made.plan, algorithm, work, seed)
+    return outcome, {"noise_multiplier": algorithm.noise.inside}
 
 
 @lru_cache(maxsize=16)

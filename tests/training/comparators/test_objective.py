@@ -1,8 +1,9 @@
-"""Objective perturbation: its noise, its minimum, and its guarantee by integrals of densities."""
+"""Objective perturbation: its noise, its minimum, and one release through the door."""
 
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +18,9 @@ from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.training.comparators import objective
 from fedpriv.training.comparators.methods import full_descent, objective_perturbation
@@ -183,107 +186,22 @@ class TestMinimum:
             )
 
 
-def densities(noise, strength, beta, offsets, *, gradient, curvature):
-    """Log-densities of the exact minimum on a line, of D and of D with one row more.
-
-    Of D is Σ∇ℓ = offset, whatever w: rows whose loss is straight there. The row that is added has
-    the given gradient and curvature. Returns (grid step, log p of D, log p of D and the row).
-    """
-    w = np.linspace(-6.0, 6.0, 400_001)
-    for offset in offsets:
-        terms = -(offset + strength * w), -(offset + gradient(w) + strength * w)
-        if noise.form == "sphere":
-            logs = [-noise.inside * np.abs(b) + math.log(noise.inside / 2) for b in terms]
-        else:
-            logs = [stats.norm.logpdf(b, scale=noise.inside) for b in terms]
-        logs[0] += math.log(strength)
-        logs[1] += np.log(strength + curvature(w))
-        yield w[1] - w[0], logs[0], logs[1]
-
-
-def huber(w):
-    """Gradient of one row of the label 1 and of length 1."""
-    return -np.clip((1.0 + WIDTH - w) / (2.0 * WIDTH), 0.0, 1.0)
-
-
-def bend(w):
-    return np.where(np.abs(1.0 - w) <= WIDTH, 1.0 / (2.0 * WIDTH), 0.0)
-
-
-class TestGuarantee:
-    """The divergence of neighbours by integrals on a line; a 1-D problem is part of every one."""
-
-    def spent(self, noise, strength, epsilon):
-        """Return the largest δ over data sets and both directions."""
-        worst = 0.0
-        centres = np.linspace(-1.5, 1.5, 25)
-        for step, here, there in densities(
-            noise, strength, 5.0, -strength * centres, gradient=huber, curvature=bend
-        ):
-            for p, q in ((here, there), (there, here)):
-                over = np.exp(p) - np.exp(epsilon + q)
-                worst = max(worst, float(np.maximum(over, 0.0).sum() * step))
-        return worst
-
-    @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
-    def test_gaussian(self, epsilon):
-        delta = 1e-2
-        method = made("huber", 40, epsilon, delta)
-        noise, strength = method.algorithm.noise, method.algorithm.strength
-        assert self.spent(noise, strength, epsilon - noise.outside) <= delta
-        # Each of three errors spends more: half of the noise, no shift, and Λ that is too small.
-        assert self.spent(replace(noise, inside=noise.inside / 2), strength, epsilon) > delta
-        bare = optimize.brentq(
-            lambda s: (
-                stats.norm.cdf(0.5 / s - epsilon * s)
-                - math.exp(epsilon) * stats.norm.cdf(-0.5 / s - epsilon * s)
-                - delta
-            ),
-            0.1,
-            50.0,
-        )
-        assert self.spent(replace(noise, inside=bare), strength, epsilon) > delta
-        assert self.spent(noise, strength / 30, epsilon) > delta
-
-    def test_gaussian_without_a_bend_is_a_gaussian_mechanism(self):
-        """Rows whose loss is straight spend all that the term pays for: the bound is not loose."""
-        method = made("huber", 40, 1.0, 1e-2)
-        noise, strength = method.algorithm.noise, method.algorithm.strength
-        left = 1.0 - noise.shift - noise.outside
-        worst = 0.0
-        for step, here, there in densities(
-            noise, strength, 5.0, [0.0], gradient=lambda w: -1.0 + 0 * w, curvature=lambda w: 0 * w
-        ):
-            worst = float(np.maximum(np.exp(here) - np.exp(left + there), 0.0).sum() * step)
-        assert 0.99e-2 <= worst <= 1e-2
-
-    @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
-    def test_pure(self, epsilon):
-        method = made("huber", 40, epsilon, None)
-        noise, strength = method.algorithm.noise, method.algorithm.strength
-        worst = 0.0
-        for _, here, there in densities(
-            noise, strength, 5.0, -strength * np.linspace(-3, 3, 13), gradient=huber, curvature=bend
-        ):
-            worst = max(worst, float(np.abs(here - there).max()))
-        assert worst <= epsilon - noise.outside
-        assert worst >= 0.97 * (epsilon - noise.outside)
-        assert worst > noise.inside  # who forgets the change of volume promises too much
-
-
 class TestThroughTheDoor:
-    def run(self, method, kind="logistic", seed=0):
-        x, y = data(200)
-        components = SimpleNamespace(
+    def components(self, method, trainer):
+        return SimpleNamespace(
             task=SimpleNamespace(roster=example_ids(200), measures=()),
             plan=method.plan,
             algorithm=method.algorithm,
-            trainer=work(kind, x, y, method),
+            trainer=trainer,
             init_params=lambda key: {
                 "weight": np.zeros(3, np.float32),
                 "bias": np.zeros(1, np.float32),
             },
         )
+
+    def run(self, method, kind="logistic", seed=0):
+        x, y = data(200)
+        components = self.components(method, work(kind, x, y, method))
         backend = SerialBackend(trainer=components.trainer)
         states = [s for _, s in rounds(components, backend, Key.simulation(seed), eval_every=9)]
         assert len(states) == 1 and set(states[0].params) == {"weight", "bias"}
@@ -298,6 +216,47 @@ class TestThroughTheDoor:
         other, _ = self.run(made(number=200, epsilon=20.0, delta=delta), seed=1)
         assert np.array_equal(params["weight"], again["weight"])
         assert not np.array_equal(params["weight"], other["weight"])
+
+    def test_a_release_that_was_cut_off_is_made_again_the_same(self, tmp_path, monkeypatch):
+        """One charge; neither the term nor the bare minimum is anywhere in the folder."""
+        method, (x, y) = made(number=200, epsilon=5.0), data(200)
+        found, secrets, lost = work("logistic", x, y, method), [], []
+        real, drawn = PerturbedMinimum.minimum, ObjectiveNoise.linear_term
+
+        def minimum(self, start, term):
+            secrets.append(real(self, start, term))
+            return secrets[-1]
+
+        def linear_term(self, **given):
+            secrets.append(drawn(self, **given)["weight"])
+            return {**drawn(self, **given)}
+
+        monkeypatch.setattr(PerturbedMinimum, "minimum", minimum)
+        monkeypatch.setattr(ObjectiveNoise, "linear_term", linear_term)
+
+        def killed(self, state):
+            lost.append(state)
+            raise SystemExit
+
+        def play(root):
+            components = self.components(method, found)
+            backend = SerialBackend(trainer=found)
+            with closing(RunFolder.of_plan(tmp_path, method.plan, mode="secure")) as folder:
+                told = rounds(components, backend, root, folder=folder, eval_every=9)
+                return [state for _, state in told], folder.ledger.charges
+
+        with monkeypatch.context() as patched, pytest.raises(SystemExit):
+            patched.setattr(RunFolder, "keep", killed)
+            play(Key.secure())
+        (state,), charges = play(Key.secure())
+        assert charges == 1 and verify_run(tmp_path).ok
+        assert np.array_equal(state.params["weight"], lost[0].params["weight"])
+        assert len(secrets) == 4 and np.array_equal(secrets[1], secrets[3])
+        kept = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+        assert state.params["weight"].tobytes() in kept
+        for secret in secrets:
+            for dtype in (np.float32, np.float64):
+                assert secret.astype(dtype)[:3].tobytes() not in kept
 
     def test_the_term_is_the_works(self):
         """What the work is handed beside the params is no part of what it returns."""
