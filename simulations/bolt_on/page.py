@@ -102,8 +102,8 @@ def _notes(items: Sequence[Found]) -> list[str]:
             "",
             "One-vs-all is ten logistic regressions in one vector, perturbed by their joint Δ₂, "
             "√10 times that of one. Under pure ε that is as much noise as with ε/10 for each, "
-            "under (ε, δ) √10 times less than with ε/10 each. Gradients of the others are bounded "
-            "by 1 over all classes. The two lines without a method are of softmax regression.",
+            "under (ε, δ) about √10 times less. Gradients of the others are bounded by 1 over all "
+            "classes. Public examples alone, and not private, are softmax regression.",
         ]
     return lines
 
