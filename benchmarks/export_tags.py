@@ -17,7 +17,7 @@ import numpy as np
 from harness.main_job import roster_of_400
 
 from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.rng import Key
 
 MAX_EXAMPLES = 256

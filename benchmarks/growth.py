@@ -29,8 +29,8 @@ from growing.plot import plot
 from growing.report import growth, write_markdown
 from harness.machine import describe
 
+from fedpriv.data.importers.locate import cached
 from fedpriv.data.importers.synthetic import GENERATOR, Shape, synthesize
-from fedpriv.data.locate import cached
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

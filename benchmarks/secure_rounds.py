@@ -19,7 +19,7 @@ import numpy as np
 from torch import nn
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment

@@ -125,13 +125,26 @@ __all__ = [  # noqa: RUF022 - by what they are for
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        value: Any = importlib.import_module(_MODULES[name])
+        value: Any = _room(_MODULES[name], name)
     elif name in _ROOM:
-        value = getattr(importlib.import_module(_ROOM[name]), name)
+        value = getattr(_room(_ROOM[name], name), name)
     else:
         raise AttributeError(f"module 'fedpriv' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _room(room: str, name: str) -> Any:
+    """Import a room of the API, or say that a Flower bundle holds only what a run needs."""
+    try:
+        return importlib.import_module(room)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{room}.".startswith(f"{missing.name}."):
+            raise
+        raise ImportError(
+            f"fedpriv.{name} is not part of a Flower bundle, which holds what a run needs: "
+            "call it where fedpriv is installed"
+        ) from None
 
 
 def __dir__() -> list[str]:

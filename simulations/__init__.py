@@ -6,8 +6,8 @@ EXPERIMENTS = (*tags.EXPERIMENTS,)
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
-    "simulations.tags_by_thread",
-    "simulations.tags_ablation",
+    "simulations.threads.by_thread",
+    "simulations.threads.ablation",
     *(f"simulations.adadps.tables.table{number}" for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)),
     *(f"simulations.adadps.figures.figure{number}" for number in range(1, 7)),
     "simulations.agd.command",

@@ -20,7 +20,7 @@ from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.data.corpus.splits import Split
 from fedpriv.data.corpus.view import TagView
 from fedpriv.data.features.dataset import Dataset
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.ranges import Range

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 

@@ -24,7 +24,7 @@ from protocol import Gate, Job
 
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment

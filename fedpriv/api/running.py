@@ -13,7 +13,7 @@ from rich.markup import escape
 from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
@@ -54,6 +54,7 @@ def run(
     progress: Shown = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
+    anchor_command: str | None = None,
     **options: Option,
 ) -> Run:
     """Train an experiment, federated or centralised, to the end of its plan.
@@ -76,6 +77,8 @@ def run(
         keep_checkpoints: Newest checkpoints to keep besides every tenth; None keeps all.
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
             the folder that is continued besides, and an old backup, are then refused.
+        anchor_command: A command that keeps it, instead or besides; docs/sharp-edges.md says what
+            it is given.
         **options: Options of the experiment to change, such as `rounds=10`.
 
     Guarantees:
@@ -91,8 +94,11 @@ def run(
             "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
             "and must not be thrown away"
         )
-    if anchor is not None and out is None:
-        raise ValueError(f"anchor={str(anchor)!r} needs out=...: a temporary folder is not resumed")
+    for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
+        if given is not None and out is None:
+            raise ValueError(
+                f"{name}={str(given)!r} needs out=...: a temporary folder is not resumed"
+            )
     if secure and "seed" in options:
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
     if out is not None and (Path(out) / "experiment.json").exists():
@@ -126,7 +132,7 @@ def run(
             engine=backend,
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
-            anchors=anchors_of(anchor),
+            anchors=anchors_of(anchor, anchor_command),
         )
         _follow(prepared, console, progress, kept=temporary is None)
     return read(path, temporary)
@@ -143,6 +149,7 @@ def resume(
     progress: Shown = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
+    anchor_command: str | None = None,
 ) -> Run:
     """Go on with the run of a folder, to the end of its plan; everything else is as it was.
 
@@ -156,6 +163,7 @@ def resume(
         progress: As for `run`.
         keep_checkpoints: As for `run`.
         anchor: The one that the run was started with, if it was.
+        anchor_command: Likewise.
 
     Guarantees:
         * An attempt that was lost stays spent; the next one has a new cohort and new noise.
@@ -179,7 +187,7 @@ def resume(
             experiment=experiment,
             make_backend=factories(document["reference"], document["corpus"]["path"]),
             keep_last=_kept(keep_checkpoints),
-            anchors=anchors_of(anchor),
+            anchors=anchors_of(anchor, anchor_command),
         )
         _follow(prepared, console, progress, kept=True)
     return read(folder, None)

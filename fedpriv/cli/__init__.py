@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from fedpriv import __version__
-from fedpriv.cli import audit, data, privacy, reproduce, results, run, tune
-from fedpriv.cli.output import console, fail
+from fedpriv.cli import audit, privacy, reproduce, results, run, tune
+from fedpriv.cli.corpora import commands as on_corpora
+from fedpriv.cli.corpora import parts
+from fedpriv.cli.terminal.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.training.stopping import interruptible
@@ -48,7 +50,8 @@ audit.register(app)
 results.register(app)
 tune.register(app)
 reproduce.register(app)
-app.add_typer(data.app, name="data")
+parts.register(on_corpora.app)
+app.add_typer(on_corpora.app, name="data")
 
 
 def main() -> None:

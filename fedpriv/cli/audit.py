@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
+from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.experiments.composing.options import Option
 from fedpriv.running.progress import moves, plain_lines
 

@@ -15,8 +15,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedpriv.cli.output import console, print_json, print_table
-from fedpriv.experiments.reference import described
+from fedpriv.cli.terminal.output import console, print_json, print_table
+from fedpriv.experiments.reference import Described, described
 
 if TYPE_CHECKING:
     from fedpriv.experiments.composing.options import Option
@@ -100,6 +100,22 @@ def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
     return [(f"{line.name}=", line.help) for line in lines if line.name.startswith(name)]
 
 
+def _flag(option: Described) -> Any:
+    kind = option.kind
+    if not option.takes_none or kind is str:
+        return typer.Option(help=option.help)
+    name = {float: "float", int: "integer", bool: "boolean"}[kind]
+
+    def read(text: str) -> Any:
+        # The word stays a word here: the option itself reads it as no value at all.
+        try:
+            return text if text == "none" else kind(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a valid {name}, or none.") from None
+
+    return typer.Option(help=option.help, parser=read, metavar=name.upper())
+
+
 def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command a flag for each of some options.
 
@@ -118,7 +134,7 @@ def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable
             parameter,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[option.kind | None, typer.Option(help=option.help)],
+            annotation=Annotated[option.kind | None, _flag(option)],
         )
         for parameter, option in options.items()
     ]

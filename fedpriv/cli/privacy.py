@@ -12,7 +12,6 @@ from rich.table import Table
 
 from fedpriv.api import account as api
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -22,6 +21,7 @@ from fedpriv.cli.run import (
     Settings,
     settings_of,
 )
+from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.zcdp import Rho, Zcdp, account_rho, calibrate_rho, refuse_others, required
 from fedpriv.experiments.composing.options import Option, renamed
 from fedpriv.measures import grouped

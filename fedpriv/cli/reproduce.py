@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_table
+from fedpriv.cli.terminal.output import console, errors, print_table
 from fedpriv.data.files.places import check_file, writing_to
 from fedpriv.running.progress import moves, plain_lines
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.cli.output import console, errors, print_json, print_table
+from fedpriv.cli.terminal.output import console, errors, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.files.places import check_file, check_new_folder, writing_to

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import console, errors, print_json
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
+from fedpriv.cli.terminal.output import console, errors, print_json
 from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
 from fedpriv.privacy.selection.trials import Trials

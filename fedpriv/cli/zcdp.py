@@ -6,7 +6,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedpriv.cli.output import console, fail, print_json
+from fedpriv.cli.terminal.output import console, fail, print_json
 from fedpriv.privacy.epsilon import rounded_up, rounded_up_to, shown_delta
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.zcdp import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon

@@ -45,11 +45,13 @@ class Described:
         name: As it is typed.
         kind: What its text is read as; a choice among words is a word.
         help: One line, with what it takes.
+        takes_none: Whether the word "none" is a value of it, besides its kind's.
     """
 
     name: str
     kind: type[str] | type[int] | type[float] | type[bool]
     help: str
+    takes_none: bool = False
 
 
 def described(name: str) -> Described:
@@ -68,7 +70,10 @@ def described(name: str) -> Described:
             for known, item in slot.options(choice):
                 if known == name:
                     return Described(
-                        name=name, kind=item.kind, help=f"{item.help} Takes {item.takes}."
+                        name=name,
+                        kind=item.kind,
+                        takes_none="none" in item.takes.split(),
+                        help=f"{item.help} Takes {item.takes}.",
                     )
     raise KeyError(name)
 

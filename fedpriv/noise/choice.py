@@ -12,9 +12,10 @@ from fractions import Fraction
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.noise.memoryless import MadeAgain
 from fedpriv.noise.noisy_min import ExactDraws, chosen
 from fedpriv.noise.output import Sphere
-from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.privatizer import Cost, Memory
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -38,7 +39,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateChoice:
+class PrivateChoice(MadeAgain):
     """Perturbs each candidate, and releases one with P(i) ∝ exp(-ε χ_i), χ_i its mistakes.
 
     One user who is there or not raises or lowers all counts of mistakes together, by at most 1; a
@@ -70,11 +71,6 @@ class PrivateChoice:
         """Pure ε."""
         return Cost(kind="pure", value=self.epsilon)
 
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A release that was cut off is made again, the same."""
-        return "replay"
-
     def perturbed(self, total: PartialSum, *, sensitivity: float, key: Key) -> Params:
         """Return a candidate with noise on it, float32.
 
@@ -86,10 +82,6 @@ class PrivateChoice:
         noise = Sphere(epsilon=self.epsilon)
         drawn, _ = noise.draw({}, template=total.total, sensitivity=sensitivity, key=key)
         return noise.release(total, drawn, 1.0)
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing."""
-        return {}
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.memoryless import Memoryless
+from fedpriv.noise.privatizer import Cost, Memory
 from fedpriv.noise.rounded import GridNoise, grid_noise
 from fedpriv.rng import Key
 from fedpriv.sums import BITS, PartialSum
@@ -145,7 +146,7 @@ def _add_and_scale(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian:
+class Gaussian(Memoryless):
     """Gaussian noise of standard deviation `noise_multiplier * sensitivity`, new in every attempt.
 
     Attributes:
@@ -169,15 +170,6 @@ class Gaussian:
         """A Gaussian mechanism of σ."""
         return Cost(kind="gaussian", value=self.noise_multiplier)
 
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A lost attempt is charged anew."""
-        return "retry"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing: attempts have nothing to do with each other."""
-        return {}
-
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
@@ -197,7 +189,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unprotected:
+class Unprotected(Memoryless):
     """Sums released as they are, or with noise that buys no promise.
 
     Attributes:
@@ -219,15 +211,6 @@ class Unprotected:
     def cost(self) -> Cost:
         """There is no guarantee."""
         return Cost(kind="nonprivate")
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A lost attempt is done anew."""
-        return "retry"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing."""
-        return {}
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

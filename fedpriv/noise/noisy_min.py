@@ -29,7 +29,8 @@ from fractions import Fraction
 from typing import Literal
 
 from fedpriv import tree
-from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.memoryless import Memoryless
+from fedpriv.noise.privatizer import Cost, Memory
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
@@ -42,7 +43,7 @@ _WORDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMin:
+class NoisyMin(Memoryless):
     """Releases the index of a nearly least coordinate of a sum of capped vectors.
 
     The bound is a `fedpriv.mechanisms.capped.Capped`: every coordinate of a contribution is a
@@ -84,15 +85,6 @@ class NoisyMin:
         if self.form == "exponential":
             return Cost(kind="zcdp", value=self.epsilon**2 / 8.0)
         return Cost(kind="pure", value=self.epsilon)
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A lost attempt is charged anew."""
-        return "retry"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing: answers have nothing to do with each other."""
-        return {}
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.memoryless import MadeAgain, Memoryless
+from fedpriv.noise.privatizer import Cost, Memory
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -25,7 +26,7 @@ _TO_UNIT = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sphere:
+class Sphere(MadeAgain):
     """Noise of uniform direction and Gamma length, on a result that was trained without noise.
 
     Attributes:
@@ -52,15 +53,6 @@ class Sphere:
         """Pure ε."""
         return Cost(kind="pure", value=self.epsilon)
 
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A release that was cut off is made again, the same."""
-        return "replay"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing."""
-        return {}
-
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
@@ -77,7 +69,7 @@ class Sphere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputGaussian:
+class OutputGaussian(MadeAgain):
     """Gaussian noise of standard deviation `noise_multiplier * Δ` on a finished result.
 
     Attributes:
@@ -100,15 +92,6 @@ class OutputGaussian:
         """A Gaussian mechanism of σ."""
         return Cost(kind="gaussian", value=self.noise_multiplier)
 
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A release that was cut off is made again, the same."""
-        return "replay"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing."""
-        return {}
-
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
@@ -123,7 +106,7 @@ class OutputGaussian:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unperturbed:
+class Unperturbed(Memoryless):
     """A finished result as it is: for comparison.
 
     Guarantees:
@@ -139,15 +122,6 @@ class Unperturbed:
     def cost(self) -> Cost:
         """There is no guarantee."""
         return Cost(kind="nonprivate")
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """It is made again."""
-        return "retry"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing."""
-        return {}
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

@@ -110,14 +110,14 @@ def averaging(
             )
     anchors_of(anchor, anchor_command)  # an empty command is refused now
     plan.check_roster(roster)
-    components = _Components(
+    components = OwnComponents(
         plan=plan,
         algorithm=FederatedAveraging(
             optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
             aggregate=identity(),
             preconditioner=NoPreconditioner(),
         ),
-        task=_Task(roster=tuple(roster), params=params),
+        task=OwnTask(roster=tuple(roster), params=params),
         trainer=_Elsewhere(),
     )
 
@@ -163,22 +163,31 @@ def averaging(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
+class OwnTask:
+    """What the loop wants of a task whose users are trained elsewhere: who they are, a start.
+
+    Attributes:
+        roster: Ids of users or examples.
+        params: Where training starts.
+        measures: None, for nothing is measured here.
+    """
+
     roster: tuple[str, ...]
     params: Params = field(repr=False)
     measures: tuple[Measure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Components:
-    """A `fedpriv.running.loop.Runnable`."""
+class OwnComponents:
+    """A `fedpriv.running.loop.Runnable` of parts that were made elsewhere."""
 
     plan: Plan
     algorithm: Algorithm
-    task: _Task
+    task: OwnTask
     trainer: Trainers
 
     def init_params(self, key: Key) -> Params:
+        """Return a copy of the start."""
         return {name: array.copy() for name, array in self.task.params.items()}
 
 

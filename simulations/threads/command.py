@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.data.corpus.splits import KINDS, NUM_FOLDS, Split
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from simulations.threads.methods import UNIT_NORM, Method
 from simulations.threads.study import Study
 

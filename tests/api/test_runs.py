@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+import sys
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -221,3 +222,34 @@ class TestShown:
             kept.epsilon = None
         assert str(kept.statement).startswith(kept.statement.headline)
         assert "What no ε covers" in str(kept.statement)
+
+
+KEEPER = """
+import json, pathlib, sys
+asked, kept = json.loads(input()), pathlib.Path(sys.argv[1])
+if asked.pop("ask") == "advance":
+    kept.write_text(json.dumps(asked))
+elif kept.exists():
+    print(kept.read_text())
+"""
+
+
+class TestAnchorCommand:
+    def test_it_keeps_marks_of_a_run_and_refuses_a_folder_put_back(self, dense, tmp_path):
+        (tmp_path / "keeper.py").write_text(KEEPER, encoding="utf-8")
+        command = f"{sys.executable} {tmp_path / 'keeper.py'} {tmp_path / 'mark'}"
+        run = fp.run(dense.experiment(), tmp_path / "run", progress=False, anchor_command=command)
+        mark = json.loads((tmp_path / "mark").read_text("utf-8"))
+        assert mark["run_id"] in (run.path / "ledger.jsonl").read_text("utf-8")
+        with pytest.raises(ValueError, match="--anchor-command"):
+            fp.resume(run.path, experiment=dense.experiment(), progress=False)
+        (tmp_path / "mark").write_text(json.dumps({**mark, "seq": mark["seq"] + 1}), "utf-8")
+        with pytest.raises(ValueError, match="older"):
+            fp.resume(
+                run.path,
+                experiment=dense.experiment(), progress=False, anchor_command=command,
+            )  # fmt: skip
+
+    def test_a_run_without_a_folder_of_its_own_is_refused(self, dense):
+        with pytest.raises(ValueError, match=r"anchor_command='true' needs out="):
+            fp.run(dense.experiment(), anchor_command="true")

@@ -15,9 +15,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedpriv.cli import data as commands
-from fedpriv.data import locate
+from fedpriv.cli.corpora import commands
 from fedpriv.data.files import folders, sources
+from fedpriv.data.importers import locate
 from fedpriv.data.importers.sst2 import load_sst2
 from fedpriv.data.importers.synthetic import Shape
 

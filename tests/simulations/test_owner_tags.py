@@ -10,7 +10,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.running.prepared import resume_run, start_run
-from simulations import tags_owners
+from simulations.threads import by_owners
 from simulations.threads.methods import METHODS
 from tests.laws.test_raw_deletion import LITTLE, community, imported
 
@@ -68,8 +68,8 @@ def test_without_a_bound_the_unit_is_a_sentence(site, tmp_path):
 
 def test_the_study_compares_like_with_like():
     for name in ("public start", "federated"):
-        plain, wider = METHODS[name], tags_owners.OWNED[f"{name}, owners all"]
+        plain, wider = METHODS[name], by_owners.OWNED[f"{name}, owners all"]
         assert wider.options.keys() == plain.options.keys()
         for epsilon, options in wider.options.items():
             assert dict(options) == {**plain.options[epsilon], "owners": "all"}
-    assert tags_owners.OWNED["public start"] is METHODS["public start"]
+    assert by_owners.OWNED["public start"] is METHODS["public start"]

@@ -13,7 +13,7 @@ from fedpriv.data.features.dataset import Dataset, hold_out_public
 from fedpriv.measures import ACCURACY
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
-from simulations import public_only as script
+from simulations.adadps.public_only import examples as script
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results" / "public-only.jsonl"
 DIM = 6

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations import public_only_tags as script
 from simulations.adadps.figures import figure6
+from simulations.adadps.public_only import tags as script
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from fedpriv.api.bolted.refused import check_train
 from fedpriv.backends.serial import SerialBackend
-from fedpriv.measures import Measure
 from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.output import OutputGaussian, Sphere
 from fedpriv.privacy.calibration import calibrate
@@ -41,14 +40,13 @@ from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import first_state, rounds
-from fedpriv.training.algorithm import Algorithm
+from fedpriv.running.own import OwnComponents, OwnTask
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.permutation.constants import Constants, named
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
 from fedpriv.training.permutation.wrapped import Train, Wrapped
-from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
 _FACTS = "bolt_on"
@@ -226,10 +224,10 @@ def bolt_on(
     )
     found = work.sensitivity(size)
     plan = _plan(number, found, epsilon, delta, Relation.of(relation), unit)
-    components = _Components(
+    components = OwnComponents(
         plan=plan,
         algorithm=BoltOn(),
-        task=_Task(roster=example_ids(number), params=start),
+        task=OwnTask(roster=example_ids(number), params=start),
         trainer=work,
     )
     root = Key.secure() if secure else Key.simulation(seed)
@@ -332,23 +330,3 @@ def _described(work: Wrapped) -> dict[str, Any]:
         "average": passes.average,
         "num_rows": work.num_examples,
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    roster: tuple[str, ...]
-    params: Params = field(repr=False)
-    measures: tuple[Measure, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Components:
-    """A `fedpriv.running.loop.Runnable`."""
-
-    plan: Plan
-    algorithm: Algorithm
-    task: _Task
-    trainer: Trainers
-
-    def init_params(self, key: Key) -> Params:
-        return {name: array.copy() for name, array in self.task.params.items()}

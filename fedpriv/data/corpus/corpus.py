@@ -59,6 +59,11 @@ class Corpus:
         return document_sha256({name: self.manifest[name] for name in named})
 
     @property
+    def is_part(self) -> bool:
+        """Whether it was cut out of another one, for a machine of a deployment."""
+        return manifests.is_part(self.manifest)
+
+    @property
     def rosters(self) -> tuple[str, ...]:
         """Names of the rosters."""
         return tuple(self.manifest["rosters"])
@@ -104,6 +109,10 @@ class Corpus:
             provenance=views.provenance(self.manifest, roster_facts, facts, split),
             users=users,
         )
+
+    def view_folder(self, roster: str, split: Split) -> Path:
+        """Return where the files of a view lie, which is made if need be (`materialise`)."""
+        return views.found(self.directory, self.manifest, roster, split, None)[0]
 
     def titles(self) -> tuple[str, ...] | None:
         """Return every thread's title, by thread number; None if titles are not kept."""

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedpriv.hashes import document_sha256, file_sha256
 
@@ -20,6 +21,8 @@ VERSION = 2
 WITHOUT_THREADS = 1
 FILE_NAME = "manifest.json"
 VIEW_FILE = "view.json"
+PART = "part"
+"""Kind of the source of a corpus that was cut out of another one (`fedpriv.data.parts`)."""
 
 _DIGEST = "manifest_sha256"
 _REQUIRED = {
@@ -75,6 +78,11 @@ def read(directory: Path) -> dict:
     for name, entry in manifest["files"].items():
         _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
     return manifest
+
+
+def is_part(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a corpus was cut out of another one."""
+    return manifest["source"].get("kind") == PART
 
 
 def write(directory: Path, manifest: Mapping[str, object]) -> dict:

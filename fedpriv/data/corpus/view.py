@@ -201,10 +201,15 @@ class TagView:
                 it is not known who asked, so none is left.
 
         Raises:
-            ValueError: unknown subset or `of`.
+            ValueError: unknown subset or `of`; all posts of a part of a corpus.
         """
         if of not in PUBLIC_TEXT:
             raise ValueError(f"public text {of!r} is unknown; choose one of {PUBLIC_TEXT}")
+        if of == "all-posts" and "part" in self.provenance:
+            raise ValueError(
+                "a part of a corpus has no post under a rostered user's question; train on it with "
+                "public-text public-threads"
+            )
         rows = np.concatenate([np.arange(0), *self.rows(self.public_users, subset)])
         if of == "all-posts":
             return rows

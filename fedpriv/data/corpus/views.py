@@ -67,6 +67,12 @@ def found(
     for place in (parent / split.name, elsewhere / split.name):
         if (place / manifests.VIEW_FILE).is_file():
             return place, manifests.read_view(place)
+    if manifests.is_part(manifest):
+        raise ValueError(
+            f"{corpus} is a part of a corpus, cut for split "
+            f"{manifest['rosters'][roster]['split']}, and has none {split.name}; cut the corpus "
+            "again (`fedpriv data part`) for the split of the run"
+        )
     listed = json.loads((_any_view(parent) / "users.json").read_text("utf-8"))["roster"]
     declared = manifest["rosters"][roster]["rule"] == "declared"
 
@@ -281,6 +287,7 @@ def provenance(
         "dropped": manifest["dropped"],
         "sentences_without_label": facts["sentences_without_label"],
         **owned,
+        **({"part": manifest["source"]["part"]} if manifests.is_part(manifest) else {}),
     }
 
 

@@ -18,7 +18,7 @@ from scipy import sparse
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.corpus.view import TagView
 from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier

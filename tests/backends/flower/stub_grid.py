@@ -176,10 +176,15 @@ class AppNode:
     """A ClientApp where a `Host` is expected: what arrives is answered by the app itself."""
 
     def __init__(
-        self, app: ClientApp, partition: int, num_partitions: int, run_config: dict | None = None
+        self,
+        app: ClientApp,
+        partition: int,
+        num_partitions: int,
+        run_config: dict | None = None,
+        **node_config: str,
     ) -> None:
         self.app = app
-        place = {"partition-id": partition, "num-partitions": num_partitions}
+        place = {"partition-id": partition, "num-partitions": num_partitions, **node_config}
         self.context = context(place, run_config)
 
     def query(self, message: Message) -> Message:

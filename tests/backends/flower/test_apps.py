@@ -16,6 +16,7 @@ from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.parts.cut import SERVER, cut
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
@@ -23,9 +24,11 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.running.document import read_document
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
+from fedpriv.running.prepared import start_run
 from server import app as server_app
 
 NUM_NODES, NUM_ROUNDS = 3, 4
@@ -59,7 +62,7 @@ def deploy(stub, tiny_corpus, monkeypatch):
     """Run the ServerApp to its end; return the grid."""
     monkeypatch.setattr(server_app, "_show_log", lambda: None)  # would take other tests' log
 
-    def call(**changes):
+    def call(parts=None, **changes):
         options = {
             "experiment": "adadps-tags",
             "corpus": str(tiny_corpus),
@@ -75,7 +78,10 @@ def deploy(stub, tiny_corpus, monkeypatch):
         }
         run_config = DECLARED | options
         nodes = {
-            n + 1: stub.AppNode(client_app.app, n, NUM_NODES, run_config) for n in range(NUM_NODES)
+            n + 1: stub.AppNode(client_app.app, n, NUM_NODES, run_config)
+            if parts is None
+            else stub.AppNode(client_app.app, 0, 1, run_config, corpus=f"{parts}/node-{n + 1}")
+            for n in range(NUM_NODES)
         }
         grid = stub.StubGrid(nodes)
         server_app.app(grid, stub.context(run_config=run_config))
@@ -100,6 +106,37 @@ def test_a_run_that_goes_on_opens_the_corpus_once(made, deploy, tmp_path):
     deploy(resume=tmp_path / "run")
     # No round is left to be asked for, but the nodes have said who lives there.
     assert made == {"corpus": 2, "trainer": 1}
+
+
+def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_corpus, tmp_path):
+    """The server's copy has nobody's sentences, a node's its own users' alone.
+
+    The other run has the server's noise, which is of the server's copy, and everybody's sentences.
+    """
+    cut(Corpus.open(tiny_corpus), tmp_path / "parts", nodes=NUM_NODES)
+    deploy(out=tmp_path / "run", corpus=tmp_path / "parts" / SERVER, parts=tmp_path / "parts")
+    experiment = read_document(tmp_path / "run")
+    chosen = load_experiment("adadps-tags").with_options(experiment["experiment"])
+    everybody = build(chosen, Corpus.open(tiny_corpus))
+    start_run(
+        chosen,
+        "adadps-tags",
+        Corpus.open(tmp_path / "parts" / SERVER),
+        tmp_path / "whole",
+        make_backend=lambda experiment, components: serial(experiment, everybody),
+    ).run()
+    whole, found = fp.load(tmp_path / "whole"), fp.load(tmp_path / "run")
+    assert all(np.array_equal(array, found.params[n]) for n, array in whole.params.items())
+    assert found.summary["epsilon"] == whole.summary["epsilon"]
+    assert found.summary["accuracy"] is None  # of rostered users, of whom the server has nothing
+    public = [_lines(run.path) for run in (found, whole)]
+    assert public[0] == public[1] and public[0][-1]["accuracy_public"] is not None
+    spent = [read_ledger(run.path / "ledger.jsonl")[1].events for run in (whole, found)]
+    assert spent[0] == spent[1]
+
+
+def _lines(run):
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text("utf-8").splitlines()]
 
 
 def test_a_request_carries_no_option_of_local_work(stub):

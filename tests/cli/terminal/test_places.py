@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedpriv.cli import reproduce as reproducing
-from fedpriv.data import locate
 from fedpriv.data.corpus import writer
 from fedpriv.data.files import array_cache
 from fedpriv.data.files.fetch import fetch_file
+from fedpriv.data.importers import locate
 from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.report.export import model_folder
 from tests.cli.typed import SMALL, main
@@ -62,7 +62,7 @@ def never(monkeypatch):
     monkeypatch.setattr("fedpriv.api.running.find_corpus", work)
     for name in ("read_groups", "find_groups"):  # whichever it is
         monkeypatch.setattr(f"fedpriv.cli.results.{name}", work, raising=False)
-    monkeypatch.setattr("fedpriv.cli.data.synthesize", work)
+    monkeypatch.setattr("fedpriv.cli.corpora.commands.synthesize", work)
     monkeypatch.setattr(f"{fetch_file.__module__}.fetch_file", work)
 
 

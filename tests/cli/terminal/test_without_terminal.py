@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv import __version__
-from fedpriv.cli import data_output, output
 from fedpriv.cli import reproduce as reproducing
-from fedpriv.cli.data_output import progress_bar
+from fedpriv.cli.corpora import output as data_output
+from fedpriv.cli.corpora.output import progress_bar
+from fedpriv.cli.terminal import output
 from fedpriv.experiments.catalogue import find_experiments, find_reproductions, load_experiment
 from tests.cli.typed import SMALL, main, run
 

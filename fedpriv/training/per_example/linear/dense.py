@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.training.per_example.linear.checks import nonempty
-from fedpriv.training.per_example.sparse_sums import factors_of, joined, positions
+from fedpriv.training.per_example.linear.summed import RowSums
+from fedpriv.training.per_example.sparse_sums import factors_of, positions
 from fedpriv.tree import Params
 
 
-class LinearRegressionGradients:
+class LinearRegressionGradients(RowSums):
     """Least squares without a bias on dense inputs, loss ½ (x·w - y)².
 
     Args:
@@ -35,26 +34,6 @@ class LinearRegressionGradients:
     def num_examples(self) -> int:
         """Examples in the set."""
         return len(self._x)
-
-    def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
-    ) -> Params:
-        """Return Σ bound(-∇f_i) over examples, float64; see `ExampleGradients`."""
-        return self._sum(params, positions(index, self.num_examples), None, bound)
-
-    def grouped_sum(
-        self,
-        params: Params,
-        groups: Sequence[np.ndarray],
-        bound: Bound,
-        key: Key | None = None,
-    ) -> Params:
-        """Return Σ bound(mean of -∇f_i over the group), float64; see `ExampleGradients`.
-
-        Raises:
-            ValueError: If a group is empty.
-        """
-        return self._sum(params, *joined(groups, self.num_examples), bound)
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32.

@@ -32,11 +32,11 @@ from fedpriv.training.per_example.linear.checks import (
     kernel_and_bias,
     nonempty,
 )
+from fedpriv.training.per_example.linear.summed import RowSums
 from fedpriv.training.per_example.sparse_sums import (
     LinearMap,
     SparseRows,
     bounded_outer_sum,
-    joined,
     positions,
 )
 from fedpriv.training.permutation.constants import (
@@ -59,7 +59,7 @@ def _not_smooth(**_: float) -> NoReturn:
     )
 
 
-class _SparseLinear:
+class _SparseLinear(RowSums):
     """What the two models on sparse inputs share: everything but the residual."""
 
     def __init__(
@@ -83,26 +83,6 @@ class _SparseLinear:
     def num_examples(self) -> int:
         """Examples in the set."""
         return self._rows.num_examples
-
-    def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
-    ) -> Params:
-        """Return Σ bound(-∇f_i) over examples, float64; see `ExampleGradients`."""
-        return self._sum(params, positions(index, self.num_examples), None, bound)
-
-    def grouped_sum(
-        self,
-        params: Params,
-        groups: Sequence[np.ndarray],
-        bound: Bound,
-        key: Key | None = None,
-    ) -> Params:
-        """Return Σ bound(mean of -∇f_i over the group), float64; see `ExampleGradients`.
-
-        Raises:
-            ValueError: If a group is empty.
-        """
-        return self._sum(params, *joined(groups, self.num_examples), bound)
 
     def float_error(self, *, mixed: bool = False) -> float:
         """Return the float64 error of its sums; see `SumsApart`.

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.cli import data as commands
+from fedpriv.cli.corpora import commands
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import Split
 from fedpriv.data.importers.tff.sqlite import open_client_data

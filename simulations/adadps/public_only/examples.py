@@ -1,6 +1,6 @@
 """What public examples alone reach on the centralised data sets, at ε = 0, and what all reach.
 
-    python -m simulations.public_only imdb mnist autoencoder
+    python -m simulations.adadps.public_only.examples imdb mnist autoencoder
 
 Public-only is a floor: no private training is worth its ε that does not beat it. Rate and passes
 are chosen by five-fold cross-validation on the public examples (a fifth of 250 would choose by the

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulations import tags_ablation
+from simulations.threads import ablation
 from simulations.threads.methods import ABLATION, METHODS
 
 
@@ -18,14 +18,14 @@ def short(monkeypatch):
         )
         for name, method in ABLATION.items()
     }
-    monkeypatch.setattr(tags_ablation, "ABLATION", methods)
+    monkeypatch.setattr(ablation, "ABLATION", methods)
 
 
 def test_every_part_has_a_row_with_an_interval(short, tiny_corpus, tmp_path, capsys):
     out = tmp_path / "page.md"
     arguments = ["--corpus", tiny_corpus.directory, "--folds", 1, "--epsilon", 8]
     arguments += ["--results", tmp_path / "tags", "--out", out]
-    tags_ablation.main([str(argument) for argument in arguments])
+    ablation.main([str(argument) for argument in arguments])
     shown, progress = capsys.readouterr()
     assert shown.strip() == out.read_text("utf-8").strip()
     assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown

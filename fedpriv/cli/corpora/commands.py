@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedpriv.cli.data_output import (
+from fedpriv.cli.corpora.output import (
     figures,
     overlaps,
     print_corpora,
@@ -19,8 +19,7 @@ from fedpriv.cli.data_output import (
     print_tff,
     progress_bar,
 )
-from fedpriv.cli.output import console, print_json
-from fedpriv.data import locate
+from fedpriv.cli.terminal.output import console, print_json
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.manifest import FILE_NAME
 from fedpriv.data.corpus.rosters import RosterSpec
@@ -28,6 +27,7 @@ from fedpriv.data.files.cache import cache_dir
 from fedpriv.data.files.places import check_folder, check_new_folder, writing_to
 from fedpriv.data.files.sources import DATASETS
 from fedpriv.data.files.unpack import Progress
+from fedpriv.data.importers import locate
 from fedpriv.data.importers.stackexchange import import_stackexchange
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
@@ -110,6 +110,9 @@ def info(
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
     if verify:
         opened.verify()
+    if opened.is_part:  # what threads share is known of the whole alone
+        print_json(figures(opened)) if as_json else print_corpus(opened)
+        return None
     with progress_bar("splitting the corpus", quiet=as_json) as tell:
         shared = overlaps(opened, tell)
     if as_json:
@@ -117,6 +120,7 @@ def info(
     else:
         print_corpus(opened)
         print_overlaps(opened.default_roster, shared)
+    return None
 
 
 @app.command("import")

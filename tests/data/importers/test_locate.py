@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.data import locate
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.files import folders
+from fedpriv.data.importers import locate
+from fedpriv.data.importers.locate import cached, cached_synthetic, find, raw_kind, resolve_corpus
 from fedpriv.data.importers.synthetic import NAME, Shape, synthesize
-from fedpriv.data.locate import cached, cached_synthetic, find, raw_kind, resolve_corpus
 
 TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
 
@@ -262,7 +262,7 @@ def test_the_kind_of_a_raw_file(tmp_path, name, kind):
 
 _RACE = """
 import sys
-from fedpriv.data import locate
+from fedpriv.data.importers import locate
 from fedpriv.data.importers.synthetic import Shape, synthesize
 shape = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6,
               num_topics=2)

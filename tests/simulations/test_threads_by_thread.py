@@ -9,8 +9,7 @@ import pytest
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.evaluation.result import Evaluation
 from fedpriv.evaluation.table import shown
-from simulations import tags_by_thread
-from simulations.threads import study
+from simulations.threads import by_thread, study
 from simulations.threads.methods import METHODS, Method
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +28,12 @@ def small(monkeypatch):
         )
         for name, method in METHODS.items()
     }
-    monkeypatch.setattr(tags_by_thread, "METHODS", methods)
+    monkeypatch.setattr(by_thread, "METHODS", methods)
 
 
 def call(corpus, folder, *more):
     arguments = ["--corpus", corpus.directory, "--results", folder / "tags", "--seeds", 1, *more]
-    tags_by_thread.main([str(argument) for argument in arguments])
+    by_thread.main([str(argument) for argument in arguments])
 
 
 def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_path, capsys):

@@ -12,11 +12,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_json, print_table
-from fedpriv.data import locate
+from fedpriv.cli.terminal.output import console, errors, print_json, print_table
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.data.files.cache import cache_dir
+from fedpriv.data.importers import locate
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.tff.sqlite import open_client_data
 from fedpriv.data.overlap import NEAR, overlap
@@ -77,12 +77,16 @@ def print_corpus(corpus: Corpus) -> None:
             f"{entry['num_examples']:,}",
             f"{entry['num_public_users']:,}",
             f"{entry['num_public_examples']:,}",
-            f"{entry['foreign_titles']['share']:.1%}",
+            _share(entry["foreign_titles"]["share"]),
             entry["vocabulary"]["source"],
         )
     print_table(table)
     for name, entry in manifest["rosters"].items():
         console.print(f"{name}: {entry['how']}", highlight=False, soft_wrap=True)
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def overlaps(corpus: Corpus, tell: Callable[[int, int], None] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Adaptive descent and bolt-on by user, beside averaging at equal ε, threads held out.
 
     fedpriv data import Posts.xml.xz --max-words 200 --max-tags 20 --out corpus
-    python -m simulations.tags_by_method --corpus corpus --folds 1
+    python -m simulations.threads.by_method --corpus corpus --folds 1
 
 The task is a reduced one: bolt-on's pure ε perturbs by 2d/(mε) of the furthest that a training can
 go, which is pure noise where the model is large. Adaptive descent asks everybody in every
@@ -89,7 +89,7 @@ def lines(found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    given = parser_of(__doc__, "simulations.tags_by_method", seeds=3).parse_args(arguments)
+    given = parser_of(__doc__, "simulations.threads.by_method", seeds=3).parse_args(arguments)
     own = {
         name: method
         for name, method in BY_METHOD.items()

@@ -1,6 +1,6 @@
 """What public users' sentences alone reach by the papers' split, and what all sentences reach.
 
-    python -m simulations.public_only_tags
+    python -m simulations.adadps.public_only.tags
 
 For the rows that stand in Figure 6 next to private training. Split by sentence as the papers did:
 test sentences share threads, titles and labels with training sentences, so every figure here, this
@@ -23,7 +23,7 @@ import numpy as np
 
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.corpus.view import TagView
-from fedpriv.data.locate import resolve_corpus
+from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key

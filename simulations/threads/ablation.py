@@ -28,7 +28,7 @@ REPRODUCTIONS = (
     Script(
         name="ablation-tags",
         title="Tags with whole threads held out: what each part of the method is worth",
-        module="simulations.tags_ablation",
+        module="simulations.threads.ablation",
         calls=((),),
         reduced=(("--folds", "1"),),
         minutes=(60, 10),
@@ -80,7 +80,7 @@ def page(study: Study, held: Fold, found: Mapping[tuple[str, str], Estimate]) ->
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    given = parser_of(__doc__, "simulations.tags_ablation", seeds=1).parse_args(arguments)
+    given = parser_of(__doc__, "simulations.threads.ablation", seeds=1).parse_args(arguments)
     study = study_of(given, ABLATION)
     folds = study.folds()
     found = compared(study, folds)

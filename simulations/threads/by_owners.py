@@ -1,6 +1,6 @@
 """What the wider unit costs in accuracy: a person's words wherever they stand, threads held out.
 
-    python -m simulations.tags_owners --corpus Posts.xml.xz --folds 1
+    python -m simulations.threads.by_owners --corpus Posts.xml.xz --folds 1
 
 With `owners all` the training examples that another rostered user asked are dropped, so that
 blanking all of a person's titles, tags and sentences moves one bounded update. Every row is
@@ -61,7 +61,7 @@ def lines(found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    given = parser_of(__doc__, "simulations.tags_owners", seeds=3).parse_args(arguments)
+    given = parser_of(__doc__, "simulations.threads.by_owners", seeds=3).parse_args(arguments)
     study = study_of(given, OWNED)
     folds = study.folds()
     found = replace(study.evaluated(folds), promise=promise(study))

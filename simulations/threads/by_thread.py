@@ -25,7 +25,7 @@ REPRODUCTIONS = (
     Script(
         name="tags",
         title="Tags with whole threads held out: public-only, private, not private",
-        module="simulations.tags_by_thread",
+        module="simulations.threads.by_thread",
         calls=((),),
         reduced=(("--folds", "1", "--seeds", "1"),),
         minutes=(120, 8),
@@ -36,7 +36,7 @@ REPRODUCTIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Evaluate a corpus and print the page."""
-    parser = parser_of(__doc__, "simulations.tags_by_thread", seeds=3)
+    parser = parser_of(__doc__, "simulations.threads.by_thread", seeds=3)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--inputs", default=UNIT_NORM, choices=(UNIT_NORM, "tf-idf"))
     parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")

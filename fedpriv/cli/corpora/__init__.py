@@ -1,0 +1,1 @@
+"""`fedpriv data`: what is here, where it came from, importing, rosters and parts."""
