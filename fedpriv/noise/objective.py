@@ -29,8 +29,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpriv.noise.memoryless import MadeAgain
 from fedpriv.noise.output import OutputGaussian, Sphere
-from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.privatizer import Cost, Memory
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -38,7 +39,7 @@ from fedpriv.tree import Params, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveNoise:
+class ObjectiveNoise(MadeAgain):
     """The noise of a perturbed objective; an algorithm puts the part inside into it.
 
     Attributes:
@@ -76,15 +77,6 @@ class ObjectiveNoise:
         if self.form == "sphere":
             return Cost(kind="pure", value=self.inside + besides)
         return Cost(kind="objective-gaussian", value=self.inside, shift=besides)
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A release that was cut off is made again, the same."""
-        return "replay"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing."""
-        return {}
 
     def linear_term(self, *, template: Tree, lipschitz: float, key: Key) -> Params:
         """Return b, float64, which must not leave.
