@@ -18,6 +18,7 @@ from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.statement.counting import _what_was_done
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
@@ -257,6 +258,14 @@ class TestThroughTheDoor:
         for secret in secrets:
             for dtype in (np.float32, np.float64):
                 assert secret.astype(dtype)[:3].tobytes() not in kept
+
+    @pytest.mark.parametrize("delta", [None, 1e-6])
+    def test_the_statement_says_what_was_done(self, delta):
+        plan = made(delta=delta).plan
+        for read in (plan, Plan.from_json(plan.to_json())):
+            said = " ".join(_what_was_done(read, read.mechanism))
+            assert "released by ObjectiveNoise" in said and "linear term was added" in said
+            assert "normalised" not in said and "standard deviation" not in said
 
     def test_the_term_is_the_works(self):
         """What the work is handed beside the params is no part of what it returns."""
