@@ -41,16 +41,19 @@ class Cost:
     """What one answer costs when everybody takes part.
 
     Attributes:
-        kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP) or
-            "nonprivate" (no guarantee).
+        kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP),
+            "objective-gaussian" (Gaussian noise within an objective) or "nonprivate" (no
+            guarantee).
         value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
+        shift: Of the objective kind: what an answer may lose besides.
         whole_run: Whether it is the cost of all rows of a run together, charged with the first.
         participations: Of a whole run: in how many rows one neighbour's records may be at most,
             which the sampler has to see to; None for all of them.
     """
 
-    kind: Literal["gaussian", "pure", "zcdp", "nonprivate"]
+    kind: Literal["gaussian", "pure", "zcdp", "objective-gaussian", "nonprivate"]
     value: float = 0.0
+    shift: float = 0.0
     whole_run: bool = False
     participations: int | None = None
 

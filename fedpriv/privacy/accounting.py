@@ -13,6 +13,7 @@ poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, R
 truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
 fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
 poisson-devices-gaussian    MixtureOfGaussians(σ, 0..K, binomial)        PLD, add-remove only
+objective-gaussian          Gaussian(σ), never below 0, plus the shift   PLD, add-remove only
 pure                        ε₀, composed by adding up; at δ > 0 also in   composition (δ = 0), PLD
                             a privacy loss distribution
 zcdp                        ZCDp(ρ)                                      RDP
@@ -54,12 +55,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
 
-_BY_PLD = (
-    "gaussian",
-    "poisson-gaussian",
-    "truncated-poisson-gaussian",
-    "poisson-devices-gaussian",
-)
+_NOT_BY_PLD = ("fixed-size-gaussian", "pure", "zcdp", "nonprivate")
 
 
 def epsilon(
@@ -254,7 +250,7 @@ def epsilon_value(
 
     The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
     """
-    if trials is not None or event.kind not in _BY_PLD:
+    if trials is not None or event.kind in _NOT_BY_PLD:
         return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
     rounds = positive_int("count", count)
     return _pld_epsilon(((event, rounds),), probability("delta", delta), relation, rounds)
@@ -321,8 +317,11 @@ def _one_loss(
         capped_gaussian_loss,
         devices_gaussian_loss,
         gaussian_loss,
+        objective_loss,
     )
 
+    if event.shift is not None:
+        return objective_loss(event.sigma, event.shift, interval=interval, relation=relation)
     if event.kind == "poisson-devices-gaussian":
         assert event.sampling_prob and event.devices
         return devices_gaussian_loss(

@@ -9,6 +9,7 @@ truncated-poisson-gaussian  σ, q, n, cap           the same over a Poisson coho
 fixed-size-gaussian         σ, n, size             the same over a cohort of fixed size
 poisson-devices-gaussian    σ, q, devices          the same over a Poisson cohort of devices, each
                                                    bounded alone; a person has so many of them
+objective-gaussian          σ, shift               Gaussian noise within a minimised objective
 pure                        ε                      any ε-DP answer, δ = 0
 zcdp                        ρ                      any ρ-zCDP answer (Bun and Steinke 2016)
 nonprivate                  (none)                 an answer that nothing protects: ε = ∞
@@ -42,6 +43,7 @@ EventKind = Literal[
     "truncated-poisson-gaussian",
     "fixed-size-gaussian",
     "poisson-devices-gaussian",
+    "objective-gaussian",
     "pure",
     "zcdp",
     "nonprivate",
@@ -52,20 +54,14 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "truncated-poisson-gaussian": ("noise_multiplier", "sampling_prob", "num_users", "cap"),
     "fixed-size-gaussian": ("noise_multiplier", "num_users", "size"),
     "poisson-devices-gaussian": ("noise_multiplier", "sampling_prob", "devices"),
+    "objective-gaussian": ("noise_multiplier", "shift"),
     "pure": ("epsilon",),
     "zcdp": ("rho",),
     "nonprivate": (),
 }
-_CHECKS = {
-    "noise_multiplier": positive_float,
-    "sampling_prob": positive_float,
-    "num_users": positive_int,
-    "cap": positive_int,
-    "size": positive_int,
-    "devices": positive_int,
-    "epsilon": positive_float,
-    "rho": positive_float,
-}
+_CHECKS = dict.fromkeys(
+    ("noise_multiplier", "sampling_prob", "shift", "epsilon", "rho"), positive_float
+) | dict.fromkeys(("num_users", "cap", "size", "devices"), positive_int)
 SMALLEST_NOISE_MULTIPLIER = 0.01
 LARGEST_NOISE_MULTIPLIER = 1e5
 MOST_DEVICES = 1000
@@ -118,6 +114,7 @@ class Event:
         size: Cohort size (fixed-size kind).
         devices: How many devices of the roster a person has at most, 1 to 1000 (devices kind); σ is
             the standard deviation over the bound of one device.
+        shift: What an answer of the objective kind may lose besides, above 0.
         epsilon: ε of a pure answer, of one user who is there or not.
         rho: ρ of a zCDP answer.
 
@@ -132,6 +129,7 @@ class Event:
     cap: int | None = None
     size: int | None = None
     devices: int | None = None
+    shift: float | None = None
     epsilon: float | None = None
     rho: float | None = None
 
@@ -232,6 +230,8 @@ class Event:
         match self.kind:
             case "nonprivate":
                 return dp_accounting.NonPrivateDpEvent()
+            case "objective-gaussian":
+                return dp_accounting.UnsupportedDpEvent()
             case "zcdp":
                 return dp_accounting.ZCDpEvent(rho=moved**2 * numbers["rho"])
             case "pure":

@@ -139,6 +139,42 @@ def devices_gaussian_loss(
     return PrivacyLossDistribution(on_grid(AdjacencyType.REMOVE), on_grid(AdjacencyType.ADD))
 
 
+def objective_loss(
+    sigma: float, shift: float, *, interval: float, relation: Relation
+) -> PrivacyLossDistribution:
+    """Return the loss of a released minimum of an objective with a Gaussian linear term.
+
+    A user who is there or not changes the term that has this minimum by c ∈ [0, L] along a line
+    that is the user's own (a linear model whose loss falls with its margin): the loss is at most
+    that of Gaussian noise, or 0 where c = 0 costs more than L, and the change of volume, which is
+    at most the shift. See `fedpriv.noise.objective`.
+
+    Args:
+        sigma: Standard deviation of the term's coordinates over L.
+        shift: Loss besides.
+        interval: As for `gaussian_loss`.
+        relation: Add-remove: a replaced user changes the term along two lines.
+
+    Raises:
+        ValueError: If σ is out of range, or a user would be replaced by another.
+    """
+    if relation is not Relation.ADD_REMOVE:
+        raise ValueError(
+            f"noise within an objective is accounted under relation 'add-remove', not "
+            f"{relation.value!r}; use that"
+        )
+    plain = gaussian_loss(sigma, sampling_prob=1.0, interval=interval, relation=relation)
+    cells = plain._pmf_remove.to_dense_pmf()
+    below = max(0, min(-cells._lower_loss, cells.size - 1))
+    probs = np.array(cells._probs[below:])
+    probs[0] += cells._probs[:below].sum()
+    lowest = cells._lower_loss + below + math.ceil(shift / interval)
+    raised = pld_pmf.DensePLDPmf(
+        interval, lowest, probs, cells._infinity_mass, cells._pessimistic_estimate
+    )
+    return PrivacyLossDistribution(raised)
+
+
 def grid_interval(event: Event, num_rounds: int, relation: Relation) -> float:
     """Return the width of the PLD grid, from the event, the planned charges and the relation.
 

@@ -79,7 +79,7 @@ class Mechanism:
                 f"noise {self.privatizer.name!r} without a bound protects no one: one user could "
                 "move the sum without limit; bound by 'clip' or 'normalise'"
             )
-        if event.noise_multiplier is not None:
+        if cost.kind == "gaussian" and event.is_private:
             positive_float("stddev (noise_multiplier times sensitivity)", self.stddev)
             check_stddev(self.stddev)  # here, and not after the first charge
 

@@ -330,6 +330,8 @@ def _plain_event(cost: Cost) -> Event:
             return Event(kind="pure", epsilon=cost.value)
         case "zcdp":
             return Event(kind="zcdp", rho=cost.value)
+        case "objective-gaussian":
+            return Event(kind=cost.kind, noise_multiplier=cost.value, shift=cost.shift)
     return NONPRIVATE
 
 

@@ -35,7 +35,7 @@ from fedpriv.training.work import TRAIN
 from simulations.agd.moments import sigma_of_last_order
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Row, Spec
-from simulations.linear_models.training import Model, Outcome, run
+from simulations.linear_models.training import Model, Outcome, perturbed_objective, run
 
 DELTA = 1e-8
 EPSILONS = (0.1, 0.4, 0.8, 1.6)
@@ -48,6 +48,7 @@ LABELS = {
     "agd": "DP-AGD",
     "fixed": "noisy gradient descent of T steps, the same ρ",
     "output": "output perturbation",
+    "objective": "objective perturbation",
     "sgd": "DP-SGD, accounted by PLD",
     "sgd-old": "DP-SGD by the old moments bound (an artefact; not our ε)",
 }
@@ -62,6 +63,9 @@ GRIDS: dict[str, tuple[Settings, ...]] = {
     "agd": _grid(iterations=(4, 10, 25, 60), largest_step=(0.5, 2.0, 8.0)),
     "fixed": _grid(steps=(4, 10, 25, 60), rate=(0.5, 2.0, 8.0)),
     "output": _grid(steps=(4, 10, 25, 100), rate_share=(0.1, 0.3, 1.0)),
+    "objective": _grid(
+        shift_share=(0.8, 0.6, 0.4, 0.25, 0.15, 0.1, 0.06, 0.04, 0.025, 0.015, 0.008, 0.004)
+    ),
     "sgd": _grid(steps=(100, 400, 1600), rate=(0.5, 2.0, 8.0, 32.0)),
     "sgd-old": _grid(steps=(100, 400, 1600), rate=(0.5, 2.0, 8.0, 32.0)),
 }
@@ -118,7 +122,7 @@ def perform(asked: Spec) -> Row:
     started = time.process_time()
     chosen: dict[str, Any] = dict(asked["settings"])
     loss = asked["loss"]
-    if asked["method"] == "output" and loss == "hinge":
+    if asked["method"] in ("output", "objective") and loss == "hinge":
         loss = "huber"  # a corner is not smooth
     model = model_of(asked["problem"], loss, asked["split"], asked["tiny"])
     made = _METHODS[asked["method"]](model, asked["epsilon"], asked["seed"], chosen)
@@ -212,6 +216,14 @@ def _output(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> 
     return run(model, plan, BoltOn(), sgd, seed), {}
 
 
+def _objective(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    share = chosen["shift_share"]
+    made, work = perturbed_objective(model, epsilon=epsilon, delta=DELTA, shift_share=share)
+    algorithm: Any = made.algorithm
+    outcome = run(model, made.plan, algorithm, work, seed)
+    return outcome, {"noise_multiplier": algorithm.noise.inside}
+
+
 @lru_cache(maxsize=16)
 def _sigma_once(epsilon: float) -> float:
     return calibrate(
@@ -271,5 +283,12 @@ def _stochastic(
     return outcome, {"noise_multiplier": sigma}
 
 
-_METHODS = {"agd": _agd, "fixed": _fixed, "output": _output, "sgd": _sgd, "sgd-old": _sgd_old}
+_METHODS = {
+    "agd": _agd,
+    "fixed": _fixed,
+    "output": _output,
+    "objective": _objective,
+    "sgd": _sgd,
+    "sgd-old": _sgd_old,
+}
 _NO_KEY: Any = None

@@ -35,6 +35,7 @@ STUDIES: Mapping[str, tuple[str, str]] = {
     "pair-svm": ("mnist-3-8", "huber"),
     "covertype": ("covertype", "logistic"),
     "imdb": ("imdb", "logistic"),
+    "mnist-ova": ("mnist-projected", "one-vs-all"),
 }
 SIDES = ("batches", "time", "excess")
 
@@ -44,17 +45,18 @@ REPRODUCTIONS = (
             name=f"bolt-on-{name}",
             title=f"Bolt-on against noise in every step, {title}",
             module="simulations.bolt_on.command",
-            calls=(("--study", name),),
+            calls=(("--study", name, *more),),
             reduced=(("--study", name, *_TINY),) if name != "imdb" else (),
             minutes=(minutes, 0.3),
             passes=_PASSED,
         )
-        for name, title, minutes in (
-            ("mnist", "MNIST, softmax", 40),
-            ("pair-logistic", "MNIST 3 or 8, logistic", 10),
-            ("pair-svm", "MNIST 3 or 8, Huber SVM", 10),
-            ("covertype", "Covertype, logistic", 40),
-            ("imdb", "IMDB, logistic", 20),
+        for name, title, minutes, *more in (
+            ("mnist", "MNIST, softmax", 20),
+            ("mnist-ova", "MNIST, one against all", 15, "--passes", "1", "10"),
+            ("pair-logistic", "MNIST 3 or 8, logistic", 5),
+            ("pair-svm", "MNIST 3 or 8, Huber SVM", 5),
+            ("covertype", "Covertype, logistic", 15),
+            ("imdb", "IMDB, logistic", 15),
         )
     ),
     *(

@@ -26,7 +26,7 @@ from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Row, Spec
-from simulations.linear_models.training import Model, Remembered, run
+from simulations.linear_models.training import Model, Remembered, perturbed_objective, run
 
 Guarantee = Literal["pure", "approximate"]
 Settings = Mapping[str, Any]
@@ -41,13 +41,17 @@ LABELS = {
     "scs13": "SCS13",
     "bst14": "BST14",
     "dp-sgd": "DP-SGD",
+    "objective": "objective perturbation",
 }
 
 #: Under which guarantee a method is.
 METHODS: Mapping[Guarantee, tuple[str, ...]] = {
-    "pure": ("bolt-on", "bolt-on-strong", "scs13"),
-    "approximate": ("bolt-on", "bolt-on-strong", "bst14", "dp-sgd"),
+    "pure": ("bolt-on", "bolt-on-strong", "scs13", "objective"),
+    "approximate": ("bolt-on", "bolt-on-strong", "bst14", "dp-sgd", "objective"),
 }
+
+#: Losses whose example has a gradient along one line, on which objective perturbation rests.
+OF_ONE_LINE = ("logistic", "huber")
 
 #: Five settings each.
 GRIDS: Mapping[str, tuple[Settings, ...]] = {
@@ -56,6 +60,7 @@ GRIDS: Mapping[str, tuple[Settings, ...]] = {
     "scs13": tuple({"rate": rate} for rate in (0.3, 1.0, 3.0, 10.0, 30.0)),
     "bst14": tuple({"radius": radius} for radius in (1.0, 3.0, 10.0, 30.0, 100.0)),
     "dp-sgd": tuple({"rate": rate} for rate in (0.03, 0.1, 0.3, 1.0, 3.0)),
+    "objective": tuple({"shift_share": share} for share in (0.6, 0.25, 0.1, 0.04, 0.015)),
 }
 
 #: Of the Huber hinge, which is so steep in its corner that 2/β is 0.4.
@@ -225,7 +230,18 @@ def stepwise(model: Model, asked: Spec) -> Any:
     return dp_sgd(delta=delta, steps=steps, **shared, **asked["settings"])
 
 
+def _objective(model: Model, asked: Spec) -> Any:
+    made, work = perturbed_objective(
+        model,
+        epsilon=asked["epsilon"],
+        delta=delta_of(model.num_train) if asked["guarantee"] == "approximate" else None,
+        shift_share=asked["settings"]["shift_share"],
+    )
+    return run(model, made.plan, made.algorithm, work, asked["seed"])
+
+
 _METHODS = {
+    "objective": _objective,
     "bolt-on": _bolt_on,
     "bolt-on-strong": _bolt_on,
     "scs13": _per_step,

@@ -15,6 +15,7 @@ from simulations.bolt_on.methods import (
     GRIDS,
     HUBER_GRID,
     METHODS,
+    OF_ONE_LINE,
     PASSES,
     Guarantee,
     Settings,
@@ -40,7 +41,7 @@ class Study:
 
     Attributes:
         problem_key: Its name.
-        loss: "softmax", "logistic" or "huber".
+        loss: "softmax", "one-vs-all", "logistic" or "huber".
         store: Of finished runs.
         seeds: How many are reported; of methods that are noised in every step 3 at most beyond
             one pass.
@@ -62,6 +63,11 @@ class Study:
         huber = self.loss == "huber" and method == "bolt-on"
         grid = HUBER_GRID if huber else GRIDS[method]
         return grid[1:3] if self.tiny else grid
+
+    def methods(self, guarantee: Guarantee, passes: int) -> tuple[str, ...]:
+        """Return the methods under a guarantee; objective perturbation has no passes."""
+        whole = self.loss in OF_ONE_LINE and passes == self.passes[0]
+        return tuple(name for name in METHODS[guarantee] if whole or name != "objective")
 
     def chosen(
         self, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
@@ -185,8 +191,8 @@ def found(study: Study) -> Found:
     cells: dict[Cell, Sequence[Row]] = {}
     grids: dict[Cell, Sequence[float]] = {}
     for passes in study.passes:
-        for guarantee, methods in METHODS.items():
-            for method in methods:
+        for guarantee in METHODS:
+            for method in study.methods(guarantee, passes):
                 for epsilon in study.epsilons:
                     place = (guarantee, method, epsilon, passes)
                     _, grids[place] = study.chosen(*place)

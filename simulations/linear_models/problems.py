@@ -5,6 +5,7 @@ problem           what                                                       col
 ================  =========================================================  ====================
 mnist-3-8         the digits 3 and 8 of MNIST                                50, projected
 mnist             all ten digits                                             50, projected
+mnist-projected   the same by `fedpriv.data.features.projection`             50, projected
 imdb              sentiment, binary TF-IDF of public vocabulary               300, projected
 covertype         one forest cover type against the others                   54
 ================  =========================================================  ====================
@@ -26,6 +27,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public, shape_of
+from fedpriv.data.features.projection import projected
 from fedpriv.data.importers.mnist import load_mnist
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key
@@ -108,6 +110,19 @@ def _mnist(tiny: bool) -> Problem:
 
 
 @cache
+def _mnist_projected(tiny: bool) -> Problem:
+    digits = _digits(tiny)
+    flat = {
+        name: np.asarray(getattr(digits, name), np.float32).reshape(len(getattr(digits, name)), -1)
+        for name in ("x_train", "x_test")
+    }
+    data = projected(_of(digits, **flat), 50)
+    dense: dict[str, Any] = {name: getattr(data, name).toarray() for name in flat}
+    made = hold_out_public(_of(data, **dense))
+    return Problem(key="mnist-projected", title="MNIST, ten digits", data=made, num_classes=10)
+
+
+@cache
 def _pair(tiny: bool) -> Problem:
     data = _digits(tiny)
     chosen = {
@@ -165,6 +180,7 @@ def _covertype(tiny: bool) -> Problem:
 _PROBLEMS: Mapping[str, Callable[[bool], Problem]] = {
     "mnist-3-8": _pair,
     "mnist": _mnist,
+    "mnist-projected": _mnist_projected,
     "imdb": _imdb,
     "covertype": _covertype,
 }

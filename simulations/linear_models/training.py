@@ -21,12 +21,15 @@ from fedpriv.sums import PartialSum
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.comparators.methods import Method, full_descent, objective_perturbation
+from fedpriv.training.comparators.objective import PerturbedMinimum
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.training.per_example.linear import (
     HingeGradients,
     HuberGradients,
     LogisticGradients,
+    OneVsAllGradients,
     SoftmaxGradients,
 )
 from fedpriv.training.permutation.sgd import PermutationSgd
@@ -38,6 +41,7 @@ _MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
     "hinge": HingeGradients,
     "huber": HuberGradients,
     "softmax": lambda x, y: SoftmaxGradients(x, y, 10),
+    "one-vs-all": lambda x, y: OneVsAllGradients(x, y, 10),
 }
 
 
@@ -46,7 +50,7 @@ class Model:
     """A linear model on a data set.
 
     Attributes:
-        loss: "logistic", "hinge", "huber" or "softmax".
+        loss: "logistic", "hinge", "huber", "softmax" or "one-vs-all".
         data: What it is trained and measured on.
         task: Both together.
     """
@@ -66,7 +70,7 @@ class Model:
             raise ValueError(f"loss {loss!r} is unknown; give one of {', '.join(_MODELS)}")
         width = shape_of(data.x_train)[1]
         shapes: dict[str, tuple[int, ...]] = {"weight": (width,), "bias": (1,)}
-        if loss == "softmax":
+        if loss in ("softmax", "one-vs-all"):
             shapes = {"kernel": (width, 10), "bias": (10,)}
 
         def gradients(x: Any, y: np.ndarray) -> ExampleGradients:
@@ -158,6 +162,32 @@ def run(
         epsilon=total.value if plan.is_private else math.inf,
         delta=total.delta,
     )
+
+
+def perturbed_objective(
+    model: Model, *, epsilon: float, delta: float | None, shift_share: float
+) -> tuple[Method, PerturbedMinimum]:
+    """Return objective perturbation of a model of two classes, and the work that finds minima.
+
+    Args:
+        model: What is trained.
+        epsilon: ε of the release.
+        delta: δ of Gaussian noise; None for pure ε.
+        shift_share: Share of ε that log(1 + β/Λ) is: the less, the larger Λ, and the less noise.
+    """
+    train: Any = model.task.train
+    once = full_descent(num_examples=model.num_train, steps=1, rate=1e-6)
+    sgd: PermutationSgd = train.permutation_sgd(once, regulariser=0.0)
+    made = objective_perturbation(
+        num_examples=model.num_train,
+        epsilon=epsilon,
+        delta=delta,
+        constants=sgd.constants,
+        most_shift=shift_share,
+    )
+    algorithm: Any = made.algorithm
+    work = PerturbedMinimum(sgd=sgd, strength=algorithm.strength, tolerance=algorithm.tolerance)
+    return made, work
 
 
 @dataclass(slots=True)

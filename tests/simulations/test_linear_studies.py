@@ -43,7 +43,7 @@ class TestOldMomentsBound:
 
 
 class TestProblems:
-    @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "covertype"])
+    @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype"])
     def test_rows_are_short_and_public_ones_removed(self, key):
         made = problem(key, tiny=True)
         data = made.data
@@ -52,7 +52,7 @@ class TestProblems:
             norms = np.linalg.norm(np.asarray(rows, np.float64), axis=1)
             assert norms.max() <= 1 + 1e-6 and np.shape(rows)[1] == made.width
         assert data.num_public > 0
-        assert made.dimension == (made.width + 1) * (10 if key == "mnist" else 1)
+        assert made.dimension == (made.width + 1) * (1 if made.num_classes == 2 else 10)
 
     def test_fewer_rows_are_among_the_more(self):
         made = problem("mnist-3-8", tiny=True)
@@ -169,6 +169,42 @@ class TestBoltOn:
             mean(study.excess("approximate", "bolt-on", e, 2, 200)) for e in (0.01, 10.0)
         )
         assert 0 <= quiet < loud
+
+    def test_objective_perturbation_is_of_one_line_and_has_no_passes(self, bolted):
+        assert not any(method == "objective" for _, method, *_ in bolted[1].cells)
+        study = bolt_on_study.Study(
+            problem_key="mnist-3-8", loss="huber", store=Store(), seeds=2, epsilons=(2.0,),
+            passes=(1, 2), tiny=True,
+        )  # fmt: skip
+        found = bolt_on_study.found(study)
+        places = [place for place in found.cells if place[1] == "objective"]
+        assert places == [(g, "objective", 2.0, 1) for g in ("pure", "approximate")]
+        for guarantee, *rest in places:
+            for row in found.cells[guarantee, *rest]:
+                assert 1.99 < row["true_epsilon"] <= 2.0 * (1 + 1e-9)
+                assert (row["delta"] == 0.0) == (guarantee == "pure")
+        text = bolt_on_page.page([found], seeds=2, command="fedpriv reproduce bolt-on-pair-svm")
+        assert "| objective perturbation | – |" in text and "Against objective perturb" in text
+
+    def test_one_against_all_is_perturbed_jointly(self):
+        settings = {"rate": 0.3}
+        study, alone = (
+            bolt_on_study.Study(
+                problem_key="mnist-projected", loss=loss, store=Store(), tiny=True, seeds=1
+            )
+            for loss in ("one-vs-all", "softmax")
+        )
+        for own in (study, alone):
+            row = own.row("approximate", "bolt-on", 100.0, 1, settings)
+            assert row["true_epsilon"] <= 100.0 and row["accuracy"] > 0.3
+        model = bolt_on.model_of("mnist-projected", "one-vs-all", "test", None, True)
+        sgd = bolt_on.permutation_sgd(model, 1, 50, settings)
+        assert sgd.constants.lipschitz == pytest.approx(10**0.5)
+        asked = bolt_on.spec(
+            "mnist-projected", "one-vs-all", "pure", "bolt-on", 1.0, 1, settings, tiny=True
+        )
+        bound = bolt_on.plan_of(model, sgd, asked).live_mechanism.l2_bound
+        assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
 
     def test_slopes(self):
         points = {m: [m**-0.5] for m in (100, 400, 1600)}

@@ -54,6 +54,9 @@ def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) ->
         )
 
 
+_WITHOUT_CURVE = ("truncated-poisson-gaussian", "poisson-devices-gaussian", "objective-gaussian")
+
+
 def check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
     """Refuse several trials of what RDP does not account, for no one else accounts the choice.
 
@@ -62,10 +65,11 @@ def check_trials(trials: Trials | None, event: Event, relation: Relation) -> Non
     """
     if trials is None or not event.is_private:
         return
-    no_curve = event.kind in ("truncated-poisson-gaussian", "poisson-devices-gaussian")
+    no_curve = event.kind in _WITHOUT_CURVE
     if no_curve or (event.kind == "poisson-gaussian" and relation is Relation.REPLACE_ONE):
         raise ValueError(
             f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
             f"account {event.kind} under {relation.value}; leave out the cap, group a "
-            "person's devices before the bound, or use relation 'add-remove'"
+            "person's devices before the bound, put the noise on the gradients, or use relation "
+            "'add-remove'"
         )

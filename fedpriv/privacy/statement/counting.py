@@ -97,11 +97,23 @@ def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> l
     if mechanism.privatizer.name in PERTURBING:
         described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
         return [described, _perturbed(plan)]
+    if mechanism.privatizer.name.startswith("objective-"):
+        described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
+        return [described, _OBJECTIVE]
     if isinstance(mechanism, RecordedMechanism):
         return [f"What was charged: {mechanism.description}."]
     if mechanism.event.noise_multiplier is None:
         return [f"What was charged: {RecordedMechanism.of(mechanism).description}."]
     return [_drawn(plan, mechanism), _noised(plan, mechanism)]
+
+
+_OBJECTIVE = (
+    "A secret random linear term was added to the objective, and what was released is where its "
+    "minimum was found, with noise for what was not exact about it. That is proved of a "
+    "regularised linear model with inputs of bounded length, whose loss is smooth and falls with "
+    "the margin, and of a gradient that was measured to be short; and of nothing else: no "
+    "checkpoint, and no figure measured on private data on the way, may leave."
+)
 
 
 def _perturbed(plan: AnyPlan) -> str:

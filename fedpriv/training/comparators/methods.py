@@ -4,6 +4,7 @@
 method              guarantee          noise
 ==================  =================  ========================================================
 output perturbation ε, or (ε, δ)       once, by how far full gradient descent moves
+objective pert.     ε, or (ε, δ)       in the objective, and a little on its approximate minimum
 fixed steps         ρ-zCDP             Gaussian on every full gradient
 SCS13               ε                  Gamma-length on every batch, each example once a pass
 BST14               (ε, δ)             Gaussian on every Poisson batch
@@ -12,7 +13,8 @@ BST14               (ε, δ)             Gaussian on every Poisson batch
 References: Zhang, Zheng, Mou and Wang, "Efficient Private ERM for Smooth Objectives" (2017),
 Algorithm 1; Song, Chaudhuri and Sarwate, "Stochastic gradient descent with differentially private
 updates" (2013); Bassily, Smith and Thakurta, "Private empirical risk minimization: efficient
-algorithms and tight error bounds" (2014), Algorithm 1. Left out: DP-SVRG, PrivGene, and BST14's
+algorithms and tight error bounds" (2014), Algorithm 1; of objective perturbation, as of
+`fedpriv.noise.objective`. Left out: DP-SVRG, PrivGene, and BST14's
 localisation for strongly convex losses.
 """
 
@@ -23,9 +25,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.gaussian import Gaussian
+from fedpriv.noise.objective import ObjectiveNoise
 from fedpriv.noise.sphere_rows import SphereRows
-from fedpriv.privacy.event import Relation
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.partition import Partition
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
@@ -33,6 +38,12 @@ from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.comparators.descent import NoisyDescent
+from fedpriv.training.comparators.objective import (
+    ObjectivePerturbation,
+    least_tolerance,
+    shift_of,
+)
+from fedpriv.training.permutation.constants import Constants
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
 
@@ -47,7 +58,7 @@ class Method:
     """
 
     plan: Plan | AdaptivePlan
-    algorithm: NoisyDescent
+    algorithm: NoisyDescent | ObjectivePerturbation
 
 
 def full_descent(*, num_examples: int, steps: int, rate: float) -> Passes:
@@ -64,6 +75,77 @@ def full_descent(*, num_examples: int, steps: int, rate: float) -> Passes:
         batch_size=num_examples,
         schedule=StepSchedule(rate=rate),
         reshuffled=False,
+    )
+
+
+def objective_perturbation(
+    *,
+    num_examples: int,
+    epsilon: float,
+    delta: float | None,
+    constants: Constants,
+    regulariser: float = 0.0,
+    most_shift: float = 0.5,
+    outside: float = 0.01,
+    tolerance: float | None = None,
+) -> Method:
+    """Return approximate minima perturbation (Iyengar et al. 2019), of add-remove neighbours.
+
+    Its ε is log(1 + β/Λ) for the change of volume, a share for the noise on what was found, and the
+    rest for the term inside. Λ = λm is public; where log(1 + β/Λ) is above a share of ε it is
+    raised to where it is that share, as Chaudhuri et al. (2011), Algorithm 2, do.
+
+    Args:
+        num_examples: m.
+        epsilon: ε of the release.
+        delta: δ of a Gaussian term; None for pure ε.
+        constants: Of the loss alone; one of margins.
+        regulariser: λ of the *mean* loss + λ/2 ‖w‖², at least.
+        most_shift: Share of ε that log(1 + β/Λ) may be.
+        outside: Share of ε for the noise on what was found.
+        tolerance: τ; None takes `least_tolerance`.
+
+    Raises:
+        ValueError: If shares leave nothing for the term.
+    """
+    target = positive_float("epsilon", epsilon)
+    if not 0.0 < most_shift + outside < 1.0:
+        raise ValueError(
+            f"most_shift {most_shift:g} and outside {outside:g} leave nothing of ε for the term "
+            "inside; together they are below 1"
+        )
+    needed = constants.smoothness / math.expm1(most_shift * target)
+    strength = max(regulariser * num_examples, needed * (1.0 + 2.0**-30))
+    besides = (shift := shift_of(constants, strength)) + outside * target
+    if delta is None:
+        inside = target - besides
+    else:
+        inside = calibrate(
+            lambda sigma: Event(kind="objective-gaussian", noise_multiplier=sigma, shift=besides),
+            1,
+            target_epsilon=target,
+            delta=delta,
+            relation=Relation.ADD_REMOVE,
+        )
+    algorithm = ObjectivePerturbation(
+        constants=constants,
+        strength=strength,
+        tolerance=least_tolerance(num_examples) if tolerance is None else tolerance,
+        noise=ObjectiveNoise(
+            form="sphere" if delta is None else "gaussian",
+            inside=inside,
+            shift=shift,
+            outside=outside * target,
+        ),
+    )
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=num_examples),
+        bound=Displaced(l2_bound=algorithm.displacement),
+        privatizer=algorithm.noise,
+    )
+    return Method(
+        plan=Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit="example"),
+        algorithm=algorithm,
     )
 
 

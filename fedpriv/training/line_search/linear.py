@@ -53,10 +53,26 @@ def softmax_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.log(total) + (peak - logits[np.arange(len(labels)), labels])
 
 
+def one_vs_all_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return Σ_j log(1 + e^-yz_j) of classes from 0: k log-losses, y = 1 for the own class."""
+    found = -log_expit(-logits)
+    examples = np.arange(len(labels))
+    found[examples, labels] = -log_expit(logits[examples, labels])
+    return found.sum(axis=1)
+
+
 def logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the log-loss's derivative by the logit, float64 (n, 1)."""
     sign = (1.0 - 2.0 * labels)[:, np.newaxis]
     return sign * expit(sign * logits)  # without the cancellation of expit(logit) - 1
+
+
+def one_vs_all_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the derivative of `one_vs_all_losses` by the logits, float64 (n, k)."""
+    found = expit(logits)
+    examples = np.arange(len(labels))
+    found[examples, labels] = -expit(-logits[examples, labels])
+    return found
 
 
 def softmax_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

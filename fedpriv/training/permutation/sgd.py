@@ -203,7 +203,7 @@ class PermutationSgd:
         shape, bias_shape = params[self.name].shape, params["bias"].shape
         kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
         bias = params["bias"].astype(np.float64).reshape(-1)
-        scales = self._scales()
+        scales = self.scales()
         number, size = len(self.y), self.passes.batch_size
         rates = self.passes.rates(self.constants, number)
         decay, update = self.constants.convexity, 0
@@ -227,7 +227,7 @@ class PermutationSgd:
             kernel, bias = kernels / update, biases / update
         return {self.name: kernel.reshape(shape), "bias": bias.reshape(bias_shape)}
 
-    def _scales(self) -> np.ndarray:
+    def scales(self) -> np.ndarray:
         """Return what each input and its constant 1 are multiplied by, 0 for one that is absent."""
         if isinstance(self.x, np.ndarray):
             squares = np.einsum("nd,nd->n", self.x, self.x, dtype=np.float64)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.training.line_search.linear import huber_residual, logistic_residual, softmax_residual
+from fedpriv.training.line_search.linear import (
+    huber_residual,
+    logistic_residual,
+    one_vs_all_residual,
+    softmax_residual,
+)
 from fedpriv.training.permutation.bolt_on import UserSchedule
 from fedpriv.training.permutation.constants import (
     Constants,
@@ -201,6 +207,7 @@ MODELS = {
     "logistic": (logistic, logistic_residual, None),
     "huber": (huber_svm, huber_residual(0.1), None),
     "softmax": (softmax, softmax_residual, 3),
+    "one-vs-all": (partial(one_vs_all, 4), one_vs_all_residual, 4),
 }
 
 
@@ -248,6 +255,27 @@ def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
             elsewhere[who] *= -1
             moved = replace(sgd, x=elsewhere, y=others)
             assert distance(here, moved.trained(zeros(d, k), key)) <= 2 * bound
+
+
+def test_one_vs_all_moves_as_far_as_it_says():
+    """A row that is wrong for all ten classes: 90 % of √10 L₀, which no single class explains."""
+    passes = Passes(passes=1, batch_size=1, schedule=StepSchedule(rate=0.02))
+    made, m, k = one_vs_all(10), 12, 10
+    x = np.zeros((m, 2))
+    x[0, 0] = 1e6
+    x[1:, 1] = 1e6
+    y = np.zeros(m, int)
+    start = zeros(2, k)
+    start["weight"][0] = 40.0  # every logit of the row is high
+    start["weight"][0, 0] = -40.0  # but for that of its own class
+    sgd = PermutationSgd(
+        x=x, y=y, name="weight", residual=one_vs_all_residual, constants=made, passes=passes
+    )
+    gone = replace(sgd, present=np.arange(m) > 0)
+    moved = distance(sgd.trained(start, KEY), gone.trained(start, KEY))
+    bound = passes.displacement(made, m).last
+    assert 0.9 * bound <= moved <= bound
+    assert moved > 3 * passes.displacement(logistic(), m).last
 
 
 def test_a_proof_that_forgets_a_pass_is_passed():

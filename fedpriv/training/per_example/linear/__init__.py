@@ -1,4 +1,4 @@
-"""Linear models seen one example at a time, in closed form: `ExampleGradients` of five of them.
+"""Linear models seen one example at a time, in closed form: `ExampleGradients` of six of them.
 
 ===========================  ==================================  ===============================
 model                        params                              loss
@@ -6,6 +6,7 @@ model                        params                              loss
 `LogisticGradients`          weight `(d,)`, bias `(1,)`          log-loss of one logit
 `HingeGradients`             weight `(d,)`, bias `(1,)`          hinge of one logit (a linear SVM)
 `HuberGradients`             weight `(d,)`, bias `(1,)`          the hinge, with its corner rounded
+`OneVsAllGradients`          kernel `(d, k)`, bias `(k,)`        log-losses of k logits
 `SoftmaxGradients`           kernel `(d, k)`, bias `(k,)`        cross-entropy of k logits
 `LinearRegressionGradients`  weight `(d,)`                       half the squared error
 ===========================  ==================================  ===============================
@@ -29,6 +30,7 @@ from fedpriv.training.per_example.linear.sparse import (
     HingeGradients,
     HuberGradients,
     LogisticGradients,
+    OneVsAllGradients,
     SoftmaxGradients,
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "HuberGradients",
     "LinearRegressionGradients",
     "LogisticGradients",
+    "OneVsAllGradients",
     "SoftmaxGradients",
     "linear_metrics",
 ]

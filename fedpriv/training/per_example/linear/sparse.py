@@ -21,6 +21,8 @@ from fedpriv.training.line_search.linear import (
     logistic_losses,
     logistic_residual,
     losses_on_line,
+    one_vs_all_losses,
+    one_vs_all_residual,
     softmax_losses,
     softmax_residual,
 )
@@ -37,7 +39,13 @@ from fedpriv.training.per_example.sparse_sums import (
     bounded_outer_sum,
     positions,
 )
-from fedpriv.training.permutation.constants import Constants, huber_svm, logistic, softmax
+from fedpriv.training.permutation.constants import (
+    Constants,
+    huber_svm,
+    logistic,
+    one_vs_all,
+    softmax,
+)
 from fedpriv.training.permutation.sgd import Passes, PermutationSgd
 from fedpriv.tree import Params
 
@@ -214,6 +222,34 @@ class HuberGradients(_SparseLinear):
             residual=huber_residual(width),
             losses=huber_losses(width),
             constants=partial(huber_svm, width=width),
+        )
+
+
+class OneVsAllGradients(_SparseLinear):
+    """k logistic regressions on the same sparse inputs, each of one class against the others.
+
+    They are one model: a gradient is bounded, and a result perturbed, over all classes together.
+
+    Args:
+        x: CSR `(n, d)`, float32.
+        y: Classes `(n,)`, integers from 0.
+        num_classes: k.
+
+    Raises:
+        ValueError: If labels, inputs and classes do not fit together.
+    """
+
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
+        if num_classes < 2:
+            raise ValueError(f"num_classes {num_classes} must be at least 2")
+        super().__init__(
+            x,
+            y,
+            name="kernel",
+            num_classes=num_classes,
+            residual=one_vs_all_residual,
+            losses=one_vs_all_losses,
+            constants=partial(one_vs_all, num_classes),
         )
 
 

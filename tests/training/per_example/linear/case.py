@@ -11,6 +11,7 @@ from fedpriv.mechanisms.bound import Mixture
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     LogisticGradients,
+    OneVsAllGradients,
     SoftmaxGradients,
 )
 
@@ -31,6 +32,7 @@ class Case:
         self.shapes = {
             "logistic": {"weight": (INPUTS,), "bias": (1,)},
             "softmax": {"kernel": (INPUTS, CLASSES), "bias": (CLASSES,)},
+            "one-vs-all": {"kernel": (INPUTS, CLASSES), "bias": (CLASSES,)},
             "regression": {"weight": (INPUTS,)},
         }[kind]
         self.params = {
@@ -38,7 +40,7 @@ class Case:
         }
         if kind == "logistic":
             self.y = rng.integers(0, 2, num)
-        elif kind == "softmax":
+        elif kind in ("softmax", "one-vs-all"):
             self.y = rng.integers(0, CLASSES, num)
         else:
             self.y = rng.normal(size=num)
@@ -49,6 +51,8 @@ class Case:
             return LogisticGradients(csr, self.y)
         if self.kind == "softmax":
             return SoftmaxGradients(csr, self.y, CLASSES)
+        if self.kind == "one-vs-all":
+            return OneVsAllGradients(csr, self.y, CLASSES)
         return LinearRegressionGradients(csr.toarray(), self.y)
 
     def updates(self, params=None):
@@ -62,7 +66,7 @@ class Case:
                 yield {"weight": -(p - label) * row, "bias": np.array([label - p])}
             else:
                 z = row @ params["kernel"] + params["bias"]
-                p = np.exp(z) / np.exp(z).sum()
+                p = np.exp(z) / np.exp(z).sum() if self.kind == "softmax" else 1 / (1 + np.exp(-z))
                 p[label] -= 1
                 yield {"kernel": -np.outer(row, p), "bias": -p}
 
@@ -75,7 +79,7 @@ class Case:
         return out
 
 
-KINDS = ("logistic", "softmax", "regression")
+KINDS = ("logistic", "softmax", "one-vs-all", "regression")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
