@@ -11,6 +11,7 @@ from fedpriv import __version__
 from fedpriv.cli import audit, privacy, reproduce, results, run, tune
 from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import parts
+from fedpriv.cli.deploying import commands as deploying
 from fedpriv.cli.terminal.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.experiments.own_code import own_traceback
@@ -52,6 +53,7 @@ tune.register(app)
 reproduce.register(app)
 parts.register(on_corpora.app)
 app.add_typer(on_corpora.app, name="data")
+app.add_typer(deploying.app, name="deploy")
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ from fedpriv.tasks.trial import public_of_rostered
 FORMAT, VERSION = "fedpriv-run", 1
 _DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what is installed: a server in a container has no Ray."""
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def make_document(
@@ -84,7 +94,7 @@ def make_document(
         "hardened": mode == "secure" and components.plan.is_exact,
         "engine": engine,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
-        "versions": {"fedpriv": __version__, **{name: version(name) for name in _PACKAGES}},
+        "versions": {"fedpriv": __version__, **_versions()},
         "measures": [measure.to_json() for measure in task.measures],
         "files": sorted(files),
         "baseline": {

@@ -114,6 +114,14 @@ class Corpus:
         """Return where the files of a view lie, which is made if need be (`materialise`)."""
         return views.found(self.directory, self.manifest, roster, split, None)[0]
 
+    def listed(self) -> tuple[str, ...]:
+        """Return the ids of the default roster, from a view that is there; none is made.
+
+        Raises:
+            ValueError: there is none, or it is damaged.
+        """
+        return views.listed(self.directory / "rosters" / self.default_roster)
+
     def titles(self) -> tuple[str, ...] | None:
         """Return every thread's title, by thread number; None if titles are not kept."""
         return SentenceStore(self.directory).titles()

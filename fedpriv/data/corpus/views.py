@@ -73,11 +73,11 @@ def found(
             f"{manifest['rosters'][roster]['split']}, and has none {split.name}; cut the corpus "
             "again (`fedpriv data part`) for the split of the run"
         )
-    listed = json.loads((_any_view(parent) / "users.json").read_text("utf-8"))["roster"]
+    ids = listed(parent)
     declared = manifest["rosters"][roster]["rule"] == "declared"
 
     def made(where: Path) -> tuple[Path, Mapping[str, Any]]:
-        facts = make(corpus, manifest, listed, split, where, progress, declared=declared)
+        facts = make(corpus, manifest, ids, split, where, progress, declared=declared)
         return where / split.name, facts
 
     try:
@@ -88,6 +88,17 @@ def found(
         if error.errno not in _READ_ONLY:
             raise
     return made(elsewhere)
+
+
+def listed(parent: Path) -> tuple[str, ...]:
+    """Return the ids of a roster, from a view of it.
+
+    Raises:
+        ValueError: there is no view, or it is damaged.
+    """
+    where = _any_view(parent)
+    manifests.read_view(where)
+    return tuple(json.loads((where / "users.json").read_text("utf-8"))["roster"])
 
 
 def first(

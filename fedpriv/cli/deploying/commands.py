@@ -1,0 +1,78 @@
+"""`fedpriv deploy`: what the containers of a deployment run besides Flower's own programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.terminal.output import console, fail
+from fedpriv.deployment.checks import (
+    check_keys,
+    check_listens,
+    check_user,
+    check_users,
+    check_writes,
+)
+from fedpriv.deployment.superlink import superlink as run_superlink
+
+app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
+
+Keys = Annotated[
+    Path | None, typer.Option(help="The container's keys: private ones must be its user's alone.")
+]
+
+
+@app.command()
+def check(
+    keys: Keys = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="The container's part of a corpus, to be opened.")
+    ] = None,
+    listens: Annotated[
+        int | None, typer.Option(help="A port that the container's program listens on.")
+    ] = None,
+    writes: Annotated[
+        list[Path] | None, typer.Option(help="A folder it must be able to write to; repeat.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option(help="Say nothing where all is well.")] = False,
+) -> None:
+    """Refuse root, keys that others may read, and users that cannot be read.
+
+    Containers start with it, and a health check asks it again.
+    """
+    said: list[str] = []
+    try:
+        check_user()
+        if keys is not None:
+            check_keys(keys)
+            said.append(f"{keys}: its owner's alone")
+        if corpus is not None:
+            said.append(f"{corpus}: {check_users(corpus)} users")
+        for folder in writes or ():
+            check_writes(folder)
+        if listens is not None:
+            check_listens(listens)
+    except (OSError, ValueError) as error:
+        fail(str(error))
+    if not quiet:
+        for line in said:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def superlink(
+    keys: Annotated[Path, typer.Option(help="ca.crt, superlink.pem and .key, secret, nodes/.")],
+    port: Annotated[int, typer.Option(help="What it listens on, at every address.")] = 8000,
+) -> None:
+    """Run Flower's SuperLink with TLS, known nodes only, and no database."""
+    try:
+        check_user()
+        check_keys(keys)
+        code = run_superlink(
+            keys, port, tell=lambda line: console.print(line, highlight=False, soft_wrap=True)
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        fail(str(error))
+    raise typer.Exit(code)

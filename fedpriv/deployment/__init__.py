@@ -1,0 +1,1 @@
+"""What a deployment runs besides Flower's own programs."""
