@@ -11,6 +11,7 @@ from fedpriv import __version__
 from fedpriv.cli import audit, data, privacy, reproduce, results, run, tune
 from fedpriv.cli.output import console, fail
 from fedpriv.data.files.places import why_unwritten
+from fedpriv.deployment import commands
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.training.stopping import interruptible
 
@@ -48,6 +49,7 @@ audit.register(app)
 results.register(app)
 tune.register(app)
 reproduce.register(app)
+commands.register(app)
 app.add_typer(data.app, name="data")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import registration
 from fedpriv.backends.guard import Guard
+from fedpriv.kernels.compiled import load_compiled
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work, summed
@@ -97,6 +99,26 @@ class Host:
         return Message(answer(request, done), reply_to=message)
 
 
+_HOSTS: WeakKeyDictionary[ClientApp, Callable[[Context], Host]] = WeakKeyDictionary()
+
+
+def prepare(app: ClientApp, context: Context) -> None:
+    """Open what an app's messages will need, where the process that answers them is forked off.
+
+    Called again after a message it also has what was compiled for that one.
+
+    Args:
+        app: As it was given to `serve`; of another app nothing is known.
+        context: As a message would have it.
+
+    Raises:
+        ValueError: What the app's host raises.
+    """
+    if (host := _HOSTS.get(app)) is not None:
+        host(context)
+    load_compiled()
+
+
 def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
     """Let a ClientApp answer what a server's `UserLevelStrategy` asks.
 
@@ -104,6 +126,7 @@ def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
         app: The app; it must not have a training function yet.
         host: Who lives on this node, from Flower's context; called for each message.
     """
+    _HOSTS[app] = host
 
     @app.query("users")
     def answer_users(message: Message, context: Context) -> Message:
