@@ -61,4 +61,4 @@ def ended_in_one_line(grid: Grid) -> Iterator[None]:
         failed = error(said)
     else:
         return
-    raise failed
+    raise failed from None

@@ -47,10 +47,10 @@ def forget_other_code(place: Path) -> None:
     imported next.
     """
     for package in _OURS:
-        origin = getattr(sys.modules.get(package), "__file__", None)
+        installed = getattr(sys.modules.get(package), "__file__", None)
         bundled = _files(place / package)
-        if origin is None or any(
-            not (found := Path(origin).parent / name).is_file() or found.read_bytes() != content
+        if installed is None or any(
+            not (found := Path(installed).parent / name).is_file() or found.read_bytes() != content
             for name, content in bundled.items()
         ):
             for module in list(sys.modules):

@@ -138,11 +138,12 @@ def _is_loading(error: Exception) -> bool:
     return type(error).__name__ == "LoadClientAppError"
 
 
-def log_to_stderr() -> None:
-    """Let the launcher's own lines be seen, each with its level."""
-    if not _LOG.handlers:
+def log_to_stderr(name: str = _LOG.name) -> None:
+    """Let a logger's lines be seen, each with its level."""
+    log = logging.getLogger(name)
+    if not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-        _LOG.addHandler(handler)
-        _LOG.setLevel(logging.INFO)
-        _LOG.propagate = False
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False

@@ -21,12 +21,12 @@ class Forked:
     Attributes:
         pid: Its id.
         said: Where its lines come from: a file descriptor.
-        told: Where its parent's lines go; -1 where it is told nothing.
+        heard: Where its parent's lines go; -1 where nothing is said to it.
     """
 
     pid: int
     said: int
-    told: int = -1
+    heard: int = -1
     _rest: bytes = field(default=b"", repr=False)
 
     def lines(self) -> list[bytes] | None:
@@ -40,7 +40,7 @@ class Forked:
     def tell(self, line: bytes) -> None:
         """Say a line to it; one that has ended hears nothing."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self.told, line + b"\n")
+            os.write(self.heard, line + b"\n")
 
     def close(self) -> None:
         """End it if it has not ended, and forget it."""
@@ -49,8 +49,8 @@ class Forked:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         os.close(self.said)
-        if self.told >= 0:
-            os.close(self.told)
+        if self.heard >= 0:
+            os.close(self.heard)
 
 
 def fork(
@@ -62,16 +62,16 @@ def fork(
         work: Given a descriptor of its parent's lines and a function that says one to its parent.
         others: The parent's other children, whose pipes are not the new one's affair.
     """
-    told_reader, told = os.pipe()
+    heard_reader, heard = os.pipe()
     said, said_writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
     pid = os.fork()
     if pid:
-        os.close(told_reader)
+        os.close(heard_reader)
         os.close(said_writer)
-        return Forked(pid=pid, said=said, told=told)
+        return Forked(pid=pid, said=said, heard=heard)
     code = 1
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
@@ -79,12 +79,12 @@ def fork(
             os._exit(1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for descriptor in (told, said, *(each.said for each in others())):
+        for descriptor in (heard, said, *(each.said for each in others())):
             os.close(descriptor)
         for each in others():
-            if each.told >= 0:
-                os.close(each.told)
-        work(told_reader, lambda line: _write(said_writer, line + b"\n"))
+            if each.heard >= 0:
+                os.close(each.heard)
+        work(heard_reader, lambda line: _write(said_writer, line + b"\n"))
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

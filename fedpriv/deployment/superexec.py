@@ -94,7 +94,7 @@ class SuperExec:
         if run is None:
             while len(self._runs) >= _MOST_RUNS and (idle := self._idle()) is not None:
                 self._runs.pop(idle).child.close()
-            child = fork(lambda told, say: keep_warm(self.node, told, say), self._children)
+            child = fork(lambda heard, say: keep_warm(self.node, heard, say), self._children)
             run = self._runs[task.run_id] = _Run(child=child)
         self._runs.move_to_end(task.run_id)
         run.tasks[task.task_id] = task

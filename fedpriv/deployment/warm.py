@@ -7,6 +7,7 @@ What a message brings is in that child alone, which ends with it: this process n
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -30,7 +31,7 @@ from fedpriv.deployment.flower_private import (
     load_client_app,
     pull_input,
 )
-from fedpriv.deployment.message import Prepared, bury, keep_alive, serve
+from fedpriv.deployment.message import Prepared, bury, keep_alive, log_to_stderr, serve
 from fedpriv.deployment.processes import Forked, fork
 
 _LOG = logging.getLogger("fedpriv.deployment")
@@ -67,14 +68,15 @@ class Outstanding:
     bare: bytes | None = field(default=None, repr=False)
 
 
-def keep_warm(node: Node, told: int, say: Callable[[bytes], None]) -> None:
+def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
     """Answer a run's messages until the launcher is gone.
 
     Args:
         node: Where this is.
-        told: A descriptor, from which the launcher's lines come: a task each.
+        heard: A descriptor, from which the launcher's lines come: a task each.
         say: Tells the launcher that a task is over.
     """
+    log_to_stderr("fedpriv.backends")
     first: TaskInput | None = None
     prepared: Prepared | None = None
     children: dict[int, Outstanding] = {}
@@ -121,10 +123,10 @@ def keep_warm(node: Node, told: int, say: Callable[[bytes], None]) -> None:
         say(str(one.task.task_id).encode())
 
     while True:
-        ready, _, _ = select.select([told, *children], [], [])
+        ready, _, _ = select.select([heard, *children], [], [])
         for descriptor in ready:
-            if descriptor == told:
-                data = os.read(told, 1 << 16)
+            if descriptor == heard:
+                data = os.read(heard, 1 << 16)
                 if not data:
                     return  # the launcher is gone
                 *lines, rest = (rest + data).split(b"\n")
@@ -162,11 +164,13 @@ def _prepared(node: Node, found: TaskInput) -> Prepared:
         failed = error
         _LOG.error("bundle %s cannot be loaded: %s", digest, error)
         return Prepared(app=lambda: _raise(failed))
-    refresh = partial(_warm, app, found.context)
-    refresh()
+    try:
+        _warm(app, found.context)
+    except Exception as error:  # each message meets it again
+        _LOG.error("nothing is ready before a message comes: %s", error)
     if (threads := threading.active_count()) > 1:
         _LOG.warning("%d threads of the app's are not there in its messages", threads - 1)
-    return Prepared(app=lambda: app, refresh=refresh)
+    return Prepared(app=lambda: app, refresh=partial(_warm_again, app, found.context))
 
 
 def _warm(app: Any, context: Any) -> None:
@@ -178,10 +182,12 @@ def _warm(app: Any, context: Any) -> None:
     if prepare is not None:
         own = copy.copy(context)
         own.state = RecordDict()
-        try:
-            prepare(app, own)
-        except Exception as error:  # each message says so again, in its own process
-            _LOG.error("nothing is ready before a message comes: %s", error)
+        prepare(app, own)
+
+
+def _warm_again(app: Any, context: Any) -> None:
+    with contextlib.suppress(Exception):
+        _warm(app, context)
 
 
 def _raise(error: Exception) -> Any:

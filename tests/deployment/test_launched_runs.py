@@ -105,7 +105,7 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
     # Each node has had a query and two rounds in children of one process.
     assert flower.log("clientapp-0").count("ready after") == 1
     # Of a bundle that is not pinned nothing is run, and both sides say so in a line.
-    (app / "client" / "app.py").write_text("raise SystemExit('hostile')\n", "utf-8")
+    (app / "client" / "app.py").write_text("app = None\nraise SystemExit('hostile')\n", "utf-8")
     log = plain(flower.run(app, config(real, corpus, tmp_path / "no", register_seconds=20.0)))
     assert "is none that this node runs; its operator names those that it does by --bundle" in log
     assert "Traceback" not in log
