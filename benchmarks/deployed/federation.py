@@ -93,8 +93,9 @@ class Federation:
             self._run("serverapp", self._superexec(link))
         for number, config in enumerate(nodes):
             port = free_port()
-            options = ["--insecure", "--superlink", f"127.0.0.1:{link}", "--host", "127.0.0.1",
-                       "--port", str(port), "--node-config", literal(config), *isolation]  # fmt: skip
+            options = ["--insecure", "--superlink", f"127.0.0.1:{link}",
+                       "--host", "127.0.0.1", "--port", str(port),
+                       "--node-config", literal(config), *isolation]  # fmt: skip
             command = ["flower-supernode"] if stock else ["fedpriv", "supernode"]
             self._run(f"supernode-{number}", [*command, *options])
             if not stock:
@@ -168,10 +169,10 @@ class Federation:
     def _wait(self, port: int, name: str) -> None:
         end = time.monotonic() + _LIMIT
         while True:
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
-                    if answer.status == 200:
-                        return
+            url = f"http://127.0.0.1:{port}/health"
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:
+                if answer.status == 200:
+                    return
             if self.processes[name].poll() is not None or time.monotonic() > end:
                 said = "\n".join(line for _, line in self.lines[name][-20:])
                 raise RuntimeError(f"{name} does not listen on port {port}:\n{said}")

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from fedpriv.ranges import positive_float
 
-SHORTEST = 0.02
-_SHARE = 0.1
+SHORTEST = 0.04
+_SHARE = 0.15
 
 
 @dataclass(slots=True, kw_only=True)
 class Pauses:
     """Pauses that grow with the time without work.
 
-    Work that comes in after t seconds has waited for a tenth of that at most, and for `longest` at
+    Work that comes in after t seconds has waited for three twentieths of that at most, and for `longest` at
     most, while somebody idle looks for it every `longest` seconds only.
 
     Attributes:
