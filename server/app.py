@@ -29,12 +29,14 @@ from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
+from server.ending import ended_in_one_line
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")
@@ -44,6 +46,11 @@ _LOG = logging.getLogger("fedpriv.server")
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
     _show_log()
+    with ended_in_one_line(grid):
+        _main(grid, context)
+
+
+def _main(grid: Grid, context: Context) -> None:
     settings = read_grid_settings(context.run_config)
     if read_switch(context.run_config, "secure") and not read_path("resume", context.run_config):
         settings.check_mode("secure")  # before there is a run folder
@@ -59,10 +66,10 @@ def main(grid: Grid, context: Context) -> None:
     _LOG.info("%s; %s", head.title, head.promise)
     for caution in head.cautions:
         _LOG.warning("%s", caution)
-    strategy = UserLevelStrategy(
-        roster=prepared.components.task.roster,
-        settings=settings,
-    )
+    roster = prepared.components.task.roster
+    promise = promise_digest(prepared.components.plan, roster)
+    _LOG.info("promise %s", promise)
+    strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
 
     task = prepared.components.task
     for line in filter(None, (prepared.untried, *prepared.noticed)):

@@ -67,6 +67,15 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class PromiseBound(Protocol):
+    """A backend that tells whoever has the users under what promise they are asked for."""
+
+    def under(self, promise: str) -> Backend:
+        """Return the backend with which users are asked under a promise, by its digest."""
+        ...
+
+
+@runtime_checkable
 class ModeBound(Protocol):
     """A backend that does not take runs of every mode."""
 

@@ -14,6 +14,7 @@ from fedpriv.cli.corpora import parts
 from fedpriv.cli.deploying import commands as deploying
 from fedpriv.cli.terminal.output import console, fail
 from fedpriv.data.files.places import why_unwritten
+from fedpriv.deployment import commands
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.training.stopping import interruptible
 
@@ -54,6 +55,7 @@ reproduce.register(app)
 parts.register(on_corpora.app)
 app.add_typer(on_corpora.app, name="data")
 app.add_typer(deploying.app, name="deploy")
+commands.register(app)
 
 
 def main() -> None:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 
+from fedpriv.data.files.places import why_unwritten
+from fedpriv.untrusted_text import plain
+
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 
@@ -56,6 +59,25 @@ def own_traceback(error: BaseException) -> str | None:
         del frames[0]
     shown.stack = traceback.StackSummary.from_list(frames)
     return "".join(shown.format())
+
+
+def one_line(error: BaseException) -> str | None:
+    """Return what was asked wrongly, or is wrong with the user's own code, in one line.
+
+    None for an error that is neither: its traceback is needed.
+    """
+    if _notes(error):
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if not f.filename.startswith((_OURS, *_LIBRARIES, "<frozen"))]
+        where = f" (your own code, {own[-1].filename}, line {own[-1].lineno})" if own else ""
+        text = f"{type(error).__name__}: {error}{where}"
+    elif isinstance(error, (ValueError, OSError)):
+        text = why_unwritten(error) or str(error) or type(error).__name__
+    elif isinstance(error, ImportError):
+        text = f"{error}; install it here, or put it into the bundle"
+    else:
+        return None
+    return plain(" ".join(text.split()))
 
 
 def _notes(error: BaseException) -> list[OwnCodeNote]:

@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
+from fedpriv.backends.backend import PromiseBound
 from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.turnout import Turnout
@@ -134,6 +136,8 @@ def rounds(
         state = first_state(components, root)
     turnout = Turnout() if root.mode == "simulation" else None
     noise = root if noise is None else noise
+    if isinstance(backend, PromiseBound):
+        backend = backend.under(promise_digest(plan, components.task.roster))
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,

@@ -22,6 +22,7 @@ FLOORS = (
     "audit attacks",
     "reproduction",
     "api",
+    "deployment",
     "cli",
     "__main__",
 )

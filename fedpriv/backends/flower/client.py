@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 
 from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
-from fedpriv.backends.flower.registry import registration
+from fedpriv.backends.flower.registry import asked_promise, registration
 from fedpriv.backends.guard import Guard
+from fedpriv.experiments.own_code import one_line
+from fedpriv.kernels.compiled import load_compiled
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work, summed
+
+_LOG = logging.getLogger(__name__)
+PROMISES_VARIABLE, PROMISES_KEY = "FEDPRIV_PROMISES", "promises"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +40,8 @@ class Host:
         user_ids: The hosted users.
         bounds: What is known here of bounds, by name.
         guard: What a user may take; None computes users in this process, however long they take.
+        promises: Digests of the only promises that users are trained under here; None trains under
+            any. What a server says of its promise it may have made up: this stops mistakes.
     """
 
     works: Mapping[str, Work] = field(repr=False)
@@ -36,6 +49,7 @@ class Host:
     user_ids: frozenset[str] = field(repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
     guard: Guard | None = None
+    promises: frozenset[str] | None = None
 
     @classmethod
     def of(
@@ -67,7 +81,13 @@ class Host:
         )
 
     def query(self, message: Message) -> Message:
-        """Answer which users live here: opaque ids and nothing else."""
+        """Answer which users live here: opaque ids and nothing else.
+
+        Raises:
+            ValueError: If the server says what it will ask under, and that is not allowed here.
+        """
+        if promise := asked_promise(message.content):
+            self.check_promise(promise)
         return Message(registration(sorted(self.user_ids)), reply_to=message)
 
     def train(self, message: Message) -> Message:
@@ -77,9 +97,10 @@ class Host:
 
         Raises:
             MalformedRecordError: If the message is not a request; Flower reports it as an error.
-            ValueError: If the work is not known here.
+            ValueError: If the work is not known here, or the promise is not allowed.
         """
         request = read_request(message.content, self.bounds)
+        self.check_promise(request.promise)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
         compute = summed
         if self.guard is not None:
@@ -96,6 +117,40 @@ class Host:
         done = replace(done, num_failed=done.num_failed + absent)
         return Message(answer(request, done), reply_to=message)
 
+    def check_promise(self, promise: str) -> None:
+        """Refuse a promise that is not among those allowed here.
+
+        Raises:
+            ValueError: With its digest, and how it is allowed.
+        """
+        if self.promises is not None and promise not in self.promises:
+            said = f"promise {promise}" if promise else "a request that says no promise"
+            raise ValueError(
+                f"this node trains under {len(self.promises)} promises and {said} is not among "
+                f"them; its operator may add it to {PROMISES_VARIABLE} or to {PROMISES_KEY} in its "
+                "node-config"
+            )
+
+
+_HOSTS: WeakKeyDictionary[ClientApp, Callable[[Context], Host]] = WeakKeyDictionary()
+
+
+def prepare(app: ClientApp, context: Context) -> None:
+    """Open what an app's messages will need, where the process that answers them is forked off.
+
+    Called again after a message it also has what was compiled for that one.
+
+    Args:
+        app: As it was given to `serve`; of another app nothing is known.
+        context: As a message would have it.
+
+    Raises:
+        ValueError: What the app's host raises.
+    """
+    if (host := _HOSTS.get(app)) is not None:
+        host(context)
+    load_compiled()
+
 
 def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
     """Let a ClientApp answer what a server's `UserLevelStrategy` asks.
@@ -104,14 +159,57 @@ def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
         app: The app; it must not have a training function yet.
         host: Who lives on this node, from Flower's context; called for each message.
     """
+    _HOSTS[app] = host
 
     @app.query("users")
     def answer_users(message: Message, context: Context) -> Message:
-        return host(context).query(message)
+        return _in_one_line(message, lambda: host(context).query(message))
 
     @app.train()
     def answer_train(message: Message, context: Context) -> Message:
-        return host(context).train(message)
+        return _in_one_line(message, lambda: host(context).train(message))
+
+
+def _in_one_line(message: Message, work: Callable[[], Message]) -> Message:
+    """Answer a message; where something was asked wrongly, with why, and not with a traceback."""
+    try:
+        return work()
+    except Exception as error:
+        said = one_line(error)
+        if said is None:
+            raise
+        _LOG.error("%s", said)
+        return Message(
+            Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {said}"),
+            reply_to=message,
+        )
+
+
+def allowed_promises(
+    node_config: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> frozenset[str] | None:
+    """Return the digests that a node's operator allows, or None for any promise.
+
+    Where the environment and the node-config both have some, a promise must be in both.
+
+    Raises:
+        ValueError: If one is no SHA-256.
+    """
+    allowed: frozenset[str] | None = None
+    for name, text in (
+        (PROMISES_VARIABLE, environment.get(PROMISES_VARIABLE, "")),
+        (PROMISES_KEY, node_config.get(PROMISES_KEY, "")),
+    ):
+        found = frozenset(str(text).replace(",", " ").split())
+        for item in sorted(found):
+            if not re.fullmatch("[0-9a-f]{64}", item):
+                raise ValueError(
+                    f"{name} has {item!r:.80}, which is no digest: write the 64 hex digits that "
+                    "the server says of a promise, several with spaces between them"
+                )
+        if found:
+            allowed = found if allowed is None else allowed & found
+    return allowed
 
 
 def shard(roster: Sequence[str], partition: int, num_partitions: int) -> Sequence[str]:

@@ -26,6 +26,7 @@ from fedpriv.backends.flower.pulls import (
     TooLargeError,
     TooLateError,
     counted,
+    first_wait,
     num_alive,
 )
 from fedpriv.training.failures import say_of_users
@@ -52,7 +53,7 @@ class _Request:
     """
 
     node_id: int
-    wait: float = _MIN_WAIT
+    wait: float = 0.0
     overdue: bool = False
     expiry: float = 0.0
 
@@ -73,7 +74,7 @@ class _Asked:
     _count: int = 0
 
     def add(self, message_id: str, request: _Request, now: float) -> None:
-        """Look for an answer from now on; for one that is overdue, once."""
+        """Look for an answer from then on; for one that is overdue, once."""
         if not request.overdue:
             self.pending[message_id] = request
         self._count += 1
@@ -87,7 +88,7 @@ class _Asked:
     def later(self, message_id: str, request: _Request, now: float) -> None:
         """Look again, the later the longer it takes and the more others there are."""
         longest = max(_MAX_WAIT, _SECONDS_A_LOOK * len(self.pending))
-        wait = min(1.2 * request.wait, longest)
+        wait = min(max(1.2 * request.wait, _MIN_WAIT), longest)
         self.add(message_id, replace(request, wait=wait), now + wait)
 
 
@@ -186,6 +187,7 @@ class Exchange:
 
     def _push(self, waiting: Iterator[Message], asked: _Asked, deadline: float) -> bool:
         """Send some of the requests; return whether there is nothing left to send."""
+        wait = first_wait(self.grid)
         for _ in range(self.max_in_flight):
             message = next(waiting, None)
             if message is None:
@@ -194,7 +196,7 @@ class Exchange:
             node_id = message.metadata.dst_node_id
             ids = [item for item in self.grid.push_messages([message]) if item]
             if len(ids) == 1:
-                asked.add(ids[0], _Request(node_id=node_id), self.clock())
+                asked.add(ids[0], _Request(node_id=node_id, wait=wait), self.clock() + wait)
             else:
                 self.dropped["missing"] += 1
             if self.clock() >= deadline:

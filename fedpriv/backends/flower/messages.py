@@ -36,6 +36,7 @@ from fedpriv.tree import Params
 
 _PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
+_PROMISE = "promise"
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
 
@@ -72,6 +73,7 @@ class Request:
         attempt: From 1.
         nonce: What the answer repeats: nobody can know it before the attempt.
         seconds: After which nobody waits for an answer any longer; None where that is not said.
+        promise: Digest of the plan and roster that the round is charged under; "" if unsaid.
     """
 
     work: str
@@ -83,6 +85,7 @@ class Request:
     attempt: int
     nonce: str = ""
     seconds: float | None = None
+    promise: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,7 @@ class SharedRecords:
         attempt: int,
         nonce: str = "",
         work: str = TRAIN,
+        promise: str = "",
     ) -> SharedRecords:
         """Encode a round; the arguments are those of a `Request` but for its users.
 
@@ -134,6 +138,7 @@ class SharedRecords:
                 _NONCE: nonce,
                 "key": key.to_bytes(),
                 "key-mode": key.mode,
+                **({_PROMISE: promise} if promise else {}),
             },
         )
 
@@ -172,8 +177,9 @@ def read_request(
     if not isinstance(key, bytes) or mode not in ("simulation", "secure"):
         raise MalformedRecordError("the request carries no key")
     nonce, seconds = work.get(_NONCE, ""), work.get(_SECONDS)
-    if not isinstance(nonce, str):
-        raise MalformedRecordError("the request's nonce is not a word")
+    promise = work.get(_PROMISE, "")
+    if not isinstance(nonce, str) or not isinstance(promise, str):
+        raise MalformedRecordError("the request's nonce or promise is not a word")
     if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
         raise MalformedRecordError(f"{_SECONDS} is {seconds!r:.40}, not a time")
     bound = _read_bound(work, bounds)
@@ -192,6 +198,7 @@ def read_request(
         attempt=_count(work, "attempt", low=1),
         nonce=nonce,
         seconds=seconds,
+        promise=promise,
     )
 
 

@@ -19,7 +19,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from fedpriv import tree
-from fedpriv.backends.flower.client import Host, serve
+from fedpriv.backends.flower.client import Host, allowed_promises, serve
 from fedpriv.backends.guard import Guard
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
@@ -71,6 +71,7 @@ def bounded(
                 data=_OwnUsers(users=found),
                 user_ids=frozenset(found),
                 guard=guard,
+                promises=allowed_promises(context.node_config),
             )
 
         serve(app, host)

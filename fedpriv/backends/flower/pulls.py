@@ -93,6 +93,15 @@ class _Counted:
         )
 
 
+def first_wait(grid: Grid) -> float:
+    """Return the seconds after which the answer to a message is looked for first.
+
+    Over a network a look costs several milliseconds at both ends, and an answer takes longer than
+    that; what is within this process may have it at once.
+    """
+    return 0.05 if isinstance(grid, HttpGrid) else 0.0
+
+
 def counted(grid: Grid, most_bytes: int | None, open: Callable[[], bool]) -> PullMessages:
     """Return the grid's `pull_messages`, held to so many bytes a call.
 

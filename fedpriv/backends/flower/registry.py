@@ -17,10 +17,12 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.node_keys import NodeKeys
+from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger(__name__)
 QUERY = f"{MessageType.QUERY}.users"
 _RECORD, _IDS = "registration", "user-ids"
+_QUESTION, _PROMISE = "question", "promise"
 _MAX_ID_CHARS = 256
 _MAX_EXAMPLES = 5
 _MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own ids at their longest
@@ -57,6 +59,13 @@ def registration(user_ids: Iterable[str]) -> RecordDict:
     return RecordDict({_RECORD: ConfigRecord({_IDS: list(user_ids)})})
 
 
+def asked_promise(content: RecordDict) -> str:
+    """Return the digest of the promise that users are registered for; "" if none is said."""
+    record = content.get(_QUESTION)
+    found = record.get(_PROMISE, "") if isinstance(record, ConfigRecord) else ""
+    return found if isinstance(found, str) else ""
+
+
 def read_registration(content: RecordDict) -> tuple[str, ...]:
     """Return the ids a node claims.
 
@@ -82,6 +91,7 @@ def register(
     poll_seconds: float = 1.0,
     allow_missing: bool = False,
     keys: NodeKeys | None = None,
+    promise: str = "",
 ) -> Registry:
     """Ask every node that appears for its users until the whole roster is found.
 
@@ -94,6 +104,8 @@ def register(
             drawn like everybody, and contribute zero.
         keys: Which node may host whom; nodes whose key is not among them are not even asked. None
             believes every node, and counts an id that two of them claim as contested.
+        promise: Digest of what users will be asked under, told to every node: one that trains under
+            others only says so now, before anything is charged.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
     fewer shards than nodes, most host no user.
@@ -123,7 +135,7 @@ def register(
         return complete_since is not None and exchange.clock() >= complete_since + _GRACE_SECONDS
 
     def note(reply: Message) -> None:
-        failures.append(reply.error.reason or "no reason given")
+        failures.append(" ".join(plain(reply.error.reason or "no reason given").split()))
 
     while True:
         new = []
@@ -132,7 +144,7 @@ def register(
                 asked.add(node.node_id)
                 may_host[node.node_id] = wanted if keys is None else keys.of(node.public_key)
                 new += [node.node_id] * bool(may_host[node.node_id])
-        questions = (_question(node_id, seconds) for node_id in new)
+        questions = (_question(node_id, seconds, promise) for node_id in new)
         left = max(0.0, deadline - exchange.clock())
         replies = exchange.answers(
             questions, seconds=left, most_bytes=most_bytes, on_error=note, enough=enough
@@ -168,8 +180,9 @@ def register(
     return Registry(node_of=node_of, contested=frozenset(contested))
 
 
-def _question(node_id: int, seconds: float) -> Message:
-    return Message(RecordDict(), node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
+def _question(node_id: int, seconds: float, promise: str) -> Message:
+    said = {_QUESTION: ConfigRecord({_PROMISE: promise})} if promise else {}
+    return Message(RecordDict(said), node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
 
 
 def _claim(

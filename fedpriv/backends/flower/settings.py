@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from fedpriv.backends.flower.client import Host
+from fedpriv.backends.flower.client import Host, allowed_promises
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.node_keys import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
@@ -209,7 +209,8 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     guard = read_guard(dict(run_config) | dict(node_config))
 
     def of(num_partitions: int) -> Host:
-        return replace(host(num_partitions=num_partitions), guard=guard)
+        made = host(num_partitions=num_partitions)
+        return replace(made, guard=guard, promises=allowed_promises(node_config))
 
     if shards == 0:
         return of(num_partitions=num_nodes)

@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from flwr.app import Message, MessageType
@@ -34,6 +34,7 @@ from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import say_of_users, users_unsaid
 from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
+from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger(__name__)
 _TTL_SLACK = 60.0
@@ -95,12 +96,14 @@ class GridBackend:
         registry: Where users live.
         settings: Deadlines, and who may be a node.
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
+        promise: Digest of the promise that users are asked under; "" where nobody said so.
     """
 
     exchange: Exchange
     registry: Registry
     settings: GridSettings
     measure: Measure | None = None
+    promise: str = ""
 
     def partial_sum(
         self,
@@ -131,6 +134,7 @@ class GridBackend:
             attempt=attempt,
             nonce=nonce,
             work=work,
+            promise=self.promise,
         )
         total = BoundedSum(
             params=params if template is None else template,
@@ -147,6 +151,7 @@ class GridBackend:
                 requests,
                 seconds=self.settings.round_deadline,
                 most_bytes=most_bytes(total.params),
+                on_error=_say_failed,
             ):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
@@ -170,6 +175,10 @@ class GridBackend:
                 ttl=self.settings.round_deadline + _TTL_SLACK,
                 group_id=group,
             )
+
+    def under(self, promise: str) -> GridBackend:
+        """Return the backend that tells nodes under what promise they are asked."""
+        return replace(self, promise=promise)
 
     def check_mode(self, mode: str) -> None:
         """Refuse a secure run on nodes that anybody may be, as `GridSettings.check_mode`."""
@@ -198,11 +207,15 @@ class UserLevelStrategy:
     Attributes:
         roster: The frozen user ids.
         settings: Deadlines and windows.
+        promise: `fedpriv.privacy.plans.digest.promise_digest` of what will be asked, for nodes
+            that train under some promises only: they refuse others before anything is charged. ""
+            leaves that to the first round.
         counts: Over all rounds, how many answers were dropped or bounded again, by reason.
     """
 
     roster: Sequence[str] = field(repr=False)
     settings: GridSettings = field(default_factory=GridSettings)
+    promise: str = ""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def start(self, grid: Grid, loop: Callable[[GridBackend], Outcome]) -> Outcome:
@@ -222,6 +235,7 @@ class UserLevelStrategy:
             seconds=settings.register_seconds,
             allow_missing=settings.allow_missing_users,
             keys=settings.node_users,
+            promise=self.promise,
         )
         _LOG.info(
             "%d rostered users; at most %d answers pulled at a time, %g s a round",
@@ -234,3 +248,9 @@ class UserLevelStrategy:
             return loop(backend)
         finally:
             backend.close()
+
+
+def _say_failed(reply: Message) -> None:
+    """Log why a node failed, in one line, but in a secure run: its words are its own."""
+    reason = " ".join(plain(reply.error.reason or "no reason given").split())
+    say_of_users(_LOG, logging.WARNING, "a node failed: %.400s", reason)

@@ -312,7 +312,7 @@ def test_the_strategy_is_no_strategy_of_flowers():
     """Whoever asks by type, or calls a hook, is told at once and not by an answer of nothing."""
     assert not issubclass(UserLevelStrategy, Strategy)
     public = {name for name in dir(UserLevelStrategy) if not name.startswith("_")}
-    assert public == {"roster", "settings", "counts", "start"}
+    assert public == {"roster", "settings", "promise", "counts", "start"}
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ LEFT_OUT = {
     "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast", "fedpriv.api.frames",
     "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running", "fedpriv.api.shown",
     "fedpriv.api.tuning",
-    "fedpriv.data.importers", "fedpriv.data.parts", "fedpriv.report.comparison",
-    "fedpriv.report.export", "fedpriv.training.comparators",
+    "fedpriv.data.importers", "fedpriv.deployment",
+    "fedpriv.data.parts", "fedpriv.report.comparison", "fedpriv.report.export",
+    "fedpriv.training.comparators",
     "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.dpnsgd",
     "simulations.linear_models", "simulations.threads",
 }  # fmt: skip

@@ -1,0 +1,126 @@
+"""The launcher's commands: `fedpriv supernode` and `fedpriv superexec`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_IDLE = typer.Option(
+    "--idle-seconds",
+    help="Longest pause between two looks for work while there is none; after work they are short.",
+)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the launcher's commands."""
+    forwarded = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(context_settings=forwarded)(supernode)
+    app.command()(superexec)
+
+
+def supernode(context: typer.Context, idle_seconds: Annotated[float, _IDLE] = 0.5) -> None:
+    """Run Flower's SuperNode, with all of its own options, so that rounds need not wait for it.
+
+    Flower's looks for a message every 3 seconds. Isolation is "process" unless --isolation says
+    otherwise: `fedpriv superexec`, or Flower's, answers the messages. Needs a release of Flower
+    that this was tried with.
+    """
+    from fedpriv.deployment.supernode import supernode as run
+
+    run(context.args, idle_seconds)
+
+
+def superexec(
+    runtime_api_address: Annotated[
+        str, typer.Option(help="HOST:PORT of the SuperNode, or of the SuperLink.")
+    ],
+    insecure: Annotated[bool, typer.Option("--insecure", help="Connect without TLS.")] = False,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="PEM of the authority that the address is checked with.")
+    ] = None,
+    superexec_auth_secret_file: Annotated[
+        Path | None,
+        typer.Option(help="Flower's SuperExec secret, as given to the SuperNode or SuperLink."),
+    ] = None,
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="This node's corpus, over the one that its SuperNode's node-config names."
+        ),
+    ] = None,
+    node_config: Annotated[
+        str, typer.Option(help="Further keys over the SuperNode's node-config: 'a=1 b=\"c\"'.")
+    ] = "",
+    bundle: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="SHA-256 of a bundle (of `flwr build`'s file) that may run here. Once given, no "
+            "other is run; may be given again."
+        ),
+    ] = None,
+    apps: Annotated[
+        Path | None,
+        typer.Option(help="Folder that bundles are unpacked to; FLWR_HOME/launched unless given."),
+    ] = None,
+    idle_seconds: Annotated[float, _IDLE] = 0.5,
+) -> None:
+    """Answer a SuperNode's messages, or run a SuperLink's ServerApps, in place of flower-superexec.
+
+    A run's bundle is imported, and the node's users are opened, once; each message is answered by
+    a process forked from there, and what happens to it happens to that message alone. Needs a
+    release of Flower that this was tried with; flower-superexec gives the same results.
+    """
+    from fedpriv.deployment.flower_private import Connection, check_flower, parse_config
+    from fedpriv.deployment.superexec import superexec as run
+    from fedpriv.deployment.warm import Node
+
+    check_flower()
+    config: dict[str, Any] = parse_config(node_config)
+    if users is not None:
+        config["corpus"] = str(users.absolute())
+    pins = frozenset(bundle or ())
+    for pin in pins:
+        if not _SHA256.fullmatch(pin):
+            raise ValueError(f"--bundle {pin!r} is no SHA-256: 64 hex digits, as sha256sum prints")
+    if insecure and root_certificates is not None:
+        raise ValueError("--insecure takes no --root-certificates: leave one of them out")
+    tls = ["--insecure"] if insecure else []
+    if root_certificates is not None:
+        tls = ["--root-certificates", str(root_certificates)]
+    run(
+        Node(
+            connection=Connection(
+                address=runtime_api_address,
+                certificates=None if root_certificates is None else root_certificates.read_bytes(),
+                insecure=insecure,
+            ),
+            config=config,
+            bundles=pins,
+            apps=apps_folder(apps),
+        ),
+        ["--runtime-api-address", runtime_api_address, *tls],
+        _secret(superexec_auth_secret_file),
+        idle_seconds,
+    )
+
+
+def apps_folder(given: Path | None) -> Path:
+    """Return where bundles are unpacked to."""
+    if given is not None:
+        return given.absolute()
+    from fedpriv.deployment.flower_private import flower_home
+
+    return flower_home() / "launched"
+
+
+def _secret(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    found = path.read_bytes()
+    if not found:
+        raise ValueError(f"--superexec-auth-secret-file {str(path)!r} is empty")
+    return found

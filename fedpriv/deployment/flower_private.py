@@ -1,0 +1,362 @@
+"""Every private name of Flower that the launcher speaks to, and the versions it was tried with.
+
+Flower has no public way to serve a message in a process that is not its own, nor to look for work
+more often. What is used here may change with any release, so any other release is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+#: Releases that the launcher's tests have passed on.
+TRIED = ("1.41.0",)
+SERVER, NODE = "flwr-serverapp", "flwr-clientapp"
+_FIRST_BACKOFF, _LAST_BACKOFF = 0.03, 0.5
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+
+class UntriedFlowerError(ValueError):
+    """The launcher was never tried with the Flower that is installed."""
+
+
+def check_flower() -> None:
+    """Refuse a Flower that the launcher was not tried with.
+
+    Raises:
+        UntriedFlowerError: With the way out: Flower's own processes do the same, slower.
+    """
+    found = version("flwr")
+    if found not in TRIED:
+        raise UntriedFlowerError(
+            f"the launcher uses private parts of Flower and was tried with {', '.join(TRIED)}, not "
+            f"with {found}: install flwr=={TRIED[-1]}, or run flower-supernode and "
+            "flower-superexec in place of it, which give the same results more slowly"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How to reach a Runtime API: of a SuperNode, or of a SuperLink.
+
+    Attributes:
+        address: Host and port.
+        certificates: PEM of the authority that its certificate is checked with; None for the
+            system's.
+        insecure: Without TLS.
+    """
+
+    address: str
+    certificates: bytes | None = None
+    insecure: bool = False
+
+    def client(
+        self, *, token: str | None = None, secret: bytes | None = None, name: str, tries: int = 0
+    ) -> Any:
+        """Return a client: of one task by its token, or one that asks for tasks.
+
+        Args:
+            token: Of the task.
+            secret: Which the API shares with who may ask for tasks (Flower's SuperExec secret).
+            name: Of the process that speaks, by which Flower compares versions.
+            tries: Until an API that is not reached is given up; 0 for no end.
+        """
+        from flwr.supercore.interceptors import (
+            RuntimeTokenHttpInterceptor,
+            RuntimeVersionHttpInterceptor,
+            SuperExecAuthHttpInterceptor,
+        )
+        from flwr.supercore.retry import make_simple_http_retry_invoker
+        from flwr.supercore.runtime import RuntimeHttpClient
+
+        interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name=name)]
+        if token is not None:
+            interceptors.append(RuntimeTokenHttpInterceptor(token))
+        if secret is not None:
+            interceptors.append(
+                SuperExecAuthHttpInterceptor(
+                    master_secret=secret, protected_methods=frozenset({_ACQUIRE})
+                )
+            )
+        invoker = make_simple_http_retry_invoker()
+        if tries:
+            invoker.max_tries = tries
+        return RuntimeHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=self.insecure,
+            root_certificates=self.certificates,
+            interceptors=interceptors,
+            retry_invoker=invoker,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a Runtime API wants done.
+
+    Attributes:
+        token: Opens the task, and nothing else.
+        task_id: Of the task.
+        run_id: Of its run.
+        of_server: Whether it is a ServerApp; else it is one message for a ClientApp.
+    """
+
+    token: str
+    task_id: int
+    run_id: int
+    of_server: bool
+
+
+def acquire(client: Any) -> Task | None:
+    """Claim the oldest task that waits, or return None."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+
+    kinds = [TaskType.SERVER_APP, TaskType.CLIENT_APP]
+    found = client.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
+    if not (found.HasField("task") and found.token):
+        return None
+    return Task(
+        token=found.token,
+        task_id=found.task.task_id,
+        run_id=found.task.run_id,
+        of_server=found.task.type == TaskType.SERVER_APP,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInput:
+    """What belongs to a task besides its message.
+
+    Attributes:
+        context: Flower's, with the run's and the node's config.
+        bundle: The app, as it was sent.
+    """
+
+    context: Context
+    bundle: bytes
+
+
+def pull_input(client: Any, node_config: Mapping[str, Any]) -> TaskInput:
+    """Begin a task, once: return its input, with this machine's config over the SuperNode's."""
+    from flwr.common.serde import context_from_proto
+    from flwr.proto.runtime_pb2 import PullTaskInputRequest
+    from flwr.supercore.task_identity import TaskIdentity
+
+    found = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id = found.task_id
+    TaskIdentity.run_id = found.run.run_id
+    TaskIdentity.node_id = found.context.node_id
+    context = context_from_proto(found.context)
+    context.node_config = {**context.node_config, **node_config}
+    return TaskInput(context=context, bundle=found.fab.content)
+
+
+def identify(context: Context, task: Task) -> None:
+    """Say whose task this process works on, where another process pulled its input."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run_id
+    TaskIdentity.node_id = context.node_id
+
+
+def pull_message(client: Any, run_id: int, node_id: int) -> Message | None:
+    """Return the message of a task that has begun; None where it was pulled already."""
+    from flwr.app import Message
+    from flwr.proto.node_pb2 import Node
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_confirm_message_received_fn_protobuf,
+        make_pull_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+
+    found = client.PullMessages(PullAppMessagesRequest())
+    if not found.messages_list:
+        return None
+    tree, node = found.message_object_trees[0], Node(node_id=node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run_id),
+        return_type=Message,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message
+
+
+def without_content(message: Message) -> bytes:
+    """Return who sent a message to whom, and nothing of what it says."""
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_to_proto
+
+    return message_to_proto(remove_content_from_message(message)).SerializeToString()
+
+
+def read_message(data: bytes) -> Message:
+    """Return what `without_content` kept of a message."""
+    from flwr.common.serde import message_from_proto
+    from flwr.proto.message_pb2 import Message as Proto
+
+    return message_from_proto(Proto.FromString(data))
+
+
+def error_answer(code: str, reason: str, message: Message) -> Message:
+    """Return the answer that says that a message failed.
+
+    Args:
+        code: By Flower's name, such as CLIENT_APP_RAISED_EXCEPTION.
+        reason: In words.
+        message: That failed.
+    """
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode
+
+    return Message(Error(code=getattr(ErrorCode, code), reason=reason), reply_to=message)
+
+
+def push_answer(client: Any, answer: Message, context: Any) -> None:
+    """Hand an answer to the SuperNode, which sends it on."""
+    from flwr.supernode.runtime.run_clientapp import push_message
+
+    push_message(client, answer, context)
+
+
+def push_output(client: Any, context: Context | None, failure: str) -> None:
+    """End a task: with the context that it leaves, or with why it failed."""
+    from flwr.common.constant import SubStatus
+    from flwr.supernode.runtime.run_clientapp import push_task_output
+
+    status = SubStatus.FAILED if failure else SubStatus.COMPLETED
+    push_task_output(client=client, context=context, sub_status=status, details=failure)
+
+
+def heartbeat(client: Any) -> Any:
+    """Keep a task alive from another thread; return what stops that."""
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+
+    sender = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    sender.start()
+    return sender
+
+
+def unpack(bundle: bytes, folder: Path) -> Path:
+    """Unpack a bundle into a folder, unless it is there; return where the app lies."""
+    from flwr.cli.install import install_from_fab
+
+    return install_from_fab(bundle, install_dir=folder, skip_prompt=True)
+
+
+def load_client_app(place: Path) -> ClientApp:
+    """Import the ClientApp of an unpacked bundle.
+
+    Raises:
+        Exception: Whatever importing raises.
+    """
+    from flwr.clientapp import ClientApp
+    from flwr.clientapp.client_app import LoadClientAppError
+    from flwr.common.config import get_project_config
+    from flwr.supercore.object_ref import load_app
+
+    reference = get_project_config(place)["tool"]["flwr"]["app"]["components"]["clientapp"]
+    app = load_app(reference, LoadClientAppError, place)
+    if not isinstance(app, ClientApp):
+        raise LoadClientAppError(f"{reference} is {type(app).__name__}, not a ClientApp")
+    return app
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """Return the keys and values of a node-config, as Flower's command line reads it.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    from flwr.common.config import parse_config_args
+
+    try:
+        return dict(parse_config_args([text])) if text else {}
+    except Exception as error:
+        raise ValueError(
+            f"--node-config {text!r} cannot be read ({error}); write 'key=1 other=\"word\"'"
+        ) from error
+
+
+def flower_home() -> Path:
+    """Return Flower's folder: FLWR_HOME, or the one in the user's home."""
+    from flwr.supercore.utils import get_flwr_home
+
+    return Path(get_flwr_home())
+
+
+def run_server_app(arguments: Sequence[str], on_bundle: Callable[[Path], None]) -> None:
+    """Run Flower's own process of a ServerApp, within this process.
+
+    Args:
+        arguments: Its own.
+        on_bundle: Called with where the bundle was unpacked to, before it is imported.
+    """
+    from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
+
+    module = importlib.import_module("flwr.superlink.runtime.run_serverapp")
+    install = module.install_from_fab
+
+    def installed(*given: Any, **named: Any) -> Path:
+        place = install(*given, **named)
+        on_bundle(place)
+        return place
+
+    module.install_from_fab = installed  # pyright: ignore[reportAttributeAccessIssue]
+    _look_sooner("flwr.superlink.grid.http_grid")
+    sys.argv = [SERVER, *arguments]
+    flwr_serverapp()
+
+
+def run_supernode(arguments: Sequence[str], pause: Callable[[float], float]) -> None:
+    """Run Flower's SuperNode within this process.
+
+    Args:
+        arguments: Of `flower-supernode`.
+        pause: From the seconds that Flower would sleep between two looks to those it sleeps.
+    """
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    class Time:
+        """The module `time`, whose sleeps are shorter."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(time, name)
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            time.sleep(pause(seconds))
+
+    _look_sooner(start_client_internal.__name__)
+    setattr(start_client_internal, "time", Time())  # noqa: B010
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
+
+
+def _look_sooner(name: str) -> None:
+    """Let a module ask soon again for a message's part whose upload has not ended.
+
+    Flower waits a second before it does, then two, and up to ten.
+    """
+    module = importlib.import_module(name)
+    module.pull_objects = partial(  # pyright: ignore[reportAttributeAccessIssue]
+        module.pull_objects,
+        initial_backoff=_FIRST_BACKOFF,
+        backoff_cap=_LAST_BACKOFF,
+        max_tries_per_object=None,
+    )

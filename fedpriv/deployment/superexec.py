@@ -1,0 +1,175 @@
+"""What asks a Runtime API for tasks and has them done, in place of Flower's SuperExec.
+
+Beside a SuperNode it keeps a warm process for each of the last runs, which answers messages; beside
+a SuperLink it forks a process for each ServerApp. Both are forked off this one, which has imported
+what they need, but runs nothing of a bundle's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fedpriv.deployment.bundles import forget_other_code
+from fedpriv.deployment.flower_private import (
+    Task,
+    acquire,
+    check_flower,
+    run_server_app,
+)
+from fedpriv.deployment.message import bury, log_to_stderr
+from fedpriv.deployment.pauses import Pauses
+from fedpriv.deployment.processes import Forked, fork
+from fedpriv.deployment.warm import Node, as_line, keep_warm
+
+_LOG = logging.getLogger("fedpriv.deployment")
+_MOST_RUNS = 2  # that are kept warm; the one that was asked least recently is let go
+# For their own imports alone: what is installed of fedpriv is forgotten again.
+_NEEDED = (
+    "fedpriv.backends.flower.settings",
+    "fedpriv.running.prepared",
+    "fedpriv.report.page",
+    "flwr.supernode.runtime.run_clientapp",
+    "flwr.superlink.cli.flwr_serverapp",
+    "flwr.cli.install",
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """A run's warm process, and the tasks that it has not said to be over."""
+
+    child: Forked
+    tasks: dict[int, Task] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class SuperExec:
+    """Tasks are claimed here and done in children.
+
+    Attributes:
+        node: Whom to ask, and what is known of this machine.
+        server_arguments: What a ServerApp's process is started with, besides its token.
+        secret: That the API shares with who may ask; None where it asks for none.
+        pauses: Between two looks for a task.
+    """
+
+    node: Node
+    server_arguments: Sequence[str] = ()
+    secret: bytes | None = field(default=None, repr=False)
+    pauses: Pauses
+    _runs: OrderedDict[int, _Run] = field(default_factory=OrderedDict, init=False)
+    _servers: dict[int, Forked] = field(default_factory=dict, init=False)
+
+    def serve(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Have tasks done until there is an end of it."""
+        client = self.node.connection.client(secret=self.secret, name="SuperExec")
+        try:
+            while not ended():
+                if (task := acquire(client)) is not None:
+                    self.pauses.worked()
+                    self._begin(task)
+                self._listen(self.pauses.next())
+        finally:
+            client.close()
+            for child in self._children():
+                child.close()
+
+    def _begin(self, task: Task) -> None:
+        if task.of_server:
+            child = fork(lambda _, say: _serve_server(task, self.server_arguments), self._children)
+            self._servers[child.said] = child
+            return
+        run = self._runs.get(task.run_id)
+        if run is None:
+            while len(self._runs) >= _MOST_RUNS and (idle := self._idle()) is not None:
+                self._runs.pop(idle).child.close()
+            child = fork(lambda heard, say: keep_warm(self.node, heard, say), self._children)
+            run = self._runs[task.run_id] = _Run(child=child)
+        self._runs.move_to_end(task.run_id)
+        run.tasks[task.task_id] = task
+        run.child.tell(as_line(task))
+
+    def _listen(self, seconds: float) -> None:
+        """Take what children say for so long, or until one says something."""
+        by_said = {run.child.said: (run_id, run) for run_id, run in self._runs.items()}
+        ready, _, _ = select.select([*by_said, *self._servers], [], [], seconds)
+        for descriptor in ready:
+            if (server := self._servers.get(descriptor)) is not None:
+                if server.lines() is None:
+                    self._servers.pop(descriptor).close()
+                continue
+            run_id, run = by_said[descriptor]
+            lines = run.child.lines()
+            for line in lines or ():
+                run.tasks.pop(int(line), None)
+                self.pauses.worked()  # the next message may come soon
+            if lines is None:
+                del self._runs[run_id]
+                run.child.close()
+                for task in run.tasks.values():
+                    _LOG.error("a run's process died; its message is answered with an error")
+                    farewell = fork(
+                        lambda _, say, task=task: bury(task, self.node.connection, None),
+                        self._children,
+                    )
+                    self._servers[farewell.said] = farewell
+        self._reap()
+
+    def _idle(self) -> int | None:
+        """Return the run that was asked least recently and answers nothing now."""
+        return next((run_id for run_id, run in self._runs.items() if not run.tasks), None)
+
+    def _children(self) -> list[Forked]:
+        return [*(run.child for run in self._runs.values()), *self._servers.values()]
+
+    def _reap(self) -> None:
+        """Bury what was left to this process where it is a container's first."""
+        if os.getpid() != 1:
+            return
+        own = {child.pid for child in self._children()}
+        with contextlib.suppress(ChildProcessError):
+            look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            while (found := os.waitid(os.P_ALL, 0, look)) is not None and found.si_pid not in own:
+                os.waitpid(found.si_pid, 0)
+
+
+def _serve_server(task: Task, arguments: Sequence[str]) -> None:
+    run_server_app([*arguments, "--token", task.token], forget_other_code)
+
+
+def superexec(
+    node: Node, server_arguments: Sequence[str], secret: bytes | None, idle_seconds: float
+) -> None:
+    """Have a Runtime API's tasks done until SIGTERM or SIGINT.
+
+    Args:
+        node: Whom to ask, and what is known of this machine.
+        server_arguments: Of a ServerApp's process.
+        secret: Flower's SuperExec secret, if the API has one.
+        idle_seconds: The longest pause between two looks for a task.
+
+    Raises:
+        ValueError: If Flower is one that was never tried, or the pause is not positive.
+    """
+    check_flower()
+    log_to_stderr()
+    pauses = Pauses(longest=idle_seconds)
+    began = time.monotonic()
+    for name in _NEEDED:
+        importlib.import_module(name)
+    gc.freeze()  # what children share stays shared
+    _LOG.info("ready after %.1f s; asks %s", time.monotonic() - began, node.connection.address)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    SuperExec(node=node, server_arguments=server_arguments, secret=secret, pauses=pauses).serve()

@@ -1,0 +1,158 @@
+"""Whole runs on SuperNodes and ClientApps of the launcher, with a real SuperLink on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import fedpriv as fp
+from fedpriv.backends import SerialBackend
+from fedpriv.data.importers.synthetic import Shape, synthesize
+from tests.backends.flower.real import processes as real
+from tests.backends.flower.real import small_app
+from tests.backends.flower.real.test_runs import assert_equals_in_process, config
+
+# Two nodes of twenty users; the first node's process kills itself in the second round.
+CLIENT = """
+import os
+import signal
+
+import small
+from flwr.clientapp import ClientApp
+
+from fedpriv.backends.flower.client import Host, serve
+from fedpriv.training.work import as_works
+
+app = ClientApp()
+seen = []
+
+
+class Step(small.Step):
+    def train(self, params, examples, key):
+        if seen:
+            raise RuntimeError("something is left of an earlier message")
+        return super().train(params, examples, key)
+
+
+class Once(Host):
+    __slots__ = ()
+
+    def train(self, message):
+        found = super().train(message)
+        seen.append(message)
+        if message.content["work"]["round-num"] == 2 and "user-00" in self.user_ids:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+
+def host(context):
+    part, of = (int(context.node_config[key]) for key in ("partition-id", "num-partitions"))
+    return Once(
+        works=as_works(Step()), data=small.Users(), user_ids=frozenset(small.ROSTER[part::of])
+    )
+
+
+serve(app, host)
+"""
+
+
+def plain(log):
+    """A log as words with single spaces: Flower colours and wraps it."""
+    return " ".join(re.sub(r"\x1b\[\d+m", "", log).split())
+
+
+def places(count, **more):
+    return [
+        real.run_config(partition_id=number, num_partitions=count, **more)
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpora") / "tiny"
+    shape = Shape(num_users=24, num_sentences=500, public_users=6, num_words=200, num_tags=12,
+                  num_topics=4)  # fmt: skip
+    synthesize(path, shape=shape, max_words=150, max_tags=10)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
+    """As stock processes do, bit for bit: `test_a_superlink_with_three_supernodes_...`. Users,
+    and the only bundle that may run, are the launcher's to say; nodes name another corpus."""
+    app = real.copy_app(tmp_path / "app")
+    flower = launched.flower
+    subprocess.run(
+        [str(real.BIN / "flwr"), "build"], cwd=app, env=flower.env, check=True, capture_output=True
+    )
+    (bundle,) = app.glob("*.fab")
+    digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
+    bundle.unlink()
+    nodes = places(3, corpus="/not/there")
+    launched.start(nodes, "--users", str(corpus), "--bundle", digest)
+    run = tmp_path / "run"
+    log = flower.run(app, config(real, corpus, run))
+    assert (run / "summary.json").is_file(), log[-4000:] + flower.log("clientapp-0")
+    assert_equals_in_process(run, corpus, tmp_path)
+    # Each node has had a query and two rounds in children of one process.
+    assert flower.log("clientapp-0").count("ready after") == 1
+    # Of a bundle that is not pinned nothing is run, and both sides say so in a line.
+    (app / "client" / "app.py").write_text("app = None\nraise SystemExit('hostile')\n", "utf-8")
+    log = plain(flower.run(app, config(real, corpus, tmp_path / "no", register_seconds=20.0)))
+    assert "is none that this node runs; its operator names those that it does by --bundle" in log
+    assert "Traceback" not in log
+    said = [line for line in flower.log("clientapp-0").splitlines() if "is none that" in line]
+    assert len(said) == 1 and said[0].startswith("ERROR: bundle ")
+    assert "hostile" not in flower.log("clientapp-0")
+    # A mistake in the run-config is one line as well.
+    log = flower.run(app, config(real, corpus, tmp_path / "no", experiment="adadps-tag"))
+    assert "Traceback" not in log and "Exit Code" not in log, log
+    (line,) = {line for line in log.splitlines() if "unknown" in line}
+    assert "adadps-tag" in line and not (tmp_path / "no" / "rounds.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch):
+    """The node's next message is answered, by a process that knows nothing of those before."""
+    app = small_app.write_app(tmp_path / "app")
+    (app / "client_app.py").write_text(CLIENT, "utf-8")
+    launched.start(places(2))
+    run = tmp_path / "run"
+    options = {"out": str(run), "rounds": 3, "deadline": 120.0, "faults": False}
+    log = launched.flower.run(app, real.run_config(**options))
+    said = launched.flower.log("clientapp-0")
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 3, log[-4000:] + said
+    assert said.count("ended with signal 9") == 1
+    seen = [json.loads(line) for line in (run / "diagnostics.jsonl").read_text().splitlines()]
+    failed = [line["num_failed"] for line in seen]
+    assert failed[0] == failed[2] == 0 < failed[1]
+    # Nobody waited for the dead: Flower's own heartbeats find out after a minute.
+    assert json.loads((tmp_path / "run.counts").read_text())["error"] == 1
+
+    monkeypatch.syspath_prepend(str(app))
+    import small  # pyright: ignore[reportMissingImports]
+
+    lost = frozenset(small.ROSTER[0::2])
+
+    class Without(SerialBackend):
+        def partial_sum(self, *, cohort, round_num, **given):
+            came = [user for user in cohort if round_num != 2 or user not in lost]
+            return super().partial_sum(cohort=came, round_num=round_num, **given)
+
+    from fedpriv.training.work import as_works
+
+    out = tmp_path / "in-process"
+    loop = fp.averaging(small.plan(3), roster=small.ROSTER, params=small.PARAMS, out=out)
+    loop(Without(trainer=as_works(small.Step()), data=small.Users()))
+    last = "round-000003.safetensors"
+    released, expected = (load_file(each / "checkpoints" / last) for each in (run, out))
+    assert np.array_equal(released["w"], expected["w"]) and np.any(released["w"])

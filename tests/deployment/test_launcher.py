@@ -1,0 +1,178 @@
+"""The launcher's parts, without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import signal
+import sys
+import types
+import zipfile
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.deployment import bundles, flower_private
+from fedpriv.deployment.pauses import SHORTEST, Pauses
+from fedpriv.deployment.processes import fork
+
+
+def said(child):
+    lines = []
+    while (more := child.lines()) is not None:
+        lines += more
+    return lines
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["supernode", "--insecure"], ["superexec", "--insecure", "--runtime-api-address", "h:1"]],
+    ids=lambda command: command[0],
+)
+def test_a_flower_that_was_never_tried_is_refused_in_one_line(monkeypatch, capsys, command):
+    monkeypatch.setattr(flower_private, "version", lambda name: "9.9.9")
+    monkeypatch.setattr(sys, "argv", ["fedpriv", *command])
+    from fedpriv.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and not out
+    (line,) = err.strip().splitlines()
+    assert "was tried with 1.41.0, not with 9.9.9" in line
+    assert "flower-supernode and flower-superexec" in line
+
+
+def test_the_installed_flower_was_tried():
+    flower_private.check_flower()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),
+        (["--idle-seconds", "0"], "idle-seconds"),
+        (["--node-config", "a=="], "--node-config 'a==' cannot be read"),
+        (["--root-certificates", "/none.pem"], "--insecure takes no --root-certificates"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said(options, message):
+    done = CliRunner().invoke(
+        app, ["superexec", "--insecure", "--runtime-api-address", "127.0.0.1:1", *options]
+    )
+    assert isinstance(done.exception, ValueError) and message in str(done.exception)
+
+
+def test_pauses_grow_with_the_time_without_work():
+    now = [0.0]
+    pauses = Pauses(longest=0.5, clock=lambda: now[0])
+    assert pauses.next() == SHORTEST
+    found = []
+    for now[0] in (1.0, 2.0, 60.0):
+        found.append(pauses.next())
+    assert found == pytest.approx([0.15, 0.3, 0.5])
+    pauses.worked()
+    assert pauses.next() == SHORTEST
+
+
+def test_a_fork_says_lines_and_hears_them():
+    def work(told, say):
+        for line in os.read(told, 100).splitlines():
+            say(line[::-1])
+
+    child = fork(work, list)
+    child.tell(b"abc")
+    assert said(child) == [b"cba"]
+    _, status = os.waitpid(child.pid, 0)
+    assert status == 0
+    child.close()
+
+
+def test_a_fork_that_is_killed_is_at_its_end():
+    child = fork(lambda told, say: (say(b"begun"), signal.pause()), list)
+    assert child.lines() == [b"begun"]
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.lines() is None
+    child.close()
+
+
+def test_nothing_that_a_fork_learned_is_in_the_next():
+    """Each has the parent's memory, and no other's."""
+    memory = {"secret": b"nothing"}
+
+    def work(told, say):
+        say(memory["secret"])
+        memory["secret"] = os.read(told, 100).strip()
+        say(memory["secret"])
+
+    for secret in (b"first", b"second"):
+        child = fork(work, list)
+        child.tell(secret)
+        assert said(child) == [b"nothing", secret]
+        child.close()
+    assert memory == {"secret": b"nothing"}
+
+
+def bundle_of(**files):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("_py", ".py").replace("__", "/"), text)
+    return data.getvalue()
+
+
+@pytest.fixture
+def unpacking(monkeypatch):
+    """Flower's own unpacking, without what it asks of an app; how often it unpacked."""
+    counts = []
+
+    def unpack(bundle, folder):
+        place = folder / "apps" / "one"
+        if not place.exists():
+            counts.append(folder)
+            with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+                archive.extractall(place)
+        return place
+
+    monkeypatch.setattr(bundles, "unpack", unpack)
+    return counts
+
+
+def test_a_bundle_that_was_changed_on_disk_is_unpacked_anew(unpacking, tmp_path):
+    bundle = bundle_of(app_py="x = 1", room__more_py="y = 2")
+    place = bundles.unpacked(bundle, tmp_path)
+    assert hashlib.sha256(bundle).hexdigest() in str(place)
+    (place / "__pycache__").mkdir()
+    assert bundles.unpacked(bundle, tmp_path) == place and len(unpacking) == 1
+    assert (place / "__pycache__").exists()  # what was compiled of it is kept
+    for change in (
+        lambda: (place / "app.py").write_text("x = 666"),
+        lambda: (place / "hidden.py").write_text("x = 666"),
+        lambda: (place / "room" / "more.py").unlink(),
+    ):
+        change()
+        before = len(unpacking)
+        bundles.unpacked(bundle, tmp_path)
+        assert len(unpacking) == before + 1
+        assert (place / "app.py").read_text() == "x = 1" and not (place / "hidden.py").exists()
+        assert (place / "room" / "more.py").exists()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_code_that_a_bundle_has_otherwise_is_forgotten(monkeypatch, tmp_path, changed):
+    monkeypatch.setattr(bundles, "_OURS", ("madeup",))
+    for place in ("installed", "bundled"):
+        (tmp_path / place / "madeup").mkdir(parents=True)
+        (tmp_path / place / "madeup" / "__init__.py").write_text("")
+        (tmp_path / place / "madeup" / "room.py").write_text("x = 1")
+    (tmp_path / "installed" / "madeup" / "not_in_bundles.py").write_text("")
+    if changed:
+        (tmp_path / "bundled" / "madeup" / "room.py").write_text("x = 2")
+    for name in ("madeup", "madeup.room"):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / "installed" / "madeup" / "__init__.py")
+        monkeypatch.setitem(sys.modules, name, module)
+    bundles.forget_other_code(tmp_path / "bundled")
+    assert ("madeup" in sys.modules, "madeup.room" in sys.modules) == (not changed, not changed)
