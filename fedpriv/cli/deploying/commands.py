@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.terminal.output import console, fail
+from fedpriv.cli.terminal.output import console
 from fedpriv.deployment.checks import (
     check_keys,
     check_listens,
@@ -54,8 +54,8 @@ def check(
             check_writes(folder)
         if listens is not None:
             check_listens(listens)
-    except (OSError, ValueError) as error:
-        fail(str(error))
+    except OSError as error:
+        raise ValueError(str(error)) from error
     if not quiet:
         for line in said:
             console.print(line, highlight=False, soft_wrap=True)
@@ -73,6 +73,6 @@ def superlink(
         code = run_superlink(
             keys, port, tell=lambda line: console.print(line, highlight=False, soft_wrap=True)
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        fail(str(error))
+    except (OSError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
     raise typer.Exit(code)
