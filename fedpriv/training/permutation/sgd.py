@@ -15,6 +15,7 @@ from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation.rows import finite_rows
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sensitivity import Displacement, displacement
 from fedpriv.tree import Params
@@ -143,7 +144,8 @@ class PermutationSgd:
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
     and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
-    no logit's sign and no order of logits, so that the model predicts from inputs as they are.
+    no logit's sign and no order of logits, so that the model predicts from inputs as they are. One
+    that is not finite leaves its place in a batch empty, as one that is not there.
 
     Attributes:
         x: float32 (m, d), dense or CSR.
@@ -203,7 +205,7 @@ class PermutationSgd:
         shape, bias_shape = params[self.name].shape, params["bias"].shape
         kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
         bias = params["bias"].astype(np.float64).reshape(-1)
-        scales = self._scales()
+        inputs, scales = self._rows()
         number, size = len(self.y), self.passes.batch_size
         rates = self.passes.rates(self.constants, number)
         decay, update = self.constants.convexity, 0
@@ -211,7 +213,7 @@ class PermutationSgd:
         for order in self.passes.orders(number, key):
             for start in self.passes.starts(number):
                 batch = order[start : start + size]
-                rate, x, scale = rates[update], self.x[batch], scales[batch, np.newaxis]
+                rate, x, scale = rates[update], inputs[batch], scales[batch, np.newaxis]
                 logits = np.asarray(x @ kernel, np.float64) + bias
                 weighed = self.residual(scale * logits, self.y[batch]) * scale
                 weighed *= rate / size
@@ -227,16 +229,14 @@ class PermutationSgd:
             kernel, bias = kernels / update, biases / update
         return {self.name: kernel.reshape(shape), "bias": bias.reshape(bias_shape)}
 
-    def _scales(self) -> np.ndarray:
-        """Return what each input and its constant 1 are multiplied by, 0 for one that is absent."""
-        if isinstance(self.x, np.ndarray):
-            squares = np.einsum("nd,nd->n", self.x, self.x, dtype=np.float64)
-        else:
-            squares = np.asarray(self.x.multiply(self.x).sum(axis=1)).reshape(-1)
-        norms = np.sqrt(squares.astype(np.float64) + 1.0)
+    def _rows(self) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:
+        """Return inputs, and what each and its constant 1 are multiplied by; 0 if it is absent."""
+        x, squares = finite_rows(self.x)
+        finite = np.isfinite(squares)
+        norms = np.sqrt(np.where(finite, squares, 0.0) + 1.0)
         # A part in 2^40 for the rounding of the norm itself.
-        scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms)
-        return scales if self.present is None else scales * self.present
+        scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms) * finite
+        return x, scales if self.present is None else scales * self.present
 
 
 def _projected(

@@ -28,6 +28,7 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
+from fedpriv.training.permutation.rows import finite_rows
 from fedpriv.training.permutation.sgd import PermutationSgd
 from fedpriv.training.work import Work
 from fedpriv.tree import Params
@@ -209,12 +210,13 @@ class Mistakes:
         part = _part(self.sgd, user_ids)
         kernel = params[part.name].astype(np.float64)
         kernel = kernel.reshape(kernel.shape[0], -1)
-        logits = np.asarray(part.x @ kernel, np.float64) + params["bias"].reshape(-1)
+        x, squares = finite_rows(part.x)
+        logits = np.asarray(x @ kernel, np.float64) + params["bias"].reshape(-1)
         if logits.shape[1] == 1:
             predicted = (logits[:, 0] > 0.0).astype(np.int64)
         else:
             predicted = logits.argmax(axis=1)
-        wrong = predicted != part.y
+        wrong = (predicted != part.y) & np.isfinite(squares)
         if part.present is not None:
             wrong &= part.present
         count = np.array([np.count_nonzero(wrong)], np.int64)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation.rows import shortened
 from fedpriv.training.permutation.sgd import Passes
 from fedpriv.tree import Params
 
@@ -67,45 +67,6 @@ class Walk:
 
 Train = Callable[[Walk], Mapping[str, np.ndarray]]
 """A whole training: from a walk to the params that it ends with, float64 by name."""
-
-
-def shortened(rows: Any, length: float = 1.0) -> Any:
-    """Return rows within ‖x‖₂ <= length, float64: none is refused, and one not finite is zero.
-
-    Args:
-        rows: One (d,), or several (n, d), dense or CSR. A constant column for a bias counts.
-        length: r.
-    """
-    if sparse.issparse(rows):
-        kept = sparse.csr_matrix(rows, dtype=np.float64, copy=True)
-        lines = np.repeat(np.arange(len(kept.indptr) - 1), np.diff(kept.indptr))
-        most = np.zeros(len(kept.indptr) - 1)
-        with np.errstate(invalid="ignore"):  # NaN stays NaN
-            np.maximum.at(most, lines, np.abs(kept.data))
-        scale = _scales(most, lambda sizes: np.bincount(
-            lines, (kept.data / sizes[lines]) ** 2, minlength=len(most)
-        ), length)  # fmt: skip
-        kept.data = np.where(scale[lines] > 0.0, kept.data, 0.0) * scale[lines]
-        return kept
-    given = np.asarray(rows, np.float64)
-    flat = given.reshape(1, -1) if given.ndim == 1 else given
-    most = np.abs(flat).max(axis=1, initial=0.0)
-    scale = _scales(most, lambda sizes: ((flat / sizes[:, None]) ** 2).sum(axis=1), length)
-    found = np.where(scale[:, None] > 0.0, flat, 0.0) * scale[:, None]
-    return found.reshape(given.shape)
-
-
-def _scales(
-    most: np.ndarray, squares: Callable[[np.ndarray], np.ndarray], length: float
-) -> np.ndarray:
-    """Return what each row is multiplied by, 0 for one that is not finite; no square overflows."""
-    finite = np.isfinite(most)
-    sizes = np.where(finite & (most > 0.0), most, 1.0)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        # A part in 2^40 for the rounding of the norm itself, which is sizes times the root.
-        scale = length * (1.0 - 2.0**-40) / np.sqrt(squares(sizes)) / sizes
-        scale = np.minimum(1.0, scale)
-    return np.where(finite, scale, 0.0)
 
 
 def reach(rates: np.ndarray, constants: Constants, start: float) -> float:
