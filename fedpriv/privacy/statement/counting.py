@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedpriv.measures import grouped
 from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.recorded import RecordedMechanism
@@ -113,11 +114,17 @@ def _perturbed(plan: AnyPlan) -> str:
         if plan.unit == "user"
         else ""
     )
+    empty = (
+        f" Under add-remove one that is not there leaves its place in the order empty: "
+        f"how many {words.contributor}s there are is public, and the same in either case."
+        if plan.relation is Relation.ADD_REMOVE
+        else ""
+    )
     return (
         f"Training itself adds no noise. Its result is perturbed once, by how far one "
         f"{words.contributor} can move it; that is proved of permutation SGD on a convex loss "
         "with inputs of bounded length, and of nothing else: no clipped update, no momentum, no "
-        "checkpoint and no figure measured on private data on the way may leave." + trusted
+        "checkpoint and no figure measured on private data on the way may leave." + trusted + empty
     )
 
 
