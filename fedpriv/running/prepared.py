@@ -32,7 +32,7 @@ from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
-from fedpriv.training.algorithm import SaysWhatItDecided, check_start
+from fedpriv.training.algorithm import SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
 
@@ -142,6 +142,8 @@ def _tried(
     task, untried = components.task, ""
     with own_code(said, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
+    check_params(components.algorithm, begun.params)
+    with own_code(said, refusals=False):
         state = components.algorithm.init(begun.params)
         if experiment.unit == "example":
             found = try_central_task(task, state.params)

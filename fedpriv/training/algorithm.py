@@ -216,6 +216,29 @@ def check_start(algorithm: Algorithm, loss: float | None) -> None:
 
 
 @runtime_checkable
+class ChecksParams(Protocol):
+    """An algorithm whose guarantee does not hold from every start."""
+
+    def check_params(self, params: Params) -> None:
+        """Refuse params to start from.
+
+        Raises:
+            ValueError: If the plan's guarantee would not hold from there.
+        """
+        ...
+
+
+def check_params(algorithm: Algorithm, params: Params) -> None:
+    """Refuse a start from which an algorithm's guarantee would not hold.
+
+    Raises:
+        ValueError: If the algorithm says so.
+    """
+    if isinstance(algorithm, ChecksParams):
+        algorithm.check_params(params)
+
+
+@runtime_checkable
 class SaysWhatItDecided(Protocol):
     """An algorithm whose rounds differ in more than their answers."""
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.api.bolted.refused import check_train
 from fedpriv.backends.serial import SerialBackend
 from fedpriv.mechanisms.displaced import Displaced
@@ -205,7 +206,7 @@ def bolt_on(
     anchors = anchors_of(anchor, anchor_command)
     if anchors and out is None:
         raise ValueError("an anchor needs out=...: a ledger in memory is not resumed")
-    start = {name: np.array(array, np.float32) for name, array in params.items()}
+    start = _float32(params)
     size = sum(array.size for array in start.values())
     if not size:
         raise ValueError(f"params {sorted(start)} hold no number; give what training starts from")
@@ -222,11 +223,12 @@ def bolt_on(
         ),
         num_examples=number,
     )
-    found = work.sensitivity(size)
+    length = tree.l2_norm(start)
+    found = work.sensitivity(size, length)
     plan = _plan(number, found, epsilon, delta, Relation.of(relation), unit)
     components = OwnComponents(
         plan=plan,
-        algorithm=BoltOn(),
+        algorithm=BoltOn(longest_start=length),
         task=OwnTask(roster=example_ids(number), params=start),
         trainer=work,
     )
@@ -265,6 +267,20 @@ def bolt_on(
         simulated=not secure,
         path=None if out is None else Path(out),
     )
+
+
+def _float32(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what training starts from, float32.
+
+    Raises:
+        ValueError: If a number of it is not finite then.
+    """
+    with np.errstate(over="ignore"):
+        start = {name: np.array(array, np.float32) for name, array in params.items()}
+    for name, array in start.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"params {name!r} hold a number that is not finite as float32")
+    return start
 
 
 def _times(relation: Relation) -> float:

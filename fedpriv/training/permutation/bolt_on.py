@@ -26,7 +26,7 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation.constants import Constants
 from fedpriv.training.permutation.of_users import RATE
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.permutation.sgd import Passes, refuse_long_start
 from fedpriv.tree import Params
 
 #: Of params that are rounded to float32 in every update, on their way to the users.
@@ -38,8 +38,22 @@ class ReleasesOnce:
 
     __slots__ = ()
 
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        raise NotImplementedError
+
+    def check_params(self, params: Params) -> None:
+        """Refuse a start that Δ has no room for: the rounding of long params moves runs apart.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        refuse_long_start(params, self.room)
+
     def init(self, params: Params) -> ArrayState:
-        """Return the state before training."""
+        """Return the state before training; errors are those of `check_params`."""
+        self.check_params(params)
         return ArrayState(params=params)
 
     def result(self, state: ArrayState) -> Params:
@@ -68,7 +82,18 @@ class ReleasesOnce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoltOn(ReleasesOnce):
-    """Asks once for the perturbed result of a work that trains from beginning to end."""
+    """Asks once for the perturbed result of a work that trains from beginning to end.
+
+    Attributes:
+        longest_start: ‖w₀‖₂ that the plan's Δ has room for; a longer start is refused.
+    """
+
+    longest_start: float = 0.0
+
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        return self.longest_start
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after the release; None after that."""
@@ -85,11 +110,14 @@ class UserSchedule:
         passes: k passes over the users, b at a time, in an order drawn without looking at them.
         local_steps: K full gradient steps of a user on the mean loss of its examples.
         server_rate: s in (0, 1]: params move by s times the batch's mean update.
+        longest_start: ‖w₀‖₂ of the longest start that Δ has room for: params are rounded to float32
+            in every update.
     """
 
     passes: Passes
     local_steps: int = 1
     server_rate: float = 1.0
+    longest_start: float = 0.0
 
     def __post_init__(self) -> None:
         positive_int("local_steps", self.local_steps)
@@ -99,6 +127,7 @@ class UserSchedule:
                 f"server_rate {self.server_rate:g} is above 1, where two runs may drift apart; "
                 "lower it"
             )
+        finite_float("longest_start", self.longest_start, Range.AT_LEAST_ZERO)
         if self.passes.average:
             raise ValueError("average true: iterates are averaged of single examples' training")
         if self.local_steps > 1 and self.passes.schedule.name != "constant":
@@ -113,10 +142,14 @@ class UserSchedule:
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        found = self.passes.sensitivity(
-            constants, num_users, local_steps=self.local_steps, relative_rounding=_FLOAT32
+        return self.passes.sensitivity(
+            constants,
+            num_users,
+            local_steps=self.local_steps,
+            relative_rounding=_FLOAT32,
+            start=self.longest_start,
+            share=self.server_rate if constants.convexity == 0.0 else 1.0,
         )
-        return self.server_rate * found if constants.convexity == 0.0 else found
 
     def longest_update(self, constants: Constants, num_users: int) -> float:
         """Return how long one user's update is at most in any pass, K η L₀."""
@@ -145,6 +178,11 @@ class BoltOnUsers(ReleasesOnce):
 
     schedule: UserSchedule
     constants: Constants
+
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        return self.schedule.longest_start
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after the release; None after that.

@@ -29,7 +29,7 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation.rows import finite_rows
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.permutation.sgd import LONGEST_START, PermutationSgd, refuse_long_start
 from fedpriv.training.work import Work
 from fedpriv.tree import Params
 
@@ -85,7 +85,9 @@ class Tuned:
             ValueError: As `Passes.sensitivity`, of a part's size.
         """
         size = positive_int("examples of a part", self.part_size)
-        return tuple(one.passes.sensitivity(one.constants, size) for one in self.choices)
+        return tuple(
+            one.passes.sensitivity(one.constants, size, start=LONGEST_START) for one in self.choices
+        )
 
     def works(self) -> Mapping[str, Work]:
         """Return what trains and what judges, by name."""
@@ -114,8 +116,17 @@ class Tuned:
                 "plan that Tuned makes"
             )
 
+    def check_params(self, params: Params) -> None:
+        """Refuse a start that Δ has no room for.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        refuse_long_start(params, LONGEST_START)
+
     def init(self, params: Params) -> ArrayState:
-        """Return the state before training."""
+        """Return the state before training; errors are those of `check_params`."""
+        self.check_params(params)
         return ArrayState(params=params, numbers={CHOSEN: -1.0})
 
     def result(self, state: ArrayState) -> Params:

@@ -103,11 +103,19 @@ class Wrapped:
         """Return the params' own shapes."""
         return params
 
-    def sensitivity(self, num_params: int) -> float:
-        """Return Δ of the result, for a row that is there or not, with room for rounding."""
+    def sensitivity(self, num_params: int, start: float) -> float:
+        """Return Δ of the result, for a row that is there or not, with room for rounding.
+
+        Args:
+            num_params: d, over all tensors.
+            start: ‖w₀‖₂.
+        """
         terms = max(_WHOLE, num_params)
         return self.passes.sensitivity(
-            self.constants, self.num_examples, relative_rounding=2.0**-53 * terms
+            self.constants,
+            self.num_examples,
+            relative_rounding=2.0**-53 * terms,
+            start=start,
         )
 
     def partial_sum(
