@@ -110,7 +110,9 @@ def _perturbed(plan: AnyPlan) -> str:
     words = words_of(plan.unit)
     trusted = (
         " Every other user's device must do the prescribed work, and no other, in either case: a "
-        "hostile one may drive two runs apart. Whoever fails or is missing ends the run unreleased."
+        "hostile one may drive two runs apart. Whoever fails or is missing where training starts "
+        "counts as not there in every update; whoever does so later ends the run unreleased, and "
+        "that it ended is covered by no ε."
         if plan.unit == "user"
         else ""
     )

@@ -171,9 +171,11 @@ class BoltOnUsers(ReleasesOnce):
 
     Guarantees:
         * A user who is there or not moves the result by at most `schedule.sensitivity`, if every
-          other user does the same work in both runs: their devices are trusted to do it, and a
-          run in which anybody fails or is missing ends without a release, since who is missing
-          may depend on the params.
+          other user does the same work in both runs: their devices are trusted to do it.
+        * Whoever fails or is missing at the start's params, which nobody's data decide, counts as
+          one who is not there, in every update. Whoever fails or is missing later ends the run
+          without a release, since who is missing may depend on the params; that it ended is not
+          covered.
     """
 
     schedule: UserSchedule
@@ -188,7 +190,8 @@ class BoltOnUsers(ReleasesOnce):
         """Return the state after the release; None after that.
 
         Raises:
-            ValueError: If a user failed: nothing is released, and what was charged stays spent.
+            ValueError: If a user failed who had not failed at the start: nothing is released, and
+                what was charged stays spent.
         """
         if state.round_num:
             return None
@@ -204,27 +207,54 @@ class BoltOnUsers(ReleasesOnce):
         bound = Checked(l2_bound=self.schedule.longest_update(self.constants, number))
         size, decay, update = passes.batch_size, self.constants.convexity, 0
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
+        able = self._able(_at_rate(current, float(rates[0])), bound, raw)
         for order in passes.orders(number, raw.key("order")):
             for start in passes.starts(number):
                 batch, rate = np.sort(order[start : start + size]), float(rates[update])
-                brought = {**current, RATE: np.array([rate], np.float32)}
-                total = raw.sum(brought, bound=bound, among=batch.tolist())
-                if total.num_failed:
-                    raise ValueError(
-                        "a user failed or was missing, and nothing is released: who is missing "
-                        "may depend on the params, and with it the result on others than the "
-                        "proof counts; mend it and start a new run (this one's charge is spent)"
-                    )
-                mean = tree.to_dense(total.real())
                 kept, share = 1.0 - rate * decay, self.schedule.server_rate / size
-                stepped = {
-                    name: kept * array.astype(np.float64) + share * mean[name]
-                    for name, array in current.items()
-                }
+                stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
+                if len(there := batch[able[batch]]):
+                    total = raw.sum(_at_rate(current, rate), bound=bound, among=there.tolist())
+                    if total.num_failed:
+                        raise ValueError(
+                            "a user failed or was missing who had not at the start, and nothing is "
+                            "released: who is missing may depend on the params, and with it the "
+                            "result on others than the proof counts; let everybody come back and "
+                            "resume the run, which releases once, for the charge there is"
+                        )
+                    mean = tree.to_dense(total.real())
+                    stepped = {n: array + share * mean[n] for n, array in stepped.items()}
                 current = _within(stepped, passes.radius)
                 update += 1
         result = {name: array.astype(np.float64) for name, array in current.items()}
         return PartialSum(total=result, num_users=number)
+
+    def _able(self, brought: Params, bound: Checked, raw: RawSums) -> np.ndarray:
+        """Return who does the work at the start's params, bool (users,).
+
+        It is decided here, before any update: at params that hang on no user each one's own data
+        alone say so, and what a neighbour has in his changes nobody else's part in the run.
+        """
+        able = np.ones(raw.num_users, bool)
+        size = self.schedule.passes.batch_size
+        waiting = [
+            list(range(start, min(start + size, raw.num_users)))
+            for start in range(0, raw.num_users, size)
+        ]
+        while waiting:
+            among = waiting.pop()
+            if not raw.sum(brought, bound=bound, among=among).num_failed:
+                continue
+            if len(among) == 1:
+                able[among] = False
+                continue
+            half = len(among) // 2
+            waiting += [among[:half], among[half:]]
+        return able
+
+
+def _at_rate(params: Params, rate: float) -> dict[str, np.ndarray]:
+    return {**params, RATE: np.array([rate], np.float32)}
 
 
 def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:
