@@ -35,7 +35,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.plans.promise import Unit
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.coverage import FLOATS, Coverage
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
@@ -51,13 +51,11 @@ from fedpriv.training.permutation.wrapped import Train, Wrapped
 from fedpriv.tree import Params
 
 _FACTS = "bolt_on"
-_COVERAGE = Coverage(
-    not_covered=(
-        "a training that is not the permutation SGD that was stated (loss, steps, order, batches)",
-        "whatever else your own code took from these rows",
-    )
+_NOT_COVERED = (
+    "a training that is not the permutation SGD that was stated (loss, steps, order, batches)",
+    "whatever else your own code took from these rows",
 )
-_IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
+_EMPTY = "how many rows there are: one that is not there leaves its place empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +231,8 @@ def bolt_on(
         trainer=work,
     )
     root = Key.secure() if secure else Key.simulation(seed)
-    facts: dict[str, Any] = {_FACTS: _described(work)}
+    gaps = (*_NOT_COVERED, _EMPTY) if plan.relation is Relation.ADD_REMOVE else _NOT_COVERED
+    facts: dict[str, Any] = {_FACTS: _described(work), KEY: list(gaps)}
     if not secure:
         facts[NOISE] = plan_digest(plan, components.task.roster, start)
     folder = None
@@ -262,7 +261,7 @@ def bolt_on(
         spent = plan.epsilon(1) if folder is None else folder.ledger.epsilon()
     return Perturbed(
         params=dict(state.params),
-        epsilon=(_IN_FLOATS if secure else _COVERAGE).marked(spent),
+        epsilon=Coverage(not_covered=(*gaps, FLOATS) if secure else gaps).marked(spent),
         moved=_moved(known, found * _times(plan.relation), radius),
         simulated=not secure,
         path=None if out is None else Path(out),

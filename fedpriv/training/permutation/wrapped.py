@@ -35,7 +35,7 @@ class Walk:
 
     Attributes:
         start: Where training starts, float64 copies.
-        rates: η of every update, over all passes.
+        rates: η of every update, over all passes; it is not to be written to, nor are the orders.
         batch_size: b, by which every batch's sum is divided, a shorter last one's too.
         radius: R of the ball that params are projected onto after every step; None for none.
         inputs: r, to which rows are shortened (`shortened`).
@@ -141,17 +141,19 @@ class Wrapped:
                 finite, or is longer than a training of these constants can make it.
         """
         start = {name: array.astype(np.float64) for name, array in params.items()}
+        rates = self.passes.rates(self.constants, self.num_examples)
+        orders = self.passes.orders(self.num_examples, key.fold("order"))
         walk = Walk(
             start={name: array.copy() for name, array in start.items()},
-            rates=self.passes.rates(self.constants, self.num_examples),
+            rates=_read_only(rates),
             batch_size=self.passes.batch_size,
             radius=self.passes.radius,
             inputs=self.constants.inputs,
-            orders=tuple(self.passes.orders(self.num_examples, key.fold("order"))),
+            orders=tuple(map(_read_only, orders)),
             seed=int(key.fold("seed").words(1)[0] >> np.uint64(33)),
         )
         found = _checked(start, self.train(walk))
-        most = reach(walk.rates, self.constants, _norm(start))
+        most = reach(rates, self.constants, _norm(start))
         if self.passes.radius is not None:
             most = min(most, max(self.passes.radius, _norm(start)))
         if not _norm(found) <= most * _ROUNDING:
@@ -161,6 +163,13 @@ class Wrapped:
                 "walk.batch_size, and check its loss and its steps"
             )
         return PartialSum(total=found, num_users=self.num_examples)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return a copy that says so if it is written to: it decides nothing here in any case."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _norm(params: Mapping[str, np.ndarray]) -> float:
