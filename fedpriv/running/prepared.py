@@ -145,15 +145,19 @@ def _tried(
     check_params(components.algorithm, begun.params)
     with own_code(said, refusals=False):
         state = components.algorithm.init(begun.params)
+        loss = None
         if experiment.unit == "example":
             found = try_central_task(task, state.params)
+            loss = public_loss(task, state.params)
         else:
             batch = synthetic_batch(task)
             untried = not_tried(task) if batch is None else ""
             train = partial(try_components, components, state.params)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
-    check_start(components.algorithm, None if found is None else found.get("loss"))
+    if loss is None and found is not None:
+        loss = found.get("loss")
+    check_start(components.algorithm, loss)
     noticed = ()
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):

@@ -197,7 +197,8 @@ class ChecksStart(Protocol):
         """Refuse a start.
 
         Args:
-            loss: Its mean loss on public examples, in the task's own terms.
+            loss: Its mean loss on public examples, in the task's own terms; of a task of single
+                examples without any, that on its test set.
 
         Raises:
             ValueError: If nothing would be learnt from there.

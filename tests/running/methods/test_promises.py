@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import sparse
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.running.prepared import start_run
 from fedpriv.tasks.example_task import CentralTask, OwnedExamples, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.running.methods.test_runs import AGD, BOLT_ON, central
@@ -76,3 +80,29 @@ class TestRelationOfBoltOn:
         assert EMPTY.replace("examples", "users") in said(plan)
         descent = build(load_experiment("agd-tags").with_options(AGD), tiny_corpus).plan
         assert "leaves its place" not in said(descent)
+
+
+def with_public(loss_of=LogisticGradients, far=0.0):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 5)).astype(np.float32)
+    public = loss_of(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
+    start = {"weight": np.full(5, far, np.float32), "bias": np.zeros(1, np.float32)}
+    return replace(central(LogisticGradients), public=public, num_public=30, init=lambda key: start)
+
+
+class TestLossCap:
+    """ln 2 = 0.693 at zero."""
+
+    @pytest.mark.parametrize("task", [with_public(), central(LogisticGradients)])
+    def test_one_below_the_loss_at_the_start_is_refused_with_public_examples_and_without(
+        self, task, tmp_path
+    ):
+        with pytest.raises(ValueError, match=r"loss-cap 0\.01 is not above 0\.693"):
+            start_run(of(task, loss_cap=0.01, **METHODS["agd"]), None, None, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        start_run(of(task, loss_cap=0.7, **METHODS["agd"]), None, None, tmp_path / "run")
+
+    def test_it_is_of_public_examples_where_there_are_any(self, tmp_path):
+        task = replace(with_public(far=9.0), measure=lambda params: None)
+        with pytest.raises(ValueError, match=r"loss-cap 3 is not above \d+\.?\d*, .* public"):
+            start_run(of(task, **METHODS["agd"]), None, None, tmp_path / "run")
