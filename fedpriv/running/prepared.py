@@ -31,8 +31,15 @@ from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
-from fedpriv.training.algorithm import SaysWhatItDecided, check_params, check_start
+from fedpriv.tasks.trial import (
+    cautions,
+    not_tried,
+    public_loss,
+    synthetic_batch,
+    try_central_task,
+    try_task,
+)
+from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
 
@@ -148,7 +155,8 @@ def _tried(
         loss = None
         if experiment.unit == "example":
             found = try_central_task(task, state.params)
-            loss = public_loss(task, state.params)
+            if isinstance(components.algorithm, ChecksStart):
+                loss = public_loss(task, state.params)
         else:
             batch = synthetic_batch(task)
             untried = not_tried(task) if batch is None else ""
