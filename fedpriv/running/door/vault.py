@@ -69,9 +69,10 @@ class Vault:
             self._write(path, secrets.token_bytes(32))
         value = path.read_bytes()
         if len(value) != 32:
+            emptied = " (empty: its release was made, on a newer ledger than this)" * (not value)
             raise ValueError(
-                f"{path} is not a key of 32 bytes; restore it, or start a new run (without it the "
-                "noise that was drawn cannot be continued)"
+                f"{path} is not a key of 32 bytes{emptied}; restore it, or start a new run "
+                "(without it the noise that was drawn cannot be continued)"
             )
         return Key.from_bytes(value, "secure")
 
@@ -79,14 +80,19 @@ class Vault:
         """Delete the key of a name and what was remembered under names that begin with it.
 
         For what only a release that was cut off is made again from, once it is on the ledger: who
-        finds it later could take the noise off. A disk may keep what a file no longer names.
+        finds it later could take the noise off. An empty file stays in the key's place, so that an
+        older ledger that is put back draws no second noise on the same result. A disk may keep
+        what a file no longer names.
         """
         self._keys.pop(name, None)
         for known in [known for known in self._memories if known.startswith(f"{name}-")]:
             del self._memories[known]
         if self._folder is None or not self._folder.is_dir():
             return
-        for path in (self._folder / f"{name}.key", *self._folder.glob(f"{name}-*.safetensors")):
+        key = self._folder / f"{name}.key"
+        if key.exists() and key.stat().st_size:
+            self._write(key, b"")
+        for path in self._folder.glob(f"{name}-*.safetensors"):
             path.unlink(missing_ok=True)
         _sync(self._folder)
         if not any(self._folder.iterdir()):

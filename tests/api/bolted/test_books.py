@@ -67,10 +67,16 @@ def test_an_epsilon_of_any_size_is_printed(epsilon):
     assert "ε = " in repr(release(epsilon=epsilon))
 
 
+def left(secret):
+    return {path.name: path.read_bytes() for path in secret.iterdir()}
+
+
 class TestSecrets:
     def test_nothing_secret_stays_once_the_release_is_on_the_ledger(self, tmp_path):
         release(out=tmp_path / "run", secure=True)
-        assert not (tmp_path / "run" / "secret").exists()
+        assert left(tmp_path / "run" / "secret") == {"replay.key": b""}
+        release(out=tmp_path / "other")
+        assert not (tmp_path / "other" / "secret").exists()  # of a simulation nothing was secret
         release(out=tmp_path / "run", secure=True)  # it is read again all the same
         assert verify_run(tmp_path / "run").ok
 
@@ -84,14 +90,13 @@ class TestSecrets:
             patch.setattr(RunFolder, "keep", killed)
             with pytest.raises(SystemExit):
                 release(out=tmp_path / "run", secure=True)
-        assert {path.name for path in secret.iterdir()} == {
-            "replay.key", "replay-update.safetensors",
-        }  # fmt: skip
+        assert set(left(secret)) == {"replay.key", "replay-update.safetensors"}
+        assert len(left(secret)["replay.key"]) == 32
         with pytest.raises(ValueError, match="not the same any more"):
             release(trainer(*people(1)), out=tmp_path / "run", secure=True)
-        assert secret.exists()
+        assert len(left(secret)["replay.key"]) == 32
         release(out=tmp_path / "run", secure=True)
-        assert not secret.exists()
+        assert left(secret) == {"replay.key": b""}
 
     def test_what_a_kill_left_after_the_release_goes_with_the_next_look(
         self, tmp_path, monkeypatch
@@ -104,6 +109,6 @@ class TestSecrets:
             patch.setattr(Vault, "forget", killed)
             with pytest.raises(SystemExit):
                 release(out=tmp_path / "run", secure=True)
-        assert (tmp_path / "run" / "secret" / "replay.key").exists()
+        assert left(tmp_path / "run" / "secret")["replay.key"]
         release(out=tmp_path / "run", secure=True)
-        assert not (tmp_path / "run" / "secret").exists()
+        assert left(tmp_path / "run" / "secret") == {"replay.key": b""}
