@@ -69,10 +69,10 @@ class Vault:
             self._write(path, secrets.token_bytes(32))
         value = path.read_bytes()
         if len(value) != 32:
-            emptied = " (empty: its release was made, on a newer ledger than this)" * (not value)
+            emptied = "; it is empty since its release, on a newer ledger than this: restore that"
             raise ValueError(
-                f"{path} is not a key of 32 bytes{emptied}; restore it, or start a new run "
-                "(without it the noise that was drawn cannot be continued)"
+                f"{path} is not a key of 32 bytes; restore it, or start a new run (without it the "
+                f"noise that was drawn cannot be continued){'' if value else emptied}"
             )
         return Key.from_bytes(value, "secure")
 
