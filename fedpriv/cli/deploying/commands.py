@@ -20,7 +20,10 @@ from fedpriv.deployment.superlink import superlink as run_superlink
 app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
 
 Keys = Annotated[
-    Path | None, typer.Option(help="The container's keys: private ones must be its user's alone.")
+    Path | None,
+    typer.Option(
+        readable=False, help="The container's keys: private ones must be its user's alone."
+    ),
 ]
 
 
@@ -28,13 +31,15 @@ Keys = Annotated[
 def check(
     keys: Keys = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="The container's part of a corpus, to be opened.")
+        Path | None,
+        typer.Option(readable=False, help="The container's part of a corpus, to be opened."),
     ] = None,
     listens: Annotated[
         int | None, typer.Option(help="A port that the container's program listens on.")
     ] = None,
     writes: Annotated[
-        list[Path] | None, typer.Option(help="A folder it must be able to write to; repeat.")
+        list[Path] | None,
+        typer.Option(readable=False, help="A folder it must be able to write to; repeat."),
     ] = None,
     quiet: Annotated[bool, typer.Option(help="Say nothing where all is well.")] = False,
 ) -> None:
@@ -63,7 +68,9 @@ def check(
 
 @app.command()
 def superlink(
-    keys: Annotated[Path, typer.Option(help="ca.crt, superlink.pem and .key, secret, nodes/.")],
+    keys: Annotated[
+        Path, typer.Option(readable=False, help="ca.crt, superlink.pem and .key, secret, nodes/.")
+    ],
     port: Annotated[int, typer.Option(help="What it listens on, at every address.")] = 8000,
 ) -> None:
     """Run Flower's SuperLink with TLS, known nodes only, and no database."""
