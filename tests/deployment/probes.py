@@ -9,6 +9,7 @@ context = ssl.create_default_context(cafile="/keys/ca.crt")
 try:
     line = http.client.HTTPSConnection(host, port, timeout=8, context=context)
     line.putrequest("POST", path, skip_accept_encoding=True)
+    line.putheader("Content-Type", "application/protobuf")
     line.putheader("Content-Length", "0")
     line.endheaders()
     print(line.getresponse().status)
