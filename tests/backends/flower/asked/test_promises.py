@@ -31,7 +31,7 @@ from fedpriv.rng import Key
 from server import app as server_app
 from server.ending import ended_in_one_line
 
-DECLARED = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["tool"][
+DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
     "flwr"
 ]["app"]["config"]
 OTHER = "0" * 64
