@@ -60,8 +60,8 @@ def differences(
     document, rounds = read_document(run), _lines(run / "rounds.jsonl")
     failed = {line["round_num"]: line["num_failed"] for line in _lines(run / "diagnostics.jsonl")}
     lost = {number: frozenset(users[down]) for number, count in failed.items() if count}
-    released = {line["round_num"]: line["attempt"] for line in rounds}
-    killed = [(number, n) for number, last in released.items() for n in range(1, last)]
+    released = [line["round_num"] for line in rounds]
+    killed = sorted(set(attempts(run, "charge")) - set(attempts(run, "release")))
     chosen = load_experiment(document["name"]).with_options(document["experiment"])
     everybody = build(chosen.with_options(options), Corpus.open(whole))
     backend = type("Told", (_Told,), {"lost": lost, "killed": killed})
@@ -87,10 +87,7 @@ def differences(
     here, there = (read_ledger(each / "ledger.jsonl")[1] for each in (run, out))
     if here.plan != there.plan or verify_run(run).epsilon != verify_run(out).epsilon:
         found.append("ε")
-    charged = [
-        [(r.fields.get("round_num"), r.fields.get("attempt")) for r in each if r.kind == "charge"]
-        for each in (read_ledger(run / "ledger.jsonl")[0], read_ledger(out / "ledger.jsonl")[0])
-    ]
+    charged = [attempts(each, "charge") for each in (run, out)]
     if charged[0] != charged[1]:
         found.append(f"charges: {charged[0]} here, {charged[1]} in process")
     mine = {line["round_num"]: line["num_failed"] for line in _lines(out / "diagnostics.jsonl")}
@@ -99,6 +96,12 @@ def differences(
     if not verify_run(run).ok:
         found.append("the deployed run does not verify")
     return found
+
+
+def attempts(run: Path, kind: str) -> list[tuple[int, int]]:
+    """Return round and attempt of every charge, or release, on a run's ledger."""
+    records = read_ledger(run / "ledger.jsonl")[0]
+    return [(r.fields["round_num"], r.fields["attempt"]) for r in records if r.kind == kind]
 
 
 def _lines(path: Path) -> list[dict]:

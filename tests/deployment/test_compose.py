@@ -8,6 +8,7 @@ import tomllib
 
 import pytest
 
+from tests.deployment import guide
 from tests.deployment.layout import CHECKOUT, broken, read
 
 
@@ -82,3 +83,13 @@ def test_images_have_what_the_project_needs_but_for_ray():
     given = [line for line in lines if line and not line.startswith("#")]
     needed = [line.replace("flwr[simulation]", "flwr") for line in project["dependencies"]]
     assert sorted(given) == sorted(line for line in needed if line != "ray")
+
+
+def test_the_guides_commands_are_found_and_for_each_machine():
+    text = (CHECKOUT / guide.PAGE).read_text("utf-8")
+    found = list(guide.blocks(text))
+    machines = [machine for machine, _ in found]
+    assert machines.count("server") == 2 and [m for m in machines if m in "123" and m] == [*"123"]
+    assert "supernode-3 client-3" in dict(found)["3"]
+    assert any("fedpriv data part" in commands for _, commands in found)
+    assert guide.NAME in text
