@@ -11,21 +11,18 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from tests.deployment import probes
-from tests.deployment.layout import CHECKOUT, NODES, read
+from tests.deployment.containers import PROJECT, Deployment, Failed, daemon
+from tests.deployment.layout import NODES, read
 from tests.deployment.oracle import attempts, differences
 
-PROJECT = "fedpriv-test"
 SHAPE = Shape(
     num_users=60, num_sentences=3000, public_users=30, num_words=400, num_tags=12, num_topics=4
 )
@@ -35,120 +32,6 @@ CONFIG = {
     "node-users": "/node-users.json", "rounds": ROUNDS, "cohort": 12, "noise-multiplier": 1.0,
     "eval-every": ROUNDS, "round-deadline": DEADLINE,
 }  # fmt: skip
-
-
-class Failed(Exception):
-    """A line of the test does not hold."""
-
-
-@dataclass
-class Deployment:
-    """One set of containers, and what was said of them."""
-
-    folder: Path
-    environment: dict[str, str]
-    lines: list[str] = field(default_factory=list)
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-        print(line, flush=True)
-
-    def holds(self, what: str, is_so: bool, found: object = "") -> None:
-        """Say that something holds; stop where it does not."""
-        if not is_so:
-            raise Failed(f"{what}: {found}")
-        self.say(f"ok   {what}")
-
-    def docker(self, *arguments: str, seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
-        return self._run(["docker", *arguments], seconds)
-
-    def compose(self, *arguments: str, seconds: float = 900.0) -> subprocess.CompletedProcess[str]:
-        return self._run(["docker-compose", "--project-name", PROJECT, *arguments], seconds)
-
-    def must(self, done: subprocess.CompletedProcess[str]) -> str:
-        if done.returncode != 0:
-            raise Failed(f"{' '.join(done.args[:6])}: {(done.stdout + done.stderr)[-1500:]}")
-        return done.stdout
-
-    def container(self, service: str) -> str:
-        return self.must(self.compose("ps", "--quiet", service)).strip()
-
-    def inside(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
-        return self.docker("exec", self.container(service), *command)
-
-    def python(self, service: str, script: str, *arguments: str) -> str:
-        """Return the last line that a script prints in a service's container."""
-        done = self.inside(service, "python", "-c", script, *arguments)
-        return (done.stdout.strip().splitlines() or [done.stderr[-300:]])[-1]
-
-    def healthy(self, services: Sequence[str], seconds: float = 300.0) -> None:
-        """Wait until services are healthy."""
-        end = time.monotonic() + seconds
-        states: dict[str, str] = {}
-        while time.monotonic() < end:
-            states = {name: self.health(name) for name in services}
-            if set(states.values()) <= {"healthy"}:
-                return
-            time.sleep(2)
-        raise Failed(f"not healthy after {seconds:.0f} s: {states}")
-
-    def health(self, service: str) -> str:
-        form = "{{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}"
-        return self.docker("inspect", "--format", form, self.container(service)).stdout.strip()
-
-    def start_run(self, **changes: object) -> subprocess.Popen[str]:
-        """Start a run by the operator's container; its log comes out of the process."""
-        words = " ".join(
-            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
-            for name, value in {**CONFIG, **changes}.items()
-        )
-        return subprocess.Popen(
-            [
-                "docker-compose",
-                "--project-name",
-                PROJECT,
-                "run",
-                "--rm",
-                "-T",
-                "operator",
-                "run",
-                "/app",
-                "here",
-                "--stream",
-                "--run-config",
-                words,
-            ],
-            cwd=CHECKOUT,
-            env=self.environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-
-    def followed(self, run: subprocess.Popen[str], until: str, seconds: float = 600.0) -> str:
-        """Read a run's log until a line begins so; return what was read."""
-        seen, end = [], time.monotonic() + seconds
-        assert run.stdout is not None
-        for line in run.stdout:
-            seen.append(line)
-            if line.startswith(until):
-                return "".join(seen)
-            if time.monotonic() > end:
-                break
-        raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
-
-    def _run(self, command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=CHECKOUT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=seconds,
-            check=False,
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -173,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "FEDPRIV_PORT": "18443", "BASE": asked.base, "PIP_OPTIONS": asked.pip_options,
         }  # fmt: skip
         here = Deployment(folder=folder, environment=environment)
-        with _daemon(here):
+        with daemon(here):
             try:
                 _whole(here)
             except Failed as failed:
@@ -186,30 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     here.compose("down", "--timeout", "5", "--remove-orphans")
     print(f"deploy-test-docker: all {len(here.lines)} lines hold")
     return 0
-
-
-@contextlib.contextmanager
-def _daemon(here: Deployment) -> Iterator[None]:
-    """Start a Docker daemon where none answers, and stop that one again."""
-    if here.docker("info").returncode == 0:
-        yield
-        return
-    if shutil.which("dockerd") is None:
-        raise SystemExit("no Docker daemon answers, and there is no dockerd to start")
-    with (here.folder / "dockerd.log").open("wb") as log:
-        daemon = subprocess.Popen(
-            ["dockerd", "--data-root", str(here.folder / "docker")], stdout=log, stderr=log
-        )
-    try:
-        end = time.monotonic() + 60
-        while here.docker("info").returncode != 0:
-            if time.monotonic() > end or daemon.poll() is not None:
-                raise SystemExit(f"dockerd did not start: see {here.folder / 'dockerd.log'}")
-            time.sleep(1)
-        yield
-    finally:
-        daemon.terminate()
-        daemon.wait(60)
 
 
 def _whole(here: Deployment) -> None:
@@ -362,7 +221,7 @@ def _owner(path: Path) -> tuple[int, int]:
 
 def _killed_and_resumed(here: Deployment, users: dict[str, list[str]]) -> None:
     """A node is killed in a round, then the server; down and up; and the run goes on."""
-    run = here.start_run()
+    run = here.start_run(CONFIG)
     try:
         here.followed(run, "round 1:")
         for service in ("client-2", "supernode-2"):
@@ -379,7 +238,7 @@ def _killed_and_resumed(here: Deployment, users: dict[str, list[str]]) -> None:
     here.must(here.compose("down", "--timeout", "10", "--remove-orphans"))
     here.must(here.compose("up", "--detach"))
     here.healthy([name for name in read()["services"] if name not in ("operator", "gate")])
-    run = here.start_run(resume="/runs/first", out="")
+    run = here.start_run({**CONFIG, "resume": "/runs/first", "out": ""})
     try:
         here.followed(run, "report:")
     finally:
@@ -413,9 +272,14 @@ def _foreign_volume(here: Deployment) -> None:
     shutil.copytree(deploy / "node-2", deploy / "node-1", copy_function=_copied)
     try:
         here.must(here.compose("up", "--detach", "--force-recreate", "--no-deps", "client-1"))
-        run = here.start_run(out="/runs/foreign", anchor="/anchor/foreign", **{
-            "register-seconds": 30.0
-        })  # fmt: skip
+        run = here.start_run(
+            {
+                **CONFIG,
+                "out": "/runs/foreign",
+                "anchor": "/anchor/foreign",
+                "register-seconds": 30.0,
+            }
+        )
         log, _ = run.communicate(timeout=400)
         said = " ".join(log.split())
         here.holds(

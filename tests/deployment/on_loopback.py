@@ -280,7 +280,9 @@ def _stranger(layout: Layout) -> None:
     command = command.replace(f"--port {layout.ports['supernode-1']}", f"--port {port}")
     done = subprocess.run(
         [*_as_user(), "timeout", "60", "sh", "-c", command],
-        cwd=layout.folder / "homes/supernode-1", env=layout.environment("supernode-1"), capture_output=True, text=True, check=False,
+        cwd=layout.folder / "homes" / "supernode-1",
+        env=layout.environment("supernode-1"),
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr
     layout.holds(
