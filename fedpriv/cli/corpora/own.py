@@ -1,0 +1,94 @@
+"""`fedpriv data key` and `fedpriv data ids`: a node's own people, under ids that name nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedpriv.cli.terminal.output import console, errors, fail, print_json
+from fedpriv.data.own.ids import read_key, user_id, write_key
+from fedpriv.data.own.table import Table
+from fedpriv.data.own.users import NodeData, OwnUsers, open_source
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.task_factory import make_task
+
+_MOST_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `fedpriv data`."""
+    app.command()(key)
+    app.command()(ids)
+
+
+def key(file: Annotated[Path, typer.Argument(help="A new file, of mode 0600.")]) -> None:
+    """Make the key of people's ids: one for all nodes, and never the server's."""
+    write_key(file)
+    console.print(
+        f"{file}: copy it to every node by a way that you trust, and keep it; with another key "
+        "every id is another",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def ids(
+    data: Annotated[
+        Path, typer.Argument(help="A folder of CSV files (one a person), a CSV or SQLite file.")
+    ],
+    key: Annotated[Path, typer.Option(help="The file of `fedpriv data key`.")],
+    experiment: Annotated[
+        str | None,
+        typer.Option(help="Also read everybody as this experiment's task does, and name bad rows."),
+    ] = None,
+    user: Annotated[
+        str, typer.Option(help="The column of people's names, where no experiment says it.")
+    ] = "user",
+    table: Annotated[str, typer.Option(help="An SQLite file's table, likewise.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the ids of a node's own people, sorted, one a line: its part of a roster."""
+    problems: Iterable[str]
+    if experiment is None:
+        source, secret = open_source(data, Table(columns={}, user=user, name=table)), read_key(key)
+        found = sorted({user_id(secret, name) for name in source.names})
+        problems = source.problems
+    else:
+        users = _users(experiment, NodeData(data.resolve(), key.resolve()))
+        found, problems = sorted(users), users.problems()
+    if not found:
+        fail(f"{data} holds nobody's data; give the files of this node's people")
+    bad = list(problems)
+    if as_json:
+        print_json({"ids": found, "problems": bad})
+    else:
+        for one in found:
+            typer.echo(one)
+    for line in bad[:_MOST_SHOWN]:
+        errors.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    if bad:
+        fail(
+            f"{len(bad)} people or rows cannot be read, and would contribute zero; mend them, or "
+            "take them out"
+        )
+
+
+def _users(name: str, data: NodeData) -> OwnUsers:
+    """Return the users of an experiment's task on this machine.
+
+    Raises:
+        ValueError: If the task reads no data of a node's own.
+    """
+    experiment = load_experiment(name)
+    with own_code(f"while the task of {name} was made"):
+        task: Any = make_task(experiment, None, data)
+    found = getattr(getattr(task, "data", None), "users", None)
+    if not isinstance(found, OwnUsers):
+        raise ValueError(
+            f"the task of {name} has no users of a node's own files; give it "
+            "users=own_users(TABLE, examples, data=data, ...)"
+        )
+    return found
