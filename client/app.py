@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedpriv.backends.flower.client import Host, serve
 from fedpriv.backends.flower.settings import DATA_KEYS, Node, open_node, read_host
+from fedpriv.backends.flower.telling.log_lines import show_log
 
 app = ClientApp()
 
@@ -29,7 +30,8 @@ def _host(context: Context) -> Host:
 
 @lru_cache(maxsize=2)
 def _node(run_config: str, node_config: str) -> Node:
-    """Open a corpus and make a trainer once for each process and run; files are shared."""
+    """Open a node's users and make a trainer once for each process and run; files are shared."""
+    show_log()
     return open_node(json.loads(run_config), json.loads(node_config))
 
 

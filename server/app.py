@@ -26,6 +26,7 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
+from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -45,7 +46,7 @@ _LOG = logging.getLogger("fedpriv.server")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
-    _show_log()
+    show_log()
     with ended_in_one_line(grid):
         _main(grid, context)
 
@@ -130,11 +131,3 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
         else f", {headline.label} on public users "
         + ("-" if figure is None else headline.text(figure, 2)),
     )
-
-
-def _show_log() -> None:
-    logger = logging.getLogger("fedpriv")
-    if not logger.handlers:
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
