@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flwr.app import Context
@@ -37,6 +36,7 @@ from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
+from fedpriv.running.standing.written import StandingFile
 from server.ending import ended_in_one_line
 
 app = ServerApp()
@@ -75,13 +75,20 @@ def _main(grid: Grid, context: Context) -> None:
     task = prepared.components.task
     for line in filter(None, (prepared.untried, *prepared.noticed)):
         _LOG.warning("%s", line)
-    report = partial(_report, next(iter(task.measures), None))
+    standing = StandingFile(prepared.folder.path, prepared.ledger.mode)
+
+    def report(record: RoundRecord) -> None:
+        standing.round_ended()
+        _report(next(iter(task.measures), None), record)
 
     def loop(backend: GridBackend) -> dict[str, Any]:
+        found = backend.registry.node_of
+        standing.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=task.evaluate)
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
 
-    summary = strategy.start(grid, loop)
+    with standing.kept():
+        summary = strategy.start(grid, loop)
     if why := early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
     _LOG.info("run folder: %s", summary["run_dir"])

@@ -12,6 +12,7 @@ from fedpriv.cli import audit, privacy, reproduce, results, run, tune
 from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
+from fedpriv.cli.deploying import status
 from fedpriv.cli.terminal.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.deployment import commands
@@ -57,6 +58,7 @@ own.register(on_corpora.app)
 app.add_typer(on_corpora.app, name="data")
 app.add_typer(deploying.app, name="deploy")
 commands.register(app)
+app.command()(status.status)
 
 
 def main() -> None:
