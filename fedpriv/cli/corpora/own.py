@@ -1,7 +1,8 @@
-"""`fedpriv data key` and `fedpriv data ids`: a node's own people, under ids that name nobody."""
+"""`fedpriv data key`, `ids` and `roster`: a node's own people, under ids that name nobody."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from fedpriv.cli.terminal.output import console, errors, fail, print_json
-from fedpriv.data.own.ids import read_key, user_id, write_key
+from fedpriv.data.files.places import writing_to
+from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
 from fedpriv.data.own.table import Table
 from fedpriv.data.own.users import NodeData, OwnUsers, open_source
 from fedpriv.experiments.catalogue import load_experiment
@@ -23,6 +25,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `fedpriv data`."""
     app.command()(key)
     app.command()(ids)
+    app.command()(roster)
 
 
 def key(file: Annotated[Path, typer.Argument(help="A new file, of mode 0600.")]) -> None:
@@ -48,6 +51,7 @@ def ids(
         str, typer.Option(help="The column of people's names, where no experiment says it.")
     ] = "user",
     table: Annotated[str, typer.Option(help="An SQLite file's table, likewise.")] = "",
+    out: Annotated[Path | None, typer.Option(help="A file for the ids.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the ids of a node's own people, sorted, one a line: its part of a roster."""
@@ -62,11 +66,15 @@ def ids(
     if not found:
         fail(f"{data} holds nobody's data; give the files of this node's people")
     bad = list(problems)
+    if out is not None:
+        _write(out, found)
     if as_json:
         print_json({"ids": found, "problems": bad})
-    else:
+    elif out is None:
         for one in found:
             typer.echo(one)
+    else:
+        console.print(f"{out}: {len(found):,} people", highlight=False, soft_wrap=True)
     for line in bad[:_MOST_SHOWN]:
         errors.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
     if bad:
@@ -74,6 +82,27 @@ def ids(
             f"{len(bad)} people or rows cannot be read, and would contribute zero; mend them, or "
             "take them out"
         )
+
+
+def roster(
+    lists: Annotated[list[Path], typer.Argument(help="What `fedpriv data ids` wrote, by node.")],
+    out: Annotated[Path, typer.Option(help="The roster, for the server.")],
+) -> None:
+    """Put nodes' lists of ids together, each id once, and say who is on two of them."""
+    counts = Counter(one for path in lists for one in read_roster(path))
+    _write(out, sorted(counts))
+    console.print(f"{out}: {len(counts):,} people", highlight=False, soft_wrap=True)
+    if twice := [one for one, number in counts.items() if number > 1]:
+        errors.print(
+            f"{len(twice):,} people are on more than one node (such as {twice[0]}); they "
+            "contribute zero until one node alone has their data, or node-users says which one has",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _write(file: Path, found: Iterable[str]) -> None:
+    with writing_to(file):
+        file.write_text("".join(f"{one}\n" for one in found), "utf-8")
 
 
 def _users(name: str, data: NodeData) -> OwnUsers:

@@ -91,12 +91,16 @@ def read_roster(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"the roster {path} cannot be read ({type(error).__name__}); give a file with one id a "
-            "line, of all nodes: sort -u *.ids"
+            "line: fedpriv data roster"
         ) from error
     ids = sorted(line for line in lines if line)
     if not ids:
-        raise ValueError(f"the roster {path} lists nobody; put the nodes' ids together: sort -u")
+        raise ValueError(
+            f"the roster {path} lists nobody; put the nodes' ids together: fedpriv data roster"
+        )
     twice = next((a for a, b in pairwise(ids) if a == b), None)
     if twice is not None:
-        raise ValueError(f"the roster {path} lists {twice!r} twice; list each id once: sort -u")
+        raise ValueError(
+            f"the roster {path} lists {twice!r} twice; list each id once: fedpriv data roster"
+        )
     return tuple(ids)
