@@ -10,6 +10,7 @@ on the server's own copy of the corpus.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -87,7 +88,7 @@ def _main(grid: Grid, context: Context) -> None:
         measuring = replace(backend, measure=task.evaluate)
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
 
-    with standing.kept():
+    with closing(prepared.folder), standing.kept():
         summary = strategy.start(grid, loop)
     if why := early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from fedpriv.cli.terminal.output import console, print_json
 from fedpriv.deployment.status.read import RunStatus, run_status
-from fedpriv.privacy.epsilon import Epsilon, privacy_line, rounded_up
+from fedpriv.privacy.epsilon import Epsilon, privacy_line
 from fedpriv.untrusted_text import plain
 
 
@@ -68,4 +69,4 @@ def _epsilon(spent: Epsilon, mode: str) -> str:
 
 def _left(left: float) -> str:
     """Return what is left, rounded down: it is nothing to count on."""
-    return f"{-rounded_up(-left, 3):.3f}" if left < float("inf") else "∞"
+    return f"{math.floor(left * 1000.0 * (1 + 1e-9)) / 1000.0:.3f}" if math.isfinite(left) else "∞"

@@ -132,7 +132,7 @@ def test_a_table_is_found_by_name_and_never_written_to(tmp_path, key):
     assert len(opened(path, key, named)) == 2 and path.read_bytes() == before
     with pytest.raises(ValueError, match="second and no third"):
         opened(path, key, Table(columns={"x": float}, user="who", name="third"))
-    with pytest.raises(ValueError, match="table 'second' .* has no column 'y'"):
+    with pytest.raises(ValueError, match=r"table 'second' .* has no column 'y'"):
         opened(path, key, Table(columns={"y": float}, user="who", name="second"))
     path.chmod(0o644)
     path.write_bytes(b"no database at all, whatever it is called" * 100)
