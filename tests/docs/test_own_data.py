@@ -24,6 +24,7 @@ from fedpriv.backends.flower.messages import BOUNDS, read_request
 from fedpriv.backends.flower.settings import OWN_KEYS
 from fedpriv.data.own.ids import read_key, user_id
 from fedpriv.data.own.users import NodeData
+from fedpriv.deployment.checks import check_own_users
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
@@ -296,3 +297,18 @@ def test_a_server_alone_does_not_train_on_nobody(place, tmp_path):
     with pytest.raises(ValueError, match="have nothing of rostered user"):
         start_run(experiment.with_options(options), None, None, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_container_is_unhealthy_where_a_row_or_a_file_cannot_be_read(place):
+    data = NodeData(place.data("node-1"), place.key)
+    place.roster()
+    assert check_own_users(data, place.experiment) == 22
+    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
+        db.execute("UPDATE visits SET age = 'elderly' WHERE rowid = 7")
+    with pytest.raises(ValueError, match=r"row 7: column 'age' holds no finite number; the person"):
+        check_own_users(data, place.experiment)
+    with pytest.raises(ValueError, match="reads no data of a node's own"):
+        check_own_users(data, "dp-fedavg-tags")
+    place.data("node-1").unlink()
+    with pytest.raises(ValueError, match="is not there"):
+        check_own_users(data, place.experiment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,8 @@ from fedpriv.cli.terminal.output import console, errors, fail, print_json
 from fedpriv.data.files.places import writing_to
 from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
 from fedpriv.data.own.table import Table
-from fedpriv.data.own.users import NodeData, OwnUsers, open_source
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.own_code import own_code
-from fedpriv.experiments.task_factory import make_task
+from fedpriv.data.own.users import NodeData, open_source
+from fedpriv.deployment.checks import own_users_of
 
 _MOST_SHOWN = 20
 
@@ -61,10 +59,10 @@ def ids(
         found = sorted({user_id(secret, name) for name in source.names})
         problems = source.problems
     else:
-        users = _users(experiment, NodeData(data.resolve(), key.resolve()))
+        users = own_users_of(experiment, NodeData(data.resolve(), key.resolve()))
         found, problems = sorted(users), users.problems()
     if not found:
-        fail(f"{data} holds nobody's data; give the files of this node's people")
+        fail(f"{data} holds no one's data; give the files of this node's people")
     bad = list(problems)
     if out is not None:
         _write(out, found)
@@ -103,21 +101,3 @@ def roster(
 def _write(file: Path, found: Iterable[str]) -> None:
     with writing_to(file):
         file.write_text("".join(f"{one}\n" for one in found), "utf-8")
-
-
-def _users(name: str, data: NodeData) -> OwnUsers:
-    """Return the users of an experiment's task on this machine.
-
-    Raises:
-        ValueError: If the task reads no data of a node's own.
-    """
-    experiment = load_experiment(name)
-    with own_code(f"while the task of {name} was made"):
-        task: Any = make_task(experiment, None, data)
-    found = getattr(getattr(task, "data", None), "users", None)
-    if not isinstance(found, OwnUsers):
-        raise ValueError(
-            f"the task of {name} has no users of a node's own files; give it "
-            "users=own_users(TABLE, examples, data=data, ...)"
-        )
-    return found

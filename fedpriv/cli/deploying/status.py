@@ -34,7 +34,7 @@ def status(
 
 
 def _lines(found: RunStatus) -> list[tuple[str, str]]:
-    held = "a process holds it" if found.held else "nobody holds it"
+    held = "a process holds it" if found.held else "no process holds it"
     planned = "" if found.rounds_planned is None else f" of {found.rounds_planned:,}"
     lost = f", {found.lost_attempts:,} lost attempts (spent)" if found.lost_attempts else ""
     lines = [

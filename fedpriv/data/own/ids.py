@@ -96,7 +96,7 @@ def read_roster(path: Path) -> tuple[str, ...]:
     ids = sorted(line for line in lines if line)
     if not ids:
         raise ValueError(
-            f"the roster {path} lists nobody; put the nodes' ids together: fedpriv data roster"
+            f"the roster {path} lists no one; put the nodes' ids together: fedpriv data roster"
         )
     twice = next((a for a, b in pairwise(ids) if a == b), None)
     if twice is not None:

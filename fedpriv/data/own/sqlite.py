@@ -56,7 +56,7 @@ class SqliteTable:
                 if isinstance(name, (str, int)) and normalised(str(name)):
                     self._spelt.setdefault(normalised(str(name)), []).append(name)
                 else:
-                    problems.append(f"{file}: rows whose {table.user!r} names nobody")
+                    problems.append(f"{file}: rows whose {table.user!r} names no one")
         self.problems = tuple(dict.fromkeys(problems))
 
     @property

@@ -63,7 +63,7 @@ class Table:
 
 
 def _value(kind: type, given: Any, column: str, where: str) -> Any:
-    value = None
+    value: Any = None
     numeric = kind is not str and isinstance(given, str)
     if not (given is None or given == "" or isinstance(given, bytes) or (numeric and "_" in given)):
         try:

@@ -75,7 +75,7 @@ class OwnUsers(UsersOnNodes):
         self._source, self._examples = source, examples
         self._name_of = {user_id(key, name): name for name in source.names}
         if not self._name_of:
-            raise ValueError(f"{path} holds nobody's data; give the files of this node's people")
+            raise ValueError(f"{path} holds no one's data; give the files of this node's people")
 
     def __getitem__(self, user_id: str) -> Any:
         return self._examples(self._source.columns(self._name_of[user_id]))

@@ -104,7 +104,7 @@ def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
     assert [line.partition("people.sqlite")[2] for line in found] == [
         ", row 4: column 'n' holds no whole number",
         ", row 5: column 'x' holds no finite number",
-        ": rows whose 'who' names nobody",
+        ": rows whose 'who' names no one",
     ]
 
 
@@ -114,7 +114,7 @@ def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
         (lambda path: path / "nowhere.csv", "is not there"),
         (lambda path: folder(path / "people") / "Ann.csv", "no column 'who'"),
         (lambda path: sqlite(path / "a.txt"), "ends in none of .csv, .sqlite"),
-        (lambda path: folder(path / "people") / "..", "holds nobody's data"),
+        (lambda path: folder(path / "people") / "..", "holds no one's data"),
     ],
 )
 def test_what_is_wrong_as_a_whole_is_refused(make, why, tmp_path, key):
@@ -177,7 +177,7 @@ def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path, key):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("", "lists nobody"), ("b\na\nb\n", "'b' twice"), (None, "cannot be read")]
+    ("text", "why"), [("", "lists no one"), ("b\na\nb\n", "'b' twice"), (None, "cannot be read")]
 )
 def test_a_roster_lists_everybody_once(text, why, tmp_path):
     path = tmp_path / "roster.txt"

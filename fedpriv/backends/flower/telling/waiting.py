@@ -64,7 +64,7 @@ def say_unlisted(grid: Grid, numbers: Mapping[int, int]) -> None:
         return
     _LOG.info(
         "%d hosted users are not on this plan's roster, which is frozen: they wait for a new plan, "
-        "and their %d nodes are told so",
+        "and their %d nodes are notified",
         sum(numbers.values()),
         len(numbers),
     )
@@ -76,7 +76,7 @@ def say_unknown(grid: Grid, node_ids: Sequence[int]) -> None:
     if not node_ids:
         return
     _LOG.warning(
-        "%d nodes have keys that node-users does not name, and are asked nothing; they are told so",
+        "%d nodes have keys that node-users does not name: they are asked nothing, and notified",
         len(node_ids),
     )
     tell(grid, "key", dict.fromkeys(node_ids, len(node_ids)))
@@ -96,7 +96,7 @@ class Latecomers:
             return
         self._known.update(new)
         _LOG.warning(
-            "%d nodes came after users were asked for, and are told so: rostered users on them "
+            "%d nodes came after users were asked for, and are notified: rostered users on them "
             "take part from the server's next start on (resume), others wait for a new plan",
             len(new),
         )

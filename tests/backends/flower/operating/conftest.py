@@ -33,7 +33,7 @@ def deploy(stub, tiny_corpus):
             "experiment": "adadps-tags", "corpus": str(tiny_corpus), "noise-multiplier": 1.0,
             "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": 1, "guard-users": False,
             **{
-                key.replace("_", "-"): value if isinstance(value, (bool, int, float)) else str(value)
+                key.replace("_", "-"): value if isinstance(value, int | float) else str(value)
                 for key, value in changes.items()
             },
         }  # fmt: skip
