@@ -8,13 +8,16 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: trust trust-quick options run test test-full check collected install clean help bench bench-full
+.PHONY: deploy-test deploy-guide deploy-test-docker trust trust-quick options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make trust      the scoreboard: each privacy claim's tests, and broken twins that must fail them"
+	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
+	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
+	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
 	@echo "make check      lint and types only"
 	@echo "make options    write what is made from the parts of experiments: run-config, docs/options.md"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
@@ -48,6 +51,18 @@ collected: $(STAMP)
 test: $(STAMP)
 	$(MAKE) --jobs 2 check collected
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The compose file in real containers; --base and --pip-options say what images are built from.
+deploy-test-docker: $(STAMP)
+	$(BIN)/python -m tests.deployment.in_containers
+
+# The compose file's own commands as processes on loopback.
+deploy-test: $(STAMP)
+	$(BIN)/python -m tests.deployment.on_loopback
+
+# The commands of docs/deployment.md, read out of it, in a fresh clone.
+deploy-guide: $(STAMP)
+	$(BIN)/python -m tests.deployment.guide
 
 options: $(STAMP)
 	$(BIN)/python -m fedpriv.experiments.reference

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid
-from flwr.serverapp.exception import AppExitException
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 

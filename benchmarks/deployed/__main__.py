@@ -83,9 +83,7 @@ def _cpu(root: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One run of one kind: its rounds but the first, CPU seconds a round, peak PSS, load, and a
-    digest of its last params.
-    """
+    """One run of one kind: its rounds but the first, and a digest of its last params."""
 
     rounds: list[Round]
     cpu_seconds: float

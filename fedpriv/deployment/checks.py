@@ -133,7 +133,7 @@ def check_writes(folder: Path) -> None:
         PermissionError: With its owner.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
-        owner = folder.stat().st_uid if folder.exists() else "nobody: it is not there"
+        owner = folder.stat().st_uid if folder.exists() else "none: it is not there"
         raise PermissionError(
             f"{folder} cannot be written to by user {os.geteuid()} (owner: {owner}); give it to "
             "that user"

@@ -163,7 +163,7 @@ def pull_input(client: Any, node_config: Mapping[str, Any]) -> TaskInput:
     return TaskInput(context=context, bundle=found.fab.content)
 
 
-def identify(context: Context, task: Task) -> None:
+def identify(context: Any, task: Task) -> None:
     """Say whose task this process works on, where another process pulled its input."""
     from flwr.supercore.task_identity import TaskIdentity
 

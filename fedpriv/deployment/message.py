@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -115,14 +116,15 @@ def bury(task: Task, connection: Connection, bare: bytes | None) -> None:
     client = connection.client(token=task.token, name=NODE, tries=_TRIES)
     reason = "the process that answered was killed, or died"
     if bare is None:
-        found = pull_input(client, {})
-        message = pull_message(client, found.context.run_id, found.context.node_id)
-        context: Any = found.context
+        with contextlib.suppress(Exception):  # it may have got as far as that
+            pull_input(client, {})
+        message = pull_message(client, task.run_id, 0)
     else:
         message = read_message(bare)
-        context = _Whereabouts(run_id=message.metadata.run_id, node_id=message.metadata.dst_node_id)
     if message is None:
         return  # Flower's own heartbeats find out
+    context = _Whereabouts(run_id=task.run_id, node_id=message.metadata.dst_node_id)
+    identify(context, task)
     answer = error_answer("CLIENT_APP_CRASHED", reason, message)
     push_answer(client, answer, context)
     push_output(client, None, reason)

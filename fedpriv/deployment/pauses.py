@@ -16,8 +16,8 @@ _SHARE = 0.15
 class Pauses:
     """Pauses that grow with the time without work.
 
-    Work that comes in after t seconds has waited for three twentieths of that at most, and for `longest` at
-    most, while somebody idle looks for it every `longest` seconds only.
+    Work that comes in after t seconds has waited for three twentieths of that at most, and for
+    `longest` at most, while whoever is idle looks for it every `longest` seconds only.
 
     Attributes:
         longest: Seconds between two looks; above 0.

@@ -64,6 +64,12 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
     """
     own = own_method(experiment)
     if own is not None:
+        if task.owned is not None:
+            raise ValueError(
+                f"method {experiment.method!r} bounds single examples, and of {task.name} an owner "
+                f"has up to {task.owned.most}: its ε would be of one of them alone; use method "
+                "'averaging', whose ε is of an owner, or a training set of one example an owner"
+            )
         return own_components(experiment, task, own)
     task = experiment.part("warm start").warmed(task, experiment.part("start"))
     planned = num_steps(experiment, task.num_train)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.noise.gaussian import NoisedMean, noised_mean
+from fedpriv import tree
+from fedpriv.noise.gaussian import NoisedMean
 from fedpriv.noise.output import Sphere
 from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
 from fedpriv.ranges import positive_float, positive_int
@@ -63,15 +64,25 @@ class SphereRows:
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
-        """Return the next row's noise, float32, by the run's key and its number."""
+        """Return the next row's noise, float64, by the run's key and its number."""
         row = int(memory[_ROW][0]) + 1
         one = Sphere(epsilon=self.epsilon / self.passes)
         noise, _ = one.draw(
             {}, template=template, sensitivity=sensitivity, key=key.fold("sphere").fold(row)
         )
-        narrow = {name: array.astype(np.float32) for name, array in noise.items()}
-        return narrow, {_ROW: np.array([row], np.int64)}
+        return noise, {_ROW: np.array([row], np.int64)}
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> NoisedMean:
-        """Return the noised mean."""
-        return noised_mean(total, drawn, share)
+        """Return the noised mean, float32.
+
+        The noise is narrowed with the sum and not before: what float32 noise added to a sum leaves
+        behind has a grid that tells which sum it was. On a sum of whole numbers it is rounded to
+        the sum's own grid.
+        """
+        sums, update, squared = tree.to_dense(total.real()), {}, 0.0
+        for name, array in sums.items():
+            noise, step = drawn[name], total.granularity
+            noise = noise if step is None else np.rint(noise / step) * step
+            update[name] = ((array + noise) * share).astype(np.float32)
+            squared += float(np.sum(np.square(update[name], dtype=np.float64)))
+        return NoisedMean(update=update, squared_norm=squared)

@@ -17,8 +17,11 @@ def rounded_up(value: float, digits: int) -> float:
     >>> rounded_up(43.5359, 1), rounded_up(8.0000000001, 2)
     (43.6, 8.0)
     """
+    scaled = value * 10.0**digits
+    if math.isinf(scaled) and math.isfinite(value):  # so large a number has no decimals
+        return value
     # Below one part in 10⁹ an excess is binary rounding, not privacy loss.
-    return math.ceil(value * 10.0**digits * (1 - 1e-9)) / 10.0**digits
+    return math.ceil(scaled * (1 - 1e-9)) / 10.0**digits
 
 
 def rounded_up_to(value: float, figures: int) -> float:

@@ -50,7 +50,7 @@ from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, not_known
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
 from fedpriv.running.door.noise_root import NOISE, noise_digest
 from fedpriv.running.records import decided_as_json
@@ -349,6 +349,8 @@ class RunFolder:
             return line
         if self.document:
             missing = coverage_of(self.document).not_covered
+        elif KEY in self.ledger.extra:
+            missing = not_known({**self.ledger.extra, "mode": self.ledger.mode}).not_covered
         else:
             missing = (FLOATS,) if self.ledger.mode == "secure" and not self.is_hardened else ()
         return {**line, KEY: list(missing)} if missing else line

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.turnout import Turnout
-from fedpriv.running.door.vault import Vault
+from fedpriv.running.door.vault import REPLAY, Vault
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import (
     Diagnostics,
@@ -138,6 +139,8 @@ def rounds(
     noise = root if noise is None else noise
     if isinstance(backend, PromiseBound):
         backend = backend.under(promise_digest(plan, components.task.roster))
+    vault = Vault(None if folder is None else folder.path / "secret", noise)
+    _settle(ledger, vault)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
@@ -147,11 +150,21 @@ def rounds(
             roster=components.task.roster,
             root=root,
             noise=noise,
-            vault=Vault(None if folder is None else folder.path / "secret", noise),
+            vault=vault,
             noise_thread=noise_thread,
             turnout=turnout,
         )
-        yield from _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)
+        played = _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)
+        with closing(played):
+            for found in played:
+                _settle(ledger, vault)
+                yield found
+
+
+def _settle(ledger: Ledger, vault: Vault) -> None:
+    """Delete what the last release would be made again from, once it is on the ledger."""
+    if not ledger.pays_for_more and not ledger.state.unreleased:
+        vault.forget(REPLAY)
 
 
 def _rounds(
@@ -163,7 +176,7 @@ def _rounds(
     state: State,
     eval_every: int,
     turnout: Turnout | None,
-) -> Iterator[tuple[RoundRecord, Any]]:
+) -> Generator[tuple[RoundRecord, Any], None, None]:
     plan, algorithm = components.plan, components.algorithm
     accounted = accounted_rounds(plan, eval_every)
     for count in sorted(accounted):

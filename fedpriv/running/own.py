@@ -15,7 +15,7 @@ from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.statement.coverage import FLOATS, Coverage
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.running.folder import RunFolder
@@ -127,13 +127,15 @@ def averaging(
             backend.check_mode(root.mode)  # before anything is written or charged
         state = first_state(components, root)
         path = None if out is None else Path(out)
-        facts = {} if secure else {NOISE: plan_digest(plan, roster, params)}
+        facts: dict[str, Any] = {KEY: list(_COVERAGE.not_covered)}
+        if not secure:
+            facts[NOISE] = plan_digest(plan, roster, params)
         folder = None
         if path is not None:
             anchors = anchors_of(anchor, anchor_command)
             folder = RunFolder.of_plan(path, plan, mode=root.mode, extra=facts, anchors=anchors)
         if folder is not None:
-            facts = folder.ledger.extra
+            facts = dict(folder.ledger.extra)
         with nullcontext() if folder is None else closing(folder):
             if folder is not None:
                 state = folder.resume(state)

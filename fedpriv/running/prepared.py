@@ -31,8 +31,15 @@ from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.trial import cautions, not_tried, synthetic_batch, try_central_task, try_task
-from fedpriv.training.algorithm import SaysWhatItDecided, check_start
+from fedpriv.tasks.trial import (
+    cautions,
+    not_tried,
+    public_loss,
+    synthetic_batch,
+    try_central_task,
+    try_task,
+)
+from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.stopping import interruptible
 
@@ -142,16 +149,23 @@ def _tried(
     task, untried = components.task, ""
     with own_code(said, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
+    check_params(components.algorithm, begun.params)
+    with own_code(said, refusals=False):
         state = components.algorithm.init(begun.params)
+        loss = None
         if experiment.unit == "example":
             found = try_central_task(task, state.params)
+            if isinstance(components.algorithm, ChecksStart):
+                loss = public_loss(task, state.params)
         else:
             batch = synthetic_batch(task)
             untried = not_tried(task) if batch is None else ""
             train = partial(try_components, components, state.params)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
-    check_start(components.algorithm, None if found is None else found.get("loss"))
+    if loss is None and found is not None:
+        loss = found.get("loss")
+    check_start(components.algorithm, loss)
     noticed = ()
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):

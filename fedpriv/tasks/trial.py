@@ -8,6 +8,7 @@ raises there is raised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,13 @@ from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.tasks.task import ComparesPublic, ComparesPublicTraining, MakesExamples
 from fedpriv.training.evaluate import Metrics
+from fedpriv.training.line_search.of_examples import ExampleLosses
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("trial of a task")
 _FEW = 2
+_SOME = 1024
 # Of a task that divides by users, the first; of one that divides by blocks, the first block.
 _SMALL_PART = (0, 1 << 20)
 
@@ -145,3 +148,18 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
         return task.measure(params)
     task.public.gradient(params, np.arange(min(task.num_public, _FEW)), _KEY)
     return None
+
+
+def public_loss(task: CentralTask, params: Params) -> float | None:
+    """Return the mean loss of some public examples; None without any, or where it is not finite.
+
+    Args:
+        task: Its private training set and its test set are not looked at.
+        params: Before the first step; not changed.
+    """
+    if not isinstance(task.public, ExampleLosses):
+        return None
+    nowhere = {name: np.zeros_like(array) for name, array in params.items()}
+    index = np.arange(min(task.num_public, _SOME))
+    found = float(np.mean(task.public.losses_along(params, nowhere, [0.0], index)))
+    return found if math.isfinite(found) else None

@@ -197,7 +197,8 @@ class ChecksStart(Protocol):
         """Refuse a start.
 
         Args:
-            loss: Its mean loss on public examples, in the task's own terms.
+            loss: Its mean loss on public examples, in the task's own terms; of a task of single
+                examples without any, that on its test set.
 
         Raises:
             ValueError: If nothing would be learnt from there.
@@ -213,6 +214,29 @@ def check_start(algorithm: Algorithm, loss: float | None) -> None:
     """
     if loss is not None and isinstance(algorithm, ChecksStart):
         algorithm.check_start(loss)
+
+
+@runtime_checkable
+class ChecksParams(Protocol):
+    """An algorithm whose guarantee does not hold from every start."""
+
+    def check_params(self, params: Params) -> None:
+        """Refuse params to start from.
+
+        Raises:
+            ValueError: If the plan's guarantee would not hold from there.
+        """
+        ...
+
+
+def check_params(algorithm: Algorithm, params: Params) -> None:
+    """Refuse a start from which an algorithm's guarantee would not hold.
+
+    Raises:
+        ValueError: If the algorithm says so.
+    """
+    if isinstance(algorithm, ChecksParams):
+        algorithm.check_params(params)
 
 
 @runtime_checkable

@@ -115,8 +115,8 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
     # A mistake in the run-config is one line as well.
     log = flower.run(app, config(real, corpus, tmp_path / "no", experiment="adadps-tag"))
     assert "Traceback" not in log and "Exit Code" not in log, log
-    (line,) = {line for line in log.splitlines() if "unknown" in line}
-    assert "adadps-tag" in line and not (tmp_path / "no" / "rounds.jsonl").exists()
+    (line,) = {line for line in log.splitlines() if line.startswith("error: ")}
+    assert "did you mean 'adadps-tags'" in line and not (tmp_path / "no" / "rounds.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -156,3 +156,14 @@ def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch):
     last = "round-000003.safetensors"
     released, expected = (load_file(each / "checkpoints" / last) for each in (run, out))
     assert np.array_equal(released["w"], expected["w"]) and np.any(released["w"])
+
+    # A bundle that takes its run's process with it is answered for as well, and the next is run.
+    fatal = "import os\nimport signal\n\napp = None\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    (app / "client_app.py").write_text(fatal, "utf-8")
+    options |= {"out": str(tmp_path / "none"), "register_seconds": 120.0}
+    log = plain(launched.flower.run(app, real.run_config(**options)))
+    assert "2 nodes failed, the first with: the process that answered was killed, or died" in log
+    (app / "client_app.py").write_text(CLIENT, "utf-8")
+    options |= {"out": str(tmp_path / "next"), "rounds": 1}
+    log = launched.flower.run(app, real.run_config(**options))
+    assert len((tmp_path / "next" / "rounds.jsonl").read_text().splitlines()) == 1, log[-4000:]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import SLOTS, Experiment
 from tests.experiments.small import base
 
 BAD = [
@@ -135,3 +135,36 @@ class TestRefusals:
     def test_tag_prediction_needs_a_corpus(self):
         with pytest.raises(ValueError, match="corpus"):
             build(base(), None)
+
+
+@pytest.mark.parametrize("unit", SLOTS)
+@pytest.mark.parametrize("method", ["averaging", "agd", "bolt-on"])
+def test_every_option_is_taken_or_refused_by_name_with_every_method(unit, method):
+    """Those of parts within parts within another method too."""
+    task = {} if unit == "user" else {"task": lambda experiment: None}
+    experiment = Experiment(name="toy", description="A toy.", unit=unit, method=method, **task)
+    for slot in SLOTS[unit]:
+        for choice in slot.choices:
+            values = {name: slot.default_of(item) for name, item in slot.options(choice)}
+            if slot.is_option:
+                values[slot.name] = choice
+            for name, value in values.items():
+                given = value if value not in (None, "none") else 7
+                try:
+                    experiment.with_options({name: given})
+                except ValueError as refused:
+                    assert name in str(refused)
+
+
+def test_a_part_within_a_part_that_is_not_there_is_refused_with_all_of_them():
+    with pytest.raises(ValueError, match=(
+        r"^clip-norm belongs to bound 'clip', which belongs to method 'averaging'; this experiment "
+        r"has method 'agd': set method too, or leave clip-norm out$"
+    )):  # fmt: skip
+        Experiment(name="toy", description="A toy.", method="agd").with_options(
+            {"clip-norm": "adaptive"}
+        )
+    with pytest.raises(ValueError, match=(
+        r"^clip-quantile belongs to clip-norm 'adaptive', which belongs to bound 'clip', which"
+    )):  # fmt: skip
+        Experiment(name="toy", description="A toy.", method="agd", clip_quantile=0.5)

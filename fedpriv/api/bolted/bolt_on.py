@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.api.bolted.refused import check_train
 from fedpriv.backends.serial import SerialBackend
 from fedpriv.mechanisms.displaced import Displaced
@@ -34,7 +35,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.plans.promise import Unit
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.coverage import FLOATS, Coverage
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
@@ -50,13 +51,11 @@ from fedpriv.training.permutation.wrapped import Train, Wrapped
 from fedpriv.tree import Params
 
 _FACTS = "bolt_on"
-_COVERAGE = Coverage(
-    not_covered=(
-        "a training that is not the permutation SGD that was stated (loss, steps, order, batches)",
-        "whatever else your own code took from these rows",
-    )
+_NOT_COVERED = (
+    "a training that is not the permutation SGD that was stated (loss, steps, order, batches)",
+    "whatever else your own code took from these rows",
 )
-_IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
+_EMPTY = "how many rows there are: one that is not there leaves its place empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +204,7 @@ def bolt_on(
     anchors = anchors_of(anchor, anchor_command)
     if anchors and out is None:
         raise ValueError("an anchor needs out=...: a ledger in memory is not resumed")
-    start = {name: np.array(array, np.float32) for name, array in params.items()}
+    start = _float32(params)
     size = sum(array.size for array in start.values())
     if not size:
         raise ValueError(f"params {sorted(start)} hold no number; give what training starts from")
@@ -222,16 +221,18 @@ def bolt_on(
         ),
         num_examples=number,
     )
-    found = work.sensitivity(size)
+    length = tree.l2_norm(start)
+    found = work.sensitivity(size, length)
     plan = _plan(number, found, epsilon, delta, Relation.of(relation), unit)
     components = OwnComponents(
         plan=plan,
-        algorithm=BoltOn(),
+        algorithm=BoltOn(longest_start=length),
         task=OwnTask(roster=example_ids(number), params=start),
         trainer=work,
     )
     root = Key.secure() if secure else Key.simulation(seed)
-    facts: dict[str, Any] = {_FACTS: _described(work)}
+    gaps = (*_NOT_COVERED, _EMPTY) if plan.relation is Relation.ADD_REMOVE else _NOT_COVERED
+    facts: dict[str, Any] = {_FACTS: _described(work), KEY: list(gaps)}
     if not secure:
         facts[NOISE] = plan_digest(plan, components.task.roster, start)
     folder = None
@@ -260,11 +261,25 @@ def bolt_on(
         spent = plan.epsilon(1) if folder is None else folder.ledger.epsilon()
     return Perturbed(
         params=dict(state.params),
-        epsilon=(_IN_FLOATS if secure else _COVERAGE).marked(spent),
+        epsilon=Coverage(not_covered=(*gaps, FLOATS) if secure else gaps).marked(spent),
         moved=_moved(known, found * _times(plan.relation), radius),
         simulated=not secure,
         path=None if out is None else Path(out),
     )
+
+
+def _float32(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what training starts from, float32.
+
+    Raises:
+        ValueError: If a number of it is not finite then.
+    """
+    with np.errstate(over="ignore"):
+        start = {name: np.array(array, np.float32) for name, array in params.items()}
+    for name, array in start.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"params {name!r} hold a number that is not finite as float32")
+    return start
 
 
 def _times(relation: Relation) -> float:

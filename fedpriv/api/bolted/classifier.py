@@ -17,8 +17,9 @@ from scipy import sparse
 from fedpriv.api.bolted.bolt_on import Perturbed, bolt_on
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.permutation.constants import Constants, jointly, named
+from fedpriv.training.permutation.rows import shortened
 from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.wrapped import Walk, shortened
+from fedpriv.training.permutation.wrapped import Walk
 
 #: Every parameter that is known, and how those that no proof covers are refused.
 _FREE = frozenset({

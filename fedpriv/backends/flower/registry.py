@@ -185,8 +185,10 @@ def register(
 
 
 def _question(node_id: int, seconds: float, promise: str) -> Message:
-    said = {_QUESTION: ConfigRecord({_PROMISE: promise})} if promise else {}
-    return Message(RecordDict(said), node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
+    question = RecordDict()
+    if promise:
+        question[_QUESTION] = ConfigRecord({_PROMISE: promise})
+    return Message(question, node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
 
 
 def _claim(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.terminal.output import console, fail
+from fedpriv.cli.terminal.output import console
 from fedpriv.data.own.users import NodeData
 from fedpriv.deployment.checks import (
     check_keys,
@@ -22,7 +22,10 @@ from fedpriv.deployment.superlink import superlink as run_superlink
 app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
 
 Keys = Annotated[
-    Path | None, typer.Option(help="The container's keys: private ones must be its user's alone.")
+    Path | None,
+    typer.Option(
+        readable=False, help="The container's keys: private ones must be its user's alone."
+    ),
 ]
 
 
@@ -30,13 +33,15 @@ Keys = Annotated[
 def check(
     keys: Keys = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="The container's part of a corpus, to be opened.")
+        Path | None,
+        typer.Option(readable=False, help="The container's part of a corpus, to be opened."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The node's own files: everybody in them is read.")
+        Path | None,
+        typer.Option(readable=False, help="The node's own files: everybody in them is read."),
     ] = None,
     data_key: Annotated[
-        Path | None, typer.Option(help="The key of their ids; with --data.")
+        Path | None, typer.Option(readable=False, help="The key of their ids; with --data.")
     ] = None,
     experiment: Annotated[
         str | None, typer.Option(help="Whose task reads them; with --data.")
@@ -45,7 +50,8 @@ def check(
         int | None, typer.Option(help="A port that the container's program listens on.")
     ] = None,
     writes: Annotated[
-        list[Path] | None, typer.Option(help="A folder it must be able to write to; repeat.")
+        list[Path] | None,
+        typer.Option(readable=False, help="A folder it must be able to write to; repeat."),
     ] = None,
     quiet: Annotated[bool, typer.Option(help="Say nothing where all is well.")] = False,
 ) -> None:
@@ -70,8 +76,8 @@ def check(
             check_writes(folder)
         if listens is not None:
             check_listens(listens)
-    except (OSError, ValueError) as error:
-        fail(str(error))
+    except OSError as error:
+        raise ValueError(str(error)) from error
     if not quiet:
         for line in said:
             console.print(line, highlight=False, soft_wrap=True)
@@ -79,7 +85,9 @@ def check(
 
 @app.command()
 def superlink(
-    keys: Annotated[Path, typer.Option(help="ca.crt, superlink.pem and .key, secret, nodes/.")],
+    keys: Annotated[
+        Path, typer.Option(readable=False, help="ca.crt, superlink.pem and .key, secret, nodes/.")
+    ],
     port: Annotated[int, typer.Option(help="What it listens on, at every address.")] = 8000,
 ) -> None:
     """Run Flower's SuperLink with TLS, known nodes only, and no database."""
@@ -89,6 +97,6 @@ def superlink(
         code = run_superlink(
             keys, port, tell=lambda line: console.print(line, highlight=False, soft_wrap=True)
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        fail(str(error))
+    except (OSError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
     raise typer.Exit(code)

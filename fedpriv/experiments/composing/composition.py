@@ -253,13 +253,18 @@ def _belongs(slots: Sequence[Slot], parts: Mapping[str, Part], name: str) -> str
                 f"{slot.name} too, or leave {name} out"
             )
         text += ", which"
-    assert slot.within is not None
-    outer, among = slot.within
-    named = [choice for s in slots if s.name == outer for choice in s.choices if choice in among]
-    return (
-        f"{text} belongs to {outer} {_either(named)}; this experiment has {outer} "
-        f"{parts[outer].choice!r}: set {outer} too, or leave {name} out"
-    )
+    while True:  # a slot may be within a slot that is not there either
+        assert slot.within is not None
+        outer, among = slot.within
+        around = [s for s in slots if s.name == outer]
+        named = [choice for s in around for choice in s.choices if choice in among]
+        text += f" belongs to {outer} {_either(named)}"
+        if outer in parts:
+            return (
+                f"{text}; this experiment has {outer} {parts[outer].choice!r}: set {outer} too, or "
+                f"leave {name} out"
+            )
+        text, slot = f"{text}, which", around[0]
 
 
 def _either(choices: Sequence[str]) -> str:

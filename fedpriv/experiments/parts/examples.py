@@ -205,7 +205,7 @@ SLOTS = (
         choices={"": ExactSum},
         within=("noise", frozenset(shared.NOISE.choices) - {"none"}),
     ),
-    shared.PROMISE,
+    *shared.PROMISE_BY_METHOD,
     Slot(
         name="optimizer",
         help="What is made of the released mean gradient.",

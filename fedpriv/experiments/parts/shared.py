@@ -153,6 +153,17 @@ AVERAGING = ("method", frozenset({"averaging"}))
 """With what slots of averaging are there."""
 
 PROMISE = Slot(name="promise", help="What the ε is of.", choices={"": Promise})
+PROMISE_BY_METHOD = (
+    replace(PROMISE, within=("method", frozenset({"averaging", "agd"}))),
+    # What is proved of a finished result is of a replaced example: a set of one less has other
+    # batches, and moves further than one whose place stays empty.
+    replace(
+        PROMISE,
+        within=("method", frozenset({"bolt-on"})),
+        defaults={"relation": "replace-one"},
+    ),
+)
+"""That of examples, whose relation is another by default where a result is perturbed."""
 BOUND = Slot(
     name="bound",
     help="How each update is bounded.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedpriv.measures import grouped
 from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.recorded import RecordedMechanism
@@ -121,15 +122,23 @@ def _perturbed(plan: AnyPlan) -> str:
     words = words_of(plan.unit)
     trusted = (
         " Every other user's device must do the prescribed work, and no other, in either case: a "
-        "hostile one may drive two runs apart. Whoever fails or is missing ends the run unreleased."
+        "hostile one may drive two runs apart. Whoever fails or is missing where training starts "
+        "counts as not there in every update; whoever does so later ends the run unreleased, and "
+        "that it ended is covered by no ε."
         if plan.unit == "user"
+        else ""
+    )
+    empty = (
+        f" Under add-remove one that is not there leaves its place in the order empty: "
+        f"how many {words.contributor}s there are is public, and the same in either case."
+        if plan.relation is Relation.ADD_REMOVE
         else ""
     )
     return (
         f"Training itself adds no noise. Its result is perturbed once, by how far one "
         f"{words.contributor} can move it; that is proved of permutation SGD on a convex loss "
         "with inputs of bounded length, and of nothing else: no clipped update, no momentum, no "
-        "checkpoint and no figure measured on private data on the way may leave." + trusted
+        "checkpoint and no figure measured on private data on the way may leave." + trusted + empty
     )
 
 

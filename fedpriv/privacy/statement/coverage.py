@@ -74,10 +74,14 @@ NOT_KNOWN = Coverage(
 
 
 def not_known(facts: Mapping[str, Any]) -> Coverage:
-    """Return what is said without a document: of a ledger's first line, its facts and mode."""
-    if not in_floats(facts):
-        return NOT_KNOWN
-    return Coverage(not_covered=(*NOT_KNOWN.not_covered, FLOATS))
+    """Return what is said without a document: of a ledger's first line, its facts and mode.
+
+    A training of one's own has no document, and says there itself what is not covered.
+    """
+    said = facts.get(KEY)
+    own = isinstance(said, list) and all(isinstance(phrase, str) for phrase in said)
+    found = tuple(map(str, said)) if own and said else NOT_KNOWN.not_covered
+    return Coverage(not_covered=(*found, FLOATS) if in_floats(facts) else found)
 
 
 def coverage_of(document: Mapping[str, Any]) -> Coverage:

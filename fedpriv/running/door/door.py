@@ -26,14 +26,14 @@ from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
 from fedpriv.running.door.turnout import Turnout
-from fedpriv.running.door.vault import Vault
+from fedpriv.running.door.vault import REPLAY, Vault
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
 from fedpriv.training.work import Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
-_STREAM, _REPLAY = "stream", "replay"
+_STREAM = "stream"
 
 
 def _cohorts(name: str) -> str:
@@ -234,7 +234,7 @@ class RunDoor:
                 attempt += 1
                 ledger.charge(round_num, attempt, mechanism.event, query=name)
             # The same secret keys as before the crash: what is released again is the same.
-            keys = self._vault.key(_REPLAY)
+            keys = self._vault.key(REPLAY)
             return _Draw(
                 round_num=round_num,
                 attempt=attempt,
@@ -301,7 +301,7 @@ class RunDoor:
         after = mechanism.privatizer.after_crash
         if after != "retry":
             self._vault.key(
-                _STREAM if after == "burn" else _REPLAY,
+                _STREAM if after == "burn" else REPLAY,
                 fresh=fresh,
                 renew=self._ledger.charges == 0 and self._ledger.state.num_resumes == 0,
             )
@@ -374,15 +374,15 @@ class RunDoor:
             return
         digest = {"sha256": np.frombuffer(digest_of(total), np.uint8)}
         if not draw.again:
-            self._vault.remember(f"{_REPLAY}-{name}", digest)
+            self._vault.remember(f"{REPLAY}-{name}", digest)
             return
-        before = self._vault.recall(f"{_REPLAY}-{name}")
+        before = self._vault.recall(f"{REPLAY}-{name}")
         if before is not None and not np.array_equal(before["sha256"], digest["sha256"]):
             raise ValueError(
                 f"round {draw.round_num}: {name!r} was cut off by a crash, and its sum is not the "
                 "same any more (other params, users or data); nothing is released: start a new run"
             )
-        self._vault.remember(f"{_REPLAY}-{name}", digest)
+        self._vault.remember(f"{REPLAY}-{name}", digest)
 
     def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
         sampler, name = mechanism.sampler, _cohorts(query.name)

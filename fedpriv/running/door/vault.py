@@ -17,6 +17,9 @@ from safetensors.numpy import load, save
 
 from fedpriv.rng import Key
 
+REPLAY = "replay"
+"""What the vault calls all that a release which was cut off is made again from."""
+
 
 class Vault:
     """The secret files of a run folder, or the same in memory.
@@ -66,11 +69,35 @@ class Vault:
             self._write(path, secrets.token_bytes(32))
         value = path.read_bytes()
         if len(value) != 32:
+            emptied = "; it is empty since its release, on a newer ledger than this: restore that"
             raise ValueError(
                 f"{path} is not a key of 32 bytes; restore it, or start a new run (without it the "
-                "noise that was drawn cannot be continued)"
+                f"noise that was drawn cannot be continued){'' if value else emptied}"
             )
         return Key.from_bytes(value, "secure")
+
+    def forget(self, name: str) -> None:
+        """Delete the key of a name and what was remembered under names that begin with it.
+
+        For what only a release that was cut off is made again from, once it is on the ledger: who
+        finds it later could take the noise off. An empty file stays in the key's place, so that an
+        older ledger that is put back draws no second noise on the same result. A disk may keep
+        what a file no longer names.
+        """
+        self._keys.pop(name, None)
+        for known in [known for known in self._memories if known.startswith(f"{name}-")]:
+            del self._memories[known]
+        if self._folder is None or not self._folder.is_dir():
+            return
+        key = self._folder / f"{name}.key"
+        if key.exists() and key.stat().st_size:
+            self._write(key, b"")
+        for path in self._folder.glob(f"{name}-*.safetensors"):
+            path.unlink(missing_ok=True)
+        _sync(self._folder)
+        if not any(self._folder.iterdir()):
+            self._folder.rmdir()
+            _sync(self._folder.parent)
 
     def remember(self, name: str, memory: Mapping[str, np.ndarray]) -> None:
         """Keep arrays of a name in the place of those before; synced when this returns."""

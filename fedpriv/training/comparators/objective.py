@@ -220,9 +220,8 @@ class PerturbedMinimum:
 
     def rows(self) -> np.ndarray:
         """Return shortened inputs with their constant, float64 (m, d + 1); absent ones are zero."""
-        x = self.sgd.x
+        x, scales = self.sgd.rows()
         dense = np.asarray(x if isinstance(x, np.ndarray) else x.toarray(), np.float64)
-        scales = self.sgd.scales()
         return np.column_stack([dense, np.ones(len(dense))]) * scales[:, np.newaxis]
 
     def _residual(self, logits: np.ndarray) -> np.ndarray:

@@ -154,8 +154,9 @@ class AdaptiveDescent:
         if loss >= self.losses.cap:
             raise ValueError(
                 f"loss-cap {self.losses.cap:g} is not above {loss:.3g}, the mean loss of public "
-                "examples at the start: most losses would be capped at every step size, and the "
-                "choice among them be blind; raise it (ln k is the loss of k classes at zero)"
+                "examples (without any, of the test set) at the start: most losses would be "
+                "capped at every step size, and the choice among them be blind; raise it (ln k is "
+                "the loss of k classes at zero)"
             )
 
     def init(self, params: Params) -> ArrayState:

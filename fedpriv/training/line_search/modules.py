@@ -43,21 +43,27 @@ def mean_losses(
 
 def example_losses(
     module: nn.Module,
-    loss: Loss,
+    losses: Callable[[], np.ndarray],
     params: Params,
     direction: Params,
     sizes: Sequence[float],
-    x: Tensor,
-    y: Tensor,
+    number: int,
 ) -> np.ndarray:
-    """Return each example's loss at every point, float64 (examples, sizes); as `mean_losses`."""
-    found = np.empty((len(x), len(sizes)))
-    with _looking(module):
-        for place, size in enumerate(sizes):
-            outputs = _at(module, params, direction, size)(x)
-            found[:, place] = [
-                float(loss(outputs[n : n + 1], y[n : n + 1])) for n in range(len(outputs))
-            ]
+    """Return each example's loss at every point, float64 (examples, sizes).
+
+    Args:
+        module: Its params are overwritten.
+        losses: Evaluates the examples one apart from another at the module's params, float64
+            (examples,).
+        params: float32.
+        direction: Likewise.
+        sizes: Step sizes.
+        number: How many examples there are.
+    """
+    found = np.empty((number, len(sizes)))
+    for place, size in enumerate(sizes):
+        _at(module, params, direction, size)
+        found[:, place] = losses()
     return found
 
 

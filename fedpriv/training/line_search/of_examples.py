@@ -39,6 +39,19 @@ class ExampleLosses(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksLosses(Protocol):
+    """A model that has to be tried before it may be said that examples' losses are their own."""
+
+    def check_losses(self) -> object:
+        """Try it on synthetic examples; the training set is not looked at.
+
+        Raises:
+            ValueError: If one example's loss depends on another one.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentralLosses:
     """Sums capped losses of examples on the grid of the cap. A `fedpriv.training.work.Work`.

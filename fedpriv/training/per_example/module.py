@@ -26,6 +26,7 @@ from fedpriv.training.per_example.backends import (
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
 from fedpriv.training.per_example.losses import check_loss
+from fedpriv.training.per_example.single_losses import SingleLosses
 from fedpriv.training.per_example.synthetic_inputs import moved, synthetic_inputs
 from fedpriv.tree import Params
 
@@ -42,7 +43,8 @@ class ModuleGradients:
           float64, sums over a chunk float32, sums over chunks float64. Whoever leaves a batch also
           moves the last bits of the others' sum, by 1e-4 of the bound for a thousand like examples.
         * Every example's update depends on the params, on itself and on its own key only, but for
-          the last bits of float32, which depend on the batch it is computed in.
+          the last bits of float32, which depend on the batch it is computed in. So does its loss,
+          which is of a batch of one, in evaluation mode.
         * Memory is bounded: examples go through the module in chunks.
         * An example with a norm that is not finite contributes zero, alone, and so does one whose
           norm is below 1e-36, which float32 cannot scale up.
@@ -88,6 +90,7 @@ class ModuleGradients:
         self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._size = sum(p.numel() for p in self._own.values())
         self._found: Chosen | None = None
+        self._single: SingleLosses | None = None
 
     @property
     def backend(self) -> PerExampleBackend:
@@ -178,11 +181,29 @@ class ModuleGradients:
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
     ) -> np.ndarray:
-        """Return losses, float64 (examples, sizes); see `line_search.of_examples`."""
+        """Return losses, float64 (examples, sizes); see `line_search.of_examples`.
+
+        Raises:
+            ValueError: As `check_losses`, or if params are not the module's.
+        """
         self._load(params)
+        single = self.check_losses()
+        chunk = self._given_chunk or self._chosen().chunk
+        batch = self._batch(index)
         return example_losses(
-            self._module, self._loss, params, direction, sizes, *self._batch(index)
+            self._module, lambda: single.of(*batch, chunk), params, direction, sizes, len(index)
         )
+
+    def check_losses(self) -> SingleLosses:
+        """Return what evaluates single examples, tried on synthetic ones at the first call.
+
+        Raises:
+            ValueError: If an example finds what another has left in the module or the loss.
+        """
+        if self._single is None:
+            like = (_like(array, 1) for array in self._none())
+            self._single = SingleLosses(self._module, self._loss, *like)
+        return self._single
 
     def _ready(self, params: Params, bound: Bound, key: Key | None) -> Chosen:
         if bound.granularity is not None:
@@ -202,7 +223,7 @@ class ModuleGradients:
 
     def _chosen(self) -> Chosen:
         if self._found is None:
-            x, y = model_inputs(self._x[:0]), model_targets(self._y[:0])
+            x, y = self._none()
             made = synthetic_inputs(self._module, x, y, 2, torch.float32)
             few = (tensor.cpu().numpy() for tensor in made[:2])
             with moved(self._module, torch.float32):
@@ -216,6 +237,10 @@ class ModuleGradients:
                 self._given_chunk,
             )
         return self._found
+
+    def _none(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return no inputs and no targets, in the form of the training set's."""
+        return model_inputs(self._x[:0]), model_targets(self._y[:0])
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
         found = model_inputs(self._x[part]), model_targets(self._y[part])

@@ -26,7 +26,7 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation.constants import Constants
 from fedpriv.training.permutation.of_users import RATE
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.permutation.sgd import Passes, refuse_long_start
 from fedpriv.tree import Params
 
 #: Of params that are rounded to float32 in every update, on their way to the users.
@@ -38,8 +38,22 @@ class ReleasesOnce:
 
     __slots__ = ()
 
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        raise NotImplementedError
+
+    def check_params(self, params: Params) -> None:
+        """Refuse a start that Δ has no room for: the rounding of long params moves runs apart.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        refuse_long_start(params, self.room)
+
     def init(self, params: Params) -> ArrayState:
-        """Return the state before training."""
+        """Return the state before training; errors are those of `check_params`."""
+        self.check_params(params)
         return ArrayState(params=params)
 
     def result(self, state: ArrayState) -> Params:
@@ -68,7 +82,18 @@ class ReleasesOnce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoltOn(ReleasesOnce):
-    """Asks once for the perturbed result of a work that trains from beginning to end."""
+    """Asks once for the perturbed result of a work that trains from beginning to end.
+
+    Attributes:
+        longest_start: ‖w₀‖₂ that the plan's Δ has room for; a longer start is refused.
+    """
+
+    longest_start: float = 0.0
+
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        return self.longest_start
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after the release; None after that."""
@@ -85,11 +110,14 @@ class UserSchedule:
         passes: k passes over the users, b at a time, in an order drawn without looking at them.
         local_steps: K full gradient steps of a user on the mean loss of its examples.
         server_rate: s in (0, 1]: params move by s times the batch's mean update.
+        longest_start: ‖w₀‖₂ of the longest start that Δ has room for: params are rounded to float32
+            in every update.
     """
 
     passes: Passes
     local_steps: int = 1
     server_rate: float = 1.0
+    longest_start: float = 0.0
 
     def __post_init__(self) -> None:
         positive_int("local_steps", self.local_steps)
@@ -99,6 +127,7 @@ class UserSchedule:
                 f"server_rate {self.server_rate:g} is above 1, where two runs may drift apart; "
                 "lower it"
             )
+        finite_float("longest_start", self.longest_start, Range.AT_LEAST_ZERO)
         if self.passes.average:
             raise ValueError("average true: iterates are averaged of single examples' training")
         if self.local_steps > 1 and self.passes.schedule.name != "constant":
@@ -113,10 +142,14 @@ class UserSchedule:
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        found = self.passes.sensitivity(
-            constants, num_users, local_steps=self.local_steps, relative_rounding=_FLOAT32
+        return self.passes.sensitivity(
+            constants,
+            num_users,
+            local_steps=self.local_steps,
+            relative_rounding=_FLOAT32,
+            start=self.longest_start,
+            share=self.server_rate if constants.convexity == 0.0 else 1.0,
         )
-        return self.server_rate * found if constants.convexity == 0.0 else found
 
     def longest_update(self, constants: Constants, num_users: int) -> float:
         """Return how long one user's update is at most in any pass, K η L₀."""
@@ -138,19 +171,27 @@ class BoltOnUsers(ReleasesOnce):
 
     Guarantees:
         * A user who is there or not moves the result by at most `schedule.sensitivity`, if every
-          other user does the same work in both runs: their devices are trusted to do it, and a
-          run in which anybody fails or is missing ends without a release, since who is missing
-          may depend on the params.
+          other user does the same work in both runs: their devices are trusted to do it.
+        * Whoever fails or is missing at the start's params, which nobody's data decide, counts as
+          one who is not there, in every update. Whoever fails or is missing later ends the run
+          without a release, since who is missing may depend on the params; that it ended is not
+          covered.
     """
 
     schedule: UserSchedule
     constants: Constants
 
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        return self.schedule.longest_start
+
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after the release; None after that.
 
         Raises:
-            ValueError: If a user failed: nothing is released, and what was charged stays spent.
+            ValueError: If a user failed who had not failed at the start: nothing is released, and
+                what was charged stays spent.
         """
         if state.round_num:
             return None
@@ -166,27 +207,54 @@ class BoltOnUsers(ReleasesOnce):
         bound = Checked(l2_bound=self.schedule.longest_update(self.constants, number))
         size, decay, update = passes.batch_size, self.constants.convexity, 0
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
+        able = self._able(_at_rate(current, float(rates[0])), bound, raw)
         for order in passes.orders(number, raw.key("order")):
             for start in passes.starts(number):
                 batch, rate = np.sort(order[start : start + size]), float(rates[update])
-                brought = {**current, RATE: np.array([rate], np.float32)}
-                total = raw.sum(brought, bound=bound, among=batch.tolist())
-                if total.num_failed:
-                    raise ValueError(
-                        "a user failed or was missing, and nothing is released: who is missing "
-                        "may depend on the params, and with it the result on others than the "
-                        "proof counts; mend it and start a new run (this one's charge is spent)"
-                    )
-                mean = tree.to_dense(total.real())
                 kept, share = 1.0 - rate * decay, self.schedule.server_rate / size
-                stepped = {
-                    name: kept * array.astype(np.float64) + share * mean[name]
-                    for name, array in current.items()
-                }
+                stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
+                if len(there := batch[able[batch]]):
+                    total = raw.sum(_at_rate(current, rate), bound=bound, among=there.tolist())
+                    if total.num_failed:
+                        raise ValueError(
+                            "a user failed or was missing who had not at the start, and nothing is "
+                            "released: who is missing may depend on the params, and with it the "
+                            "result on others than the proof counts; let everybody come back and "
+                            "resume the run, which releases once, for the charge there is"
+                        )
+                    mean = tree.to_dense(total.real())
+                    stepped = {n: array + share * mean[n] for n, array in stepped.items()}
                 current = _within(stepped, passes.radius)
                 update += 1
         result = {name: array.astype(np.float64) for name, array in current.items()}
         return PartialSum(total=result, num_users=number)
+
+    def _able(self, brought: Params, bound: Checked, raw: RawSums) -> np.ndarray:
+        """Return who does the work at the start's params, bool (users,).
+
+        It is decided here, before any update: at params that hang on no user each one's own data
+        alone say so, and what a neighbour has in his changes nobody else's part in the run.
+        """
+        able = np.ones(raw.num_users, bool)
+        size = self.schedule.passes.batch_size
+        waiting = [
+            list(range(start, min(start + size, raw.num_users)))
+            for start in range(0, raw.num_users, size)
+        ]
+        while waiting:
+            among = waiting.pop()
+            if not raw.sum(brought, bound=bound, among=among).num_failed:
+                continue
+            if len(among) == 1:
+                able[among] = False
+                continue
+            half = len(among) // 2
+            waiting += [among[:half], among[half:]]
+        return able
+
+
+def _at_rate(params: Params, rate: float) -> dict[str, np.ndarray]:
+    return {**params, RATE: np.array([rate], np.float32)}
 
 
 def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:

@@ -10,14 +10,20 @@ from typing import Literal
 import numpy as np
 from scipy import sparse
 
+from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation.rows import finite_rows
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sensitivity import Displacement, displacement
 from fedpriv.tree import Params
+
+#: Where training of examples may start from, as far as Δ has room for rounding: in float64 that
+#: is next to nothing.
+LONGEST_START = 1024.0
 
 Residual = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From logits (n, k) and labels (n,) to the loss's derivatives by the logits (n, k)."""
@@ -108,25 +114,30 @@ class Passes:
         *,
         local_steps: int = 1,
         relative_rounding: float = 2.0**-44,
+        start: float = 0.0,
+        share: float = 1.0,
     ) -> float:
         """Return Δ of what is released, for one that is there or not, with room for rounding.
 
         Two runs whose every update rounds the params by a part ρ drift apart by 2ρ‖w‖ more an
-        update; they are never longer than the path that led there.
+        update; they are never longer than where they start and the path that led on from there,
+        and in a ball no longer than that or its radius.
 
         Args:
             constants: Of the loss.
             num_examples: m.
             local_steps: K.
             relative_rounding: ρ: of float64 with sums of up to 2^9 terms an update, by default.
+            start: ‖w₀‖₂ at most. Who trains from elsewhere has to be refused.
+            share: Of each step that is taken; below 1 the server's rate.
         """
         found = self.displacement(constants, num_examples, local_steps=local_steps)
         rates = self.rates(constants, num_examples)
-        longest = float(rates.sum()) * constants.lipschitz * local_steps
+        longest = start + share * float(rates.sum()) * constants.lipschitz * local_steps
         if self.radius is not None:
-            longest = min(longest, self.radius)
+            longest = min(longest, max(start, self.radius))
         slack = 2.0 * relative_rounding * len(rates) * longest
-        return (found.average if self.average else found.last) + slack
+        return share * (found.average if self.average else found.last) + slack
 
     def orders(self, num_examples: int, key: Key) -> Sequence[np.ndarray]:
         """Return the examples' order in each pass, int64 (m,): drawn without looking at them."""
@@ -143,7 +154,8 @@ class PermutationSgd:
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
     and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
-    no logit's sign and no order of logits, so that the model predicts from inputs as they are.
+    no logit's sign and no order of logits, so that the model predicts from inputs as they are. One
+    that is not finite leaves its place in a batch empty, as one that is not there.
 
     Attributes:
         x: float32 (m, d), dense or CSR.
@@ -203,7 +215,7 @@ class PermutationSgd:
         shape, bias_shape = params[self.name].shape, params["bias"].shape
         kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
         bias = params["bias"].astype(np.float64).reshape(-1)
-        scales = self.scales()
+        inputs, scales = self.rows()
         number, size = len(self.y), self.passes.batch_size
         rates = self.passes.rates(self.constants, number)
         decay, update = self.constants.convexity, 0
@@ -211,7 +223,7 @@ class PermutationSgd:
         for order in self.passes.orders(number, key):
             for start in self.passes.starts(number):
                 batch = order[start : start + size]
-                rate, x, scale = rates[update], self.x[batch], scales[batch, np.newaxis]
+                rate, x, scale = rates[update], inputs[batch], scales[batch, np.newaxis]
                 logits = np.asarray(x @ kernel, np.float64) + bias
                 weighed = self.residual(scale * logits, self.y[batch]) * scale
                 weighed *= rate / size
@@ -227,16 +239,29 @@ class PermutationSgd:
             kernel, bias = kernels / update, biases / update
         return {self.name: kernel.reshape(shape), "bias": bias.reshape(bias_shape)}
 
-    def scales(self) -> np.ndarray:
-        """Return what each input and its constant 1 are multiplied by, 0 for one that is absent."""
-        if isinstance(self.x, np.ndarray):
-            squares = np.einsum("nd,nd->n", self.x, self.x, dtype=np.float64)
-        else:
-            squares = np.asarray(self.x.multiply(self.x).sum(axis=1)).reshape(-1)
-        norms = np.sqrt(squares.astype(np.float64) + 1.0)
+    def rows(self) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:
+        """Return inputs, and what each and its constant 1 are multiplied by; 0 if it is absent."""
+        x, squares = finite_rows(self.x)
+        finite = np.isfinite(squares)
+        norms = np.sqrt(np.where(finite, squares, 0.0) + 1.0)
         # A part in 2^40 for the rounding of the norm itself.
-        scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms)
-        return scales if self.present is None else scales * self.present
+        scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms) * finite
+        return x, scales if self.present is None else scales * self.present
+
+
+def refuse_long_start(params: Params, longest: float) -> None:
+    """Refuse to train from params that Δ has no room for.
+
+    Raises:
+        ValueError: If they are longer, or not finite.
+    """
+    length = tree.l2_norm(params)
+    if not length <= longest * (1.0 + 2.0**-40):
+        raise ValueError(
+            f"where training starts is {length:.6g} long, and Δ has no room for the rounding of "
+            f"more than longest-start, {longest:g}: start nearer to zero, or raise it (of users; "
+            "it costs noise, of examples it is fixed)"
+        )
 
 
 def _projected(

@@ -28,7 +28,8 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.permutation.rows import finite_rows
+from fedpriv.training.permutation.sgd import LONGEST_START, PermutationSgd, refuse_long_start
 from fedpriv.training.work import Work
 from fedpriv.tree import Params
 
@@ -84,7 +85,9 @@ class Tuned:
             ValueError: As `Passes.sensitivity`, of a part's size.
         """
         size = positive_int("examples of a part", self.part_size)
-        return tuple(one.passes.sensitivity(one.constants, size) for one in self.choices)
+        return tuple(
+            one.passes.sensitivity(one.constants, size, start=LONGEST_START) for one in self.choices
+        )
 
     def works(self) -> Mapping[str, Work]:
         """Return what trains and what judges, by name."""
@@ -113,8 +116,17 @@ class Tuned:
                 "plan that Tuned makes"
             )
 
+    def check_params(self, params: Params) -> None:
+        """Refuse a start that Δ has no room for.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        refuse_long_start(params, LONGEST_START)
+
     def init(self, params: Params) -> ArrayState:
-        """Return the state before training."""
+        """Return the state before training; errors are those of `check_params`."""
+        self.check_params(params)
         return ArrayState(params=params, numbers={CHOSEN: -1.0})
 
     def result(self, state: ArrayState) -> Params:
@@ -209,12 +221,13 @@ class Mistakes:
         part = _part(self.sgd, user_ids)
         kernel = params[part.name].astype(np.float64)
         kernel = kernel.reshape(kernel.shape[0], -1)
-        logits = np.asarray(part.x @ kernel, np.float64) + params["bias"].reshape(-1)
+        x, squares = finite_rows(part.x)
+        logits = np.asarray(x @ kernel, np.float64) + params["bias"].reshape(-1)
         if logits.shape[1] == 1:
             predicted = (logits[:, 0] > 0.0).astype(np.int64)
         else:
             predicted = logits.argmax(axis=1)
-        wrong = predicted != part.y
+        wrong = (predicted != part.y) & np.isfinite(squares)
         if part.present is not None:
             wrong &= part.present
         count = np.array([np.count_nonzero(wrong)], np.int64)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation.rows import shortened
 from fedpriv.training.permutation.sgd import Passes
 from fedpriv.tree import Params
 
@@ -35,7 +35,7 @@ class Walk:
 
     Attributes:
         start: Where training starts, float64 copies.
-        rates: η of every update, over all passes.
+        rates: η of every update, over all passes; it is not to be written to, nor are the orders.
         batch_size: b, by which every batch's sum is divided, a shorter last one's too.
         radius: R of the ball that params are projected onto after every step; None for none.
         inputs: r, to which rows are shortened (`shortened`).
@@ -67,45 +67,6 @@ class Walk:
 
 Train = Callable[[Walk], Mapping[str, np.ndarray]]
 """A whole training: from a walk to the params that it ends with, float64 by name."""
-
-
-def shortened(rows: Any, length: float = 1.0) -> Any:
-    """Return rows within ‖x‖₂ <= length, float64: none is refused, and one not finite is zero.
-
-    Args:
-        rows: One (d,), or several (n, d), dense or CSR. A constant column for a bias counts.
-        length: r.
-    """
-    if sparse.issparse(rows):
-        kept = sparse.csr_matrix(rows, dtype=np.float64, copy=True)
-        lines = np.repeat(np.arange(len(kept.indptr) - 1), np.diff(kept.indptr))
-        most = np.zeros(len(kept.indptr) - 1)
-        with np.errstate(invalid="ignore"):  # NaN stays NaN
-            np.maximum.at(most, lines, np.abs(kept.data))
-        scale = _scales(most, lambda sizes: np.bincount(
-            lines, (kept.data / sizes[lines]) ** 2, minlength=len(most)
-        ), length)  # fmt: skip
-        kept.data = np.where(scale[lines] > 0.0, kept.data, 0.0) * scale[lines]
-        return kept
-    given = np.asarray(rows, np.float64)
-    flat = given.reshape(1, -1) if given.ndim == 1 else given
-    most = np.abs(flat).max(axis=1, initial=0.0)
-    scale = _scales(most, lambda sizes: ((flat / sizes[:, None]) ** 2).sum(axis=1), length)
-    found = np.where(scale[:, None] > 0.0, flat, 0.0) * scale[:, None]
-    return found.reshape(given.shape)
-
-
-def _scales(
-    most: np.ndarray, squares: Callable[[np.ndarray], np.ndarray], length: float
-) -> np.ndarray:
-    """Return what each row is multiplied by, 0 for one that is not finite; no square overflows."""
-    finite = np.isfinite(most)
-    sizes = np.where(finite & (most > 0.0), most, 1.0)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        # A part in 2^40 for the rounding of the norm itself, which is sizes times the root.
-        scale = length * (1.0 - 2.0**-40) / np.sqrt(squares(sizes)) / sizes
-        scale = np.minimum(1.0, scale)
-    return np.where(finite, scale, 0.0)
 
 
 def reach(rates: np.ndarray, constants: Constants, start: float) -> float:
@@ -142,11 +103,19 @@ class Wrapped:
         """Return the params' own shapes."""
         return params
 
-    def sensitivity(self, num_params: int) -> float:
-        """Return Δ of the result, for a row that is there or not, with room for rounding."""
+    def sensitivity(self, num_params: int, start: float) -> float:
+        """Return Δ of the result, for a row that is there or not, with room for rounding.
+
+        Args:
+            num_params: d, over all tensors.
+            start: ‖w₀‖₂.
+        """
         terms = max(_WHOLE, num_params)
         return self.passes.sensitivity(
-            self.constants, self.num_examples, relative_rounding=2.0**-53 * terms
+            self.constants,
+            self.num_examples,
+            relative_rounding=2.0**-53 * terms,
+            start=start,
         )
 
     def partial_sum(
@@ -172,17 +141,19 @@ class Wrapped:
                 finite, or is longer than a training of these constants can make it.
         """
         start = {name: array.astype(np.float64) for name, array in params.items()}
+        rates = self.passes.rates(self.constants, self.num_examples)
+        orders = self.passes.orders(self.num_examples, key.fold("order"))
         walk = Walk(
             start={name: array.copy() for name, array in start.items()},
-            rates=self.passes.rates(self.constants, self.num_examples),
+            rates=_read_only(rates),
             batch_size=self.passes.batch_size,
             radius=self.passes.radius,
             inputs=self.constants.inputs,
-            orders=tuple(self.passes.orders(self.num_examples, key.fold("order"))),
+            orders=tuple(map(_read_only, orders)),
             seed=int(key.fold("seed").words(1)[0] >> np.uint64(33)),
         )
         found = _checked(start, self.train(walk))
-        most = reach(walk.rates, self.constants, _norm(start))
+        most = reach(rates, self.constants, _norm(start))
         if self.passes.radius is not None:
             most = min(most, max(self.passes.radius, _norm(start)))
         if not _norm(found) <= most * _ROUNDING:
@@ -192,6 +163,13 @@ class Wrapped:
                 "walk.batch_size, and check its loss and its steps"
             )
         return PartialSum(total=found, num_users=self.num_examples)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return a copy that says so if it is written to: it decides nothing here in any case."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _norm(params: Mapping[str, np.ndarray]) -> float:

@@ -15,7 +15,8 @@ import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.training.permutation.wrapped import Wrapped, shortened
+from fedpriv.training.permutation.rows import shortened
+from fedpriv.training.permutation.wrapped import Wrapped
 from tests.api.bolted.stand_in import SGDClassifier
 
 ROOT = Path(__file__).parents[3]

@@ -235,13 +235,20 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
     (again / "state.safetensors").unlink()
     trimmed = (again / "ledger.jsonl").read_bytes().split(b"\n")[:2]
     (again / "ledger.jsonl").write_bytes(b"\n".join(trimmed) + b"\n")
-    np.testing.assert_array_equal(play(toy_methods.OneShot, again, HERE, mode=mode), found[0])
-    for folder in (first, second, again):
+    if mode == "secure":  # the key is gone with the release: no second noise on the same sum
+        with pytest.raises(
+            ValueError, match=r"replay\.key is not .* since its release, on a newer ledger"
+        ):
+            play(toy_methods.OneShot, again, HERE, mode=mode)
+    else:
+        np.testing.assert_array_equal(play(toy_methods.OneShot, again, HERE, mode=mode), found[0])
+    for folder in (first, second):
         assert len(lines(folder, "charges")) == 1
     _, state, _ = read_ledger(first / "ledger.jsonl")
     assert (state.epsilon().value, state.epsilon().delta) == (1.0, 0.0)
     if mode == "secure":
         assert (first / "secret" / "replay.key").stat().st_mode & 0o777 == 0o600
+        assert (first / "secret" / "replay.key").stat().st_size == 0
 
 
 @pytest.mark.parametrize("mode", ["simulation", "secure"])

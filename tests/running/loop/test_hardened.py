@@ -74,4 +74,4 @@ def test_an_exact_run_bears_no_mark(tmp_path):
     done = train(EXACT, tmp_path / "run", Ones())
     assert not done.in_floats and FLOATS not in str(done.epsilon)
     assert FLOATS not in verify_run(tmp_path / "run").to_json()[KEY]
-    assert KEY not in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8")
+    assert FLOATS not in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8")

@@ -8,7 +8,6 @@ from safetensors.numpy import load_file
 from scipy import sparse
 
 from fedpriv.api.result import load
-from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
@@ -118,26 +117,6 @@ def test_a_release_that_was_cut_off_is_made_again_the_same(tiny_corpus, tmp_path
     state = read_ledger(tmp_path / "cut" / "ledger.jsonl")[1]
     assert len(state.charges) == len(state.releases) == 1  # charged once, released once
     assert verify_run(tmp_path / "cut").ok
-
-
-def test_whoever_is_missing_ends_bolt_on_without_a_release(tiny_corpus, tmp_path):
-    class Losing(SerialBackend):
-        def partial_sum(self, **given):
-            given["cohort"] = (*given["cohort"][1:], "nobody")
-            return super().partial_sum(**given)
-
-    prepared = started(
-        "bolt-on-tags",
-        tiny_corpus,
-        tmp_path / "run",
-        lambda experiment, made: Losing(
-            trainer=made.trainer, data=made.task.data, measure=made.task.evaluate
-        ),
-    )
-    with pytest.raises(ValueError, match="nothing is released"):
-        play(prepared)
-    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
-    assert len(state.charges) == 1 and not state.releases
 
 
 class TestRefusals:

@@ -177,13 +177,19 @@ class _Examples:
         return CentralSum(gradients=task.train, num_examples=task.num_train)
 
     def losses(self, task: Any, number: int) -> Any:
-        from fedpriv.training.line_search.of_examples import CentralLosses, ExampleLosses
+        from fedpriv.training.line_search.of_examples import (
+            CentralLosses,
+            ChecksLosses,
+            ExampleLosses,
+        )
 
         if not isinstance(task.train, ExampleLosses):
             raise ValueError(
                 f"method 'agd' evaluates losses along a line, which {type(task.train).__name__} "
                 "does not; give it losses_along, or use method 'averaging'"
             )
+        if isinstance(task.train, ChecksLosses):
+            task.train.check_losses()
         return CentralLosses(losses=task.train, number=number)
 
 

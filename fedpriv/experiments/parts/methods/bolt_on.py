@@ -48,6 +48,10 @@ class BoltOnOfUsers:
         1, "K full gradient steps of a user; above 1 with a constant rate.", Range.AT_LEAST_ONE
     )
     server_rate: float = option(1.0, "s in (0, 1], of a batch's mean update.", Range.ABOVE_ZERO)
+    longest_start: float = option(
+        100.0, "The longest start that Δ has room for rounding of, in l2; 0 of one at zero.",
+        Range.AT_LEAST_ZERO, before=0.0,
+    )  # fmt: skip
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
     def own(self, promise: Any, parts: Any) -> OwnMethod | None:
@@ -250,15 +254,18 @@ class _Central(_Promising):
 
     def plan(self, task: Any) -> Any:
         """Return the promise of one release."""
+        from fedpriv.training.permutation.sgd import LONGEST_START
+
         sgd = self._sgd(task)
-        moved = sgd.passes.sensitivity(sgd.constants, task.num_train)
+        moved = sgd.passes.sensitivity(sgd.constants, task.num_train, start=LONGEST_START)
         return self.of_plan(task, moved, unit="example")
 
     def algorithm(self, task: Any) -> Any:
         """Return what asks once."""
         from fedpriv.training.permutation.bolt_on import BoltOn
+        from fedpriv.training.permutation.sgd import LONGEST_START
 
-        return BoltOn()
+        return BoltOn(longest_start=LONGEST_START)
 
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return the whole training."""
@@ -318,6 +325,7 @@ class _Federated(_Promising):
             passes=self.passes(self.options, batch_size=self.options.users_per_update),
             local_steps=self.options.local_steps,
             server_rate=self.options.server_rate,
+            longest_start=self.options.longest_start,
         )
 
     def _constants(self, task: Any) -> Any:

@@ -1,0 +1,199 @@
+"""A node that trains under some promises only, and what is asked wrongly: each said in one line."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.superlink.grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+from safetensors.numpy import load_file
+
+from client import app as client_app
+from fedpriv.backends.flower.client import (
+    PROMISES_KEY,
+    PROMISES_VARIABLE,
+    Host,
+    allowed_promises,
+)
+from fedpriv.backends.flower.messages import SharedRecords
+from fedpriv.backends.flower.registry import QUERY
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.plans.digest import promise_digest
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from server import app as server_app
+from server.ending import ended_in_one_line
+
+DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
+    "flwr"
+]["app"]["config"]
+OTHER = "0" * 64
+
+
+@pytest.fixture
+def deploy(stub, tiny_corpus, monkeypatch):
+    """Run the ServerApp on two nodes of the bundle; return the grid."""
+    monkeypatch.setattr(server_app, "_show_log", lambda: None)  # would take other tests' log
+    client_app._node.cache_clear()
+
+    def call(out, node_config=None, **changes):
+        config = DECLARED | {
+            "experiment": "adadps-tags", "corpus": str(tiny_corpus), "noise-multiplier": 1.0,
+            "rounds": 2, "cohort": 12, "eval-every": 2, "guard-users": False, "out": str(out),
+            "register-seconds": 0.5,
+            **{key.replace("_", "-"): value for key, value in changes.items()},
+        }  # fmt: skip
+        nodes = {n + 1: stub.AppNode(client_app.app, n, 2, config) for n in range(2)}
+        nodes[1].context.node_config.update(node_config or {})
+        grid = stub.StubGrid(nodes)
+        server_app.app(grid, stub.context(run_config=config))
+        return grid
+
+    return call
+
+
+def said_promise(caplog):
+    (found,) = [
+        re.fullmatch("promise ([0-9a-f]{64})", record.getMessage())[1]
+        for record in caplog.records
+        if record.getMessage().startswith("promise ")
+    ]
+    return found
+
+
+def test_a_node_trains_under_a_promise_that_it_is_allowed(deploy, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fedpriv")
+    grid = deploy(tmp_path / "first")
+    promise = said_promise(caplog)
+    assert {request.content["work"]["promise"] for request in grid.requests} == {promise}
+    deploy(tmp_path / "second", {PROMISES_KEY: f"{OTHER} {promise}"})
+    first, second = (
+        load_file(tmp_path / name / "checkpoints" / "round-000002.safetensors")
+        for name in ("first", "second")
+    )
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_under_any_other_it_registers_no_user_and_nothing_is_charged(deploy, tmp_path, caplog):
+    caplog.set_level(logging.ERROR, "fedpriv.backends")
+    with pytest.raises(ValueError, match=r"1 nodes failed, the first with: .*promise") as refused:
+        deploy(tmp_path / "run", {PROMISES_KEY: OTHER})
+    assert "\n" not in str(refused.value)
+    (line,) = [record.getMessage() for record in caplog.records]  # of the node
+    assert PROMISES_VARIABLE in line and "\n" not in line and "trains under 1 promises" in line
+    assert not verify_run(tmp_path / "run").num_charges
+
+
+def test_another_number_of_rounds_is_another_promise(deploy, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fedpriv")
+    deploy(tmp_path / "run")
+    promise = said_promise(caplog)
+    with pytest.raises(ValueError, match="is not among them"):
+        deploy(tmp_path / "longer", {PROMISES_KEY: promise}, rounds=3)
+    # What is learned, and how fast, is not part of what is guaranteed.
+    deploy(tmp_path / "faster", {PROMISES_KEY: promise}, local_learning_rate=0.2)
+
+
+@pytest.mark.parametrize("promise", ["", "1" * 64])
+def test_a_round_under_another_promise_is_refused_too(stub, promise):
+    """Where a server said nothing, or something else, when users were registered."""
+    host = Host(works={}, data=None, user_ids=frozenset("ab"), promises=frozenset({OTHER}))
+    stub.StubGrid({})
+    assert host.query(Message(RecordDict(), 1, QUERY)).has_content()
+    shared = SharedRecords.of(
+        params={"w": np.zeros(2, np.float32)}, bound=Clip(l2_clip_norm=0.5),
+        key=Key.simulation(0), round_num=1, attempt=1, promise=promise,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="is not among them"):
+        host.train(Message(shared.request(["a"], 30.0), 1, "train"))
+    host.check_promise(OTHER)
+
+
+def test_a_digest_is_of_the_plan_and_of_whom_it_is_for(deploy, tmp_path):
+    import fedpriv as fp
+
+    plan = fp.plan(users=4, cohort=2, rounds=3, l2_clip_norm=0.5, noise_multiplier=1.0, delta=0.01)
+    found = promise_digest(plan, ["a", "b", "c", "d"])
+    assert found == promise_digest(plan, ("a", "b", "c", "d"))
+    assert found != promise_digest(plan, ["a", "b", "c", "e"])
+    assert found != promise_digest(replace(plan, num_rounds=4), ["a", "b", "c", "d"])
+
+
+@pytest.mark.parametrize(
+    ("variable", "key", "found"),
+    [
+        ("", "", None),
+        (OTHER, "", {OTHER}),
+        ("", f"{OTHER}, {'1' * 64}", {OTHER, "1" * 64}),
+        (OTHER, "1" * 64, set()),
+        (f"{OTHER}\n{'1' * 64}", "1" * 64, {"1" * 64}),
+    ],
+)
+def test_both_places_must_allow_a_promise(variable, key, found):
+    assert allowed_promises({PROMISES_KEY: key}, {PROMISES_VARIABLE: variable}) == found
+
+
+def test_what_is_no_digest_is_refused():
+    with pytest.raises(ValueError, match="FEDPRIV_PROMISES has 'abc', which is no digest"):
+        allowed_promises({}, {PROMISES_VARIABLE: "abc"})
+
+
+MISTAKES = [
+    ({"experiment": "adadps-tag"}, "did you mean 'adadps-tags'"),
+    ({"rounds": -1}, "rounds -1 must be at least 1"),
+    ({"round-deadline": 0.0}, "round-deadline"),
+    ({"own-options": "{"}, "is not JSON"),
+    ({"corpus": "/none"}, "is not a folder on this machine"),
+    ({"corpus": ""}, "under Flower name it by its absolute path"),
+    ({"experiment": "OWN:experiment"}, r"No module named 'not_installed' .*own_mistake.py, line 3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), MISTAKES, ids=lambda value: next(iter(value), "") if value else ""
+)
+@pytest.mark.parametrize("kind", [HttpGrid, InMemoryGrid])
+def test_a_mistake_is_one_line_on_flower_s_grids(
+    stub, tiny_corpus, tmp_path, monkeypatch, caplog, kind, changes, message
+):
+    monkeypatch.setattr(server_app, "_show_log", lambda: None)
+    own = tmp_path / "own_mistake.py"
+    own.write_text('"""Broken."""\n\nimport not_installed\n', "utf-8")
+    changes = {key: str(value).replace("OWN", str(own)) if key == "experiment" else value
+               for key, value in changes.items()}  # fmt: skip
+    config = DECLARED | {"corpus": str(tiny_corpus), "out": str(tmp_path / "run")} | changes
+    grid = kind.__new__(kind)  # nothing of it is used: mistakes are found before
+    with pytest.raises(BaseException) as ended:
+        server_app.app(grid, stub.context(run_config=config))
+    assert not (tmp_path / "run").exists()
+    if kind is InMemoryGrid:
+        assert isinstance(ended.value, SystemExit)
+        (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    else:
+        # As Flower logs it.
+        record = logging.LogRecord("flwr", logging.ERROR, "", 0, "raised", (), None)
+        failed = ended.value
+        record.exc_info = (type(failed), failed, failed.__traceback__)
+        _, line = logging.Formatter().format(record).split("\n")
+        assert 0 <= failed.exit_code < 100
+    assert line.startswith("error: ") and re.search(message, line) and "\n" not in line
+
+
+def test_a_fault_of_ours_keeps_its_traceback():
+    for kind in (HttpGrid, InMemoryGrid):
+        with pytest.raises(KeyError), ended_in_one_line(kind.__new__(kind)):
+            raise KeyError("a bug")
+
+
+def test_a_node_s_mistake_reaches_the_server_in_one_line(deploy, tmp_path, caplog):
+    with pytest.raises(ValueError) as refused:
+        deploy(tmp_path / "run", {"corpus": "/not/here"})
+    assert "1 nodes failed, the first with: ValueError: corpus '/not/here'" in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,436 @@
+"""The compose file in real containers: `make deploy-test-docker`.
+
+Needs docker, docker-compose and, where no base image can be pulled, debootstrap; installs nothing.
+Starts a `dockerd` only where none runs. Everything it starts it stops again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.importers.synthetic import Shape, synthesize
+from tests.deployment import probes
+from tests.deployment.layout import CHECKOUT, NODES, read
+from tests.deployment.oracle import attempts, differences
+
+PROJECT = "fedpriv-test"
+SHAPE = Shape(
+    num_users=60, num_sentences=3000, public_users=30, num_words=400, num_tags=12, num_topics=4
+)
+ROUNDS, DEADLINE = 8, 45.0
+CONFIG = {
+    "corpus": "/corpus", "out": "/runs/first", "anchor": "/anchor/first",
+    "node-users": "/node-users.json", "rounds": ROUNDS, "cohort": 12, "noise-multiplier": 1.0,
+    "eval-every": ROUNDS, "round-deadline": DEADLINE,
+}  # fmt: skip
+
+
+class Failed(Exception):
+    """A line of the test does not hold."""
+
+
+@dataclass
+class Deployment:
+    """One set of containers, and what was said of them."""
+
+    folder: Path
+    environment: dict[str, str]
+    lines: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        print(line, flush=True)
+
+    def holds(self, what: str, is_so: bool, found: object = "") -> None:
+        """Say that something holds; stop where it does not."""
+        if not is_so:
+            raise Failed(f"{what}: {found}")
+        self.say(f"ok   {what}")
+
+    def docker(self, *arguments: str, seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
+        return self._run(["docker", *arguments], seconds)
+
+    def compose(self, *arguments: str, seconds: float = 900.0) -> subprocess.CompletedProcess[str]:
+        return self._run(["docker-compose", "--project-name", PROJECT, *arguments], seconds)
+
+    def must(self, done: subprocess.CompletedProcess[str]) -> str:
+        if done.returncode != 0:
+            raise Failed(f"{' '.join(done.args[:6])}: {(done.stdout + done.stderr)[-1500:]}")
+        return done.stdout
+
+    def container(self, service: str) -> str:
+        return self.must(self.compose("ps", "--quiet", service)).strip()
+
+    def inside(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
+        return self.docker("exec", self.container(service), *command)
+
+    def python(self, service: str, script: str, *arguments: str) -> str:
+        """Return the last line that a script prints in a service's container."""
+        done = self.inside(service, "python", "-c", script, *arguments)
+        return (done.stdout.strip().splitlines() or [done.stderr[-300:]])[-1]
+
+    def healthy(self, services: Sequence[str], seconds: float = 300.0) -> None:
+        """Wait until services are healthy."""
+        end = time.monotonic() + seconds
+        states: dict[str, str] = {}
+        while time.monotonic() < end:
+            states = {name: self.health(name) for name in services}
+            if set(states.values()) <= {"healthy"}:
+                return
+            time.sleep(2)
+        raise Failed(f"not healthy after {seconds:.0f} s: {states}")
+
+    def health(self, service: str) -> str:
+        form = "{{if .State.Health}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}"
+        return self.docker("inspect", "--format", form, self.container(service)).stdout.strip()
+
+    def start_run(self, **changes: object) -> subprocess.Popen[str]:
+        """Start a run by the operator's container; its log comes out of the process."""
+        words = " ".join(
+            f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+            for name, value in {**CONFIG, **changes}.items()
+        )
+        return subprocess.Popen(
+            [
+                "docker-compose",
+                "--project-name",
+                PROJECT,
+                "run",
+                "--rm",
+                "-T",
+                "operator",
+                "run",
+                "/app",
+                "here",
+                "--stream",
+                "--run-config",
+                words,
+            ],
+            cwd=CHECKOUT,
+            env=self.environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def followed(self, run: subprocess.Popen[str], until: str, seconds: float = 600.0) -> str:
+        """Read a run's log until a line begins so; return what was read."""
+        seen, end = [], time.monotonic() + seconds
+        assert run.stdout is not None
+        for line in run.stdout:
+            seen.append(line)
+            if line.startswith(until):
+                return "".join(seen)
+            if time.monotonic() > end:
+                break
+        raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
+
+    def _run(self, command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=CHECKOUT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=seconds,
+            check=False,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the test; return 0 if every line holds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--base", default=os.environ.get("BASE", "python:3.11-slim"))
+    parser.add_argument("--pip-options", default=os.environ.get("PIP_OPTIONS", ""))
+    parser.add_argument("--keep", action="store_true", help="leave the containers running")
+    asked = parser.parse_args(arguments)
+    missing = [name for name in ("docker", "docker-compose") if shutil.which(name) is None]
+    if missing:
+        print(f"not run: {' and '.join(missing)} not found; install Docker's engine and compose")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="fedpriv-deploy-") as place:
+        folder = Path(place).resolve()
+        environment = {
+            **os.environ,
+            "DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0",
+            "DOCKER_HOST": os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"),
+            "FEDPRIV_DEPLOY": str(folder / "deploy"),
+            "FEDPRIV_ANCHOR": str(folder / "deploy" / "anchor"),
+            "FEDPRIV_PORT": "18443", "BASE": asked.base, "PIP_OPTIONS": asked.pip_options,
+        }  # fmt: skip
+        here = Deployment(folder=folder, environment=environment)
+        with _daemon(here):
+            try:
+                _whole(here)
+            except Failed as failed:
+                here.say(f"FAILED {failed}")
+                with contextlib.suppress(Failed):
+                    print(here.compose("logs", "--no-color", "--tail", "30").stdout[-6000:])
+                return 1
+            finally:
+                if not asked.keep:
+                    here.compose("down", "--timeout", "5", "--remove-orphans")
+    print(f"deploy-test-docker: all {len(here.lines)} lines hold")
+    return 0
+
+
+@contextlib.contextmanager
+def _daemon(here: Deployment) -> Iterator[None]:
+    """Start a Docker daemon where none answers, and stop that one again."""
+    if here.docker("info").returncode == 0:
+        yield
+        return
+    if shutil.which("dockerd") is None:
+        raise SystemExit("no Docker daemon answers, and there is no dockerd to start")
+    with (here.folder / "dockerd.log").open("wb") as log:
+        daemon = subprocess.Popen(
+            ["dockerd", "--data-root", str(here.folder / "docker")], stdout=log, stderr=log
+        )
+    try:
+        end = time.monotonic() + 60
+        while here.docker("info").returncode != 0:
+            if time.monotonic() > end or daemon.poll() is not None:
+                raise SystemExit(f"dockerd did not start: see {here.folder / 'dockerd.log'}")
+            time.sleep(1)
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+
+
+def _whole(here: Deployment) -> None:
+    users = _prepared(here)
+    here.must(here.compose("build", "superlink", "supernode-1", "gate", seconds=3600))
+    for image in ("fedpriv-server", "fedpriv-node", "fedpriv-gate"):
+        size = int(here.must(here.docker("inspect", "--format", "{{.Size}}", image)))
+        here.say(f"     {image}: {size / 1e6:,.0f} MB")
+    layers = [
+        json.loads(here.must(here.docker("inspect", "--format", "{{json .RootFS.Layers}}", image)))
+        for image in ("fedpriv-server", "fedpriv-node")
+    ]
+    shared = len([layer for layer in layers[1] if layer in layers[0]])
+    here.holds("server and nodes share every layer of the node's image", shared == len(layers[1]))
+    _refusals(here)
+    here.must(here.compose("up", "--detach"))
+    nodes = [f"{kind}-{number}" for number in NODES for kind in ("supernode", "client")]
+    here.healthy(["superlink", "serverapp", *nodes])
+    here.holds("every container is healthy", True)
+    _walls(here)
+    _unregistered(here)
+    _killed_and_resumed(here, users)
+    _foreign_volume(here)
+
+
+def _prepared(here: Deployment) -> dict[str, list[str]]:
+    """Make a corpus, its parts and the keys, as the guide does."""
+    synthesize(here.folder / "whole", shape=SHAPE, max_words=300, max_tags=10)
+    deploy = here.folder / "deploy"
+    here.must(
+        here._run(
+            [
+                sys.executable,
+                "-m",
+                "fedpriv",
+                "data",
+                "part",
+                str(here.folder / "whole"),
+                "--nodes",
+                "3",
+                "--out",
+                str(deploy / "parts"),
+            ],
+            300,
+        )
+    )
+    here.must(here._run(["sh", "server/keys.sh", str(deploy), "3"], 120))
+    users = json.loads((deploy / "parts" / "users.json").read_text("utf-8"))
+    number = len(Corpus.open(here.folder / "whole").view().roster)
+    here.say(f"     {number} users on 3 nodes (synthetic)")
+    return users
+
+
+def _refusals(here: Deployment) -> None:
+    """What a container does not start with."""
+    deploy = here.folder / "deploy"
+    key = deploy / "keys" / "node-1" / "node.key"
+    key.chmod(0o644)
+    done = here.compose("run", "--rm", "-T", "--no-deps", "supernode-1")
+    key.chmod(0o600)
+    said = " ".join((done.stdout + done.stderr).split())
+    here.holds(
+        "a key that others may read is refused", done.returncode != 0 and "mode 0644" in said, said
+    )
+    done = here.compose("run", "--rm", "-T", "--no-deps", "--user", "0:0", "client-1")
+    said = " ".join((done.stdout + done.stderr).split())
+    here.holds(
+        "a container as root is refused",
+        done.returncode != 0 and "this process is root's" in said, said,
+    )  # fmt: skip
+    empty = here.folder / "deploy" / "empty"
+    empty.mkdir(mode=0o755)
+    done = here.docker(
+        "run", "--rm", "--volume", f"{empty}:/corpus:ro", "fedpriv-node",
+        "fedpriv", "deploy", "check", "--corpus", "/corpus",
+    )  # fmt: skip
+    said = " ".join((done.stdout + done.stderr).split())
+    here.holds(
+        "a node that cannot read its users is unhealthy",
+        done.returncode != 0 and "not a prepared corpus" in said, said,
+    )  # fmt: skip
+
+
+def _walls(here: Deployment) -> None:
+    """Who can reach and read what."""
+    services = list(read()["services"])
+    for name in [name for name in services if name != "operator"]:
+        uid = here.inside(name, "id", "-u").stdout.strip()
+        written = here.inside(name, "sh", "-c", "touch /written 2>&1").stdout
+        if uid in ("0", "") or "Read-only" not in written:
+            raise Failed(f"{name} is user {uid} and touched a file: {written}")
+    here.holds("no container is root's or may write to its file system", True)
+    for name, (service, script, arguments, expected) in probes.PROBES.items():
+        found = here.python(service, script, *arguments)
+        here.holds(name, found == expected, found)
+    for number in NODES:
+        client, node = f"client-{number}", f"supernode-{number}"
+        text = here.inside(client, "sh", "-c", "cat /corpus/rosters/*/*/users.json").stdout
+        mine = set(json.loads(text)["roster"])
+        users = json.loads((here.folder / "deploy" / "parts" / "users.json").read_text("utf-8"))
+        reads = here.inside(client, "sh", "-c", "ls /keys").stdout.split()
+        other = here.inside(node, "sh", "-c", "ls /corpus 2>&1").stdout
+        if mine != set(users[f"node-{number}"]) or "node.key" in reads or "No such" not in other:
+            raise Failed(f"node {number} reads {reads}, {other}, {len(mine)} users")
+    here.holds(
+        "client apps read their own users and no node's key; SuperNodes keys and no users", True
+    )
+
+
+def _unregistered(here: Deployment) -> None:
+    """A node with a key that nobody registered."""
+    keys = here.folder / "deploy" / "stranger"
+    shutil.copytree(here.folder / "deploy" / "keys" / "node-1", keys)
+    (keys / "node.key").unlink()
+    here.must(
+        here._run(
+            [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ecdsa",
+                "-b",
+                "384",
+                "-N",
+                "",
+                "-f",
+                str(keys / "node.key"),
+            ],
+            60,
+        )
+    )
+    for path in (keys, *keys.iterdir()):
+        shutil.chown(path, *_owner(here.folder / "deploy" / "keys" / "node-1"))
+    service = read()["services"]["supernode-1"]
+    done = here.docker(
+        "run", "--rm", "--network", f"{PROJECT}_nodes", "--volume", f"{keys}:/keys:ro",
+        "--env", "SUPERLINK=gate:8443", "--tmpfs", "/tmp", "--user", str(service["user"]),
+        "fedpriv-node", "timeout", "60", "sh", "-c", service["command"][2],
+    )  # fmt: skip
+    said = " ".join((done.stdout + done.stderr).split())
+    here.holds(
+        "an unregistered node is refused",
+        done.returncode not in (0, 124) and "SuperNode ID" not in said, said[-400:],
+    )  # fmt: skip
+
+
+def _owner(path: Path) -> tuple[int, int]:
+    return path.stat().st_uid, path.stat().st_gid
+
+
+def _killed_and_resumed(here: Deployment, users: dict[str, list[str]]) -> None:
+    """A node is killed in a round, then the server; down and up; and the run goes on."""
+    run = here.start_run()
+    try:
+        here.followed(run, "round 1:")
+        for service in ("client-2", "supernode-2"):
+            here.must(here.docker("kill", here.container(service)))
+        here.followed(run, "round 2:")
+        here.holds("a round ends without a node that was killed in it", True)
+        server = here.container("serverapp")
+        here.followed(run, "round 3:")
+        here.must(here.docker("kill", server))
+        here.holds("the server was killed in a round", True)
+    finally:
+        run.kill()
+        run.wait()
+    here.must(here.compose("down", "--timeout", "10", "--remove-orphans"))
+    here.must(here.compose("up", "--detach"))
+    here.healthy([name for name in read()["services"] if name not in ("operator", "gate")])
+    run = here.start_run(resume="/runs/first", out="")
+    try:
+        here.followed(run, "report:")
+    finally:
+        run.kill()
+        run.wait()
+    here.holds("down and up again, it goes on to its end", True)
+    folder = here.folder / "deploy" / "runs" / "first"
+    found = differences(
+        folder,
+        server=here.folder / "deploy" / "parts" / "server",
+        whole=here.folder / "whole",
+        users=users,
+        down="node-2",
+        out=here.folder / "in-process",
+    )
+    here.holds("ε, ledger and params are those of the run in process", found == [], found)
+    failed = [json.loads(line) for line in (folder / "diagnostics.jsonl").open()]
+    lost = sum(line["num_failed"] > 0 for line in failed)
+    here.holds("the killed node's users were lost in a round", lost >= 1, failed)
+    lost = len(attempts(folder, "charge")) - len(attempts(folder, "release"))
+    here.holds("an attempt was lost with the server", lost == 1, lost)
+    here.holds("the run went on after it", len(failed) > 3, failed)
+    for line in failed:
+        here.say(f"     round {line['round_num']}: {line['seconds']:.1f} s")
+
+
+def _foreign_volume(here: Deployment) -> None:
+    """A node that mounts another's users is not believed, and its own are missed."""
+    deploy = here.folder / "deploy" / "parts"
+    (deploy / "node-1").rename(deploy / "kept")
+    shutil.copytree(deploy / "node-2", deploy / "node-1", copy_function=_copied)
+    try:
+        here.must(here.compose("up", "--detach", "--force-recreate", "--no-deps", "client-1"))
+        run = here.start_run(out="/runs/foreign", anchor="/anchor/foreign", **{
+            "register-seconds": 30.0
+        })  # fmt: skip
+        log, _ = run.communicate(timeout=400)
+        said = " ".join(log.split())
+        here.holds(
+            "a node with another's users is not believed", "round 1:" not in said, said[-600:]
+        )
+    finally:
+        shutil.rmtree(deploy / "node-1")
+        (deploy / "kept").rename(deploy / "node-1")
+
+
+def _copied(source: str, target: str) -> str:
+    shutil.copy2(source, target)
+    shutil.chown(target, *_owner(Path(source)))
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""What `docker-compose.yml` promises, read out of it: each broken promise is a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+COMPOSE = CHECKOUT / "docker-compose.yml"
+NODES = ("1", "2", "3")
+_DEFAULT = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+def read(path: Path = COMPOSE, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a compose file with its variables filled in: given ones, else their defaults."""
+    given = environment or {}
+
+    def value(found: re.Match[str]) -> str:
+        return given.get(found[1], found[2])
+
+    return yaml.safe_load(_DEFAULT.sub(value, path.read_text("utf-8")).replace("$$", "$"))
+
+
+def broken(compose: Mapping[str, Any]) -> list[str]:
+    """Return what a layout does not keep of what docs/deployment.md says of it."""
+    return [*_rights(compose), *_networks(compose), *_mounts(compose), *_commands(compose)]
+
+
+def _rights(compose: Mapping[str, Any]) -> Iterator[str]:
+    for name, service in compose["services"].items():
+        user = str(service.get("user", "root"))
+        if user.split(":")[0] in ("root", "0", ""):
+            yield f"{name} runs as root"
+        if service.get("read_only") is not True:
+            yield f"{name} may write to its own file system"
+        if service.get("cap_drop") != ["ALL"] or service.get("cap_add"):
+            yield f"{name} has capabilities"
+        if "no-new-privileges:true" not in service.get("security_opt", []):
+            yield f"{name} may gain privileges"
+        if service.get("privileged"):
+            yield f"{name} is privileged"
+        if not service.get("mem_limit") or not service.get("pids_limit"):
+            yield f"{name} has no limits"
+        if name not in ("operator", "gate") and "healthcheck" not in service:
+            yield f"{name} has no health check"
+
+
+def _networks(compose: Mapping[str, Any]) -> Iterator[str]:
+    services, networks = compose["services"], compose["networks"]
+    for name, service in services.items():
+        inside = set(service["networks"])
+        if service.get("ports") and name != "gate":
+            yield f"{name} is published"
+        kind, _, number = name.partition("-")
+        expected = {
+            "gate": {"server", "nodes"},
+            "supernode": {"nodes", f"node-{number}"},
+            "client": {f"node-{number}"},
+        }.get(kind, {"server"})
+        if inside != expected:
+            yield f"{name} is on networks {sorted(inside)}, not {sorted(expected)}"
+    for network in ("server", *(f"node-{number}" for number in NODES)):
+        if not (networks[network] or {}).get("internal"):
+            yield f"network {network} leads out"
+
+
+def _mounts(compose: Mapping[str, Any]) -> Iterator[str]:
+    whose = {
+        "superlink": {"keys/superlink": "/keys"},
+        "gate": {"keys/gate": "/keys"},
+        "serverapp": {
+            "keys/serverapp": "/keys", "parts/server": "/corpus",
+            "node-users.json": "/node-users.json",
+        },
+        "operator": {},
+    }  # fmt: skip
+    for number in NODES:
+        whose[f"supernode-{number}"] = {f"keys/node-{number}": "/keys"}
+        whose[f"client-{number}"] = {
+            f"keys/client-{number}": "/keys", f"parts/node-{number}": "/corpus",
+        }  # fmt: skip
+    written = {"serverapp": {"/runs", "/anchor"}, "operator": {"/flwr"}}
+    for name, service in compose["services"].items():
+        read_only: dict[str, str] = {}
+        for volume in service.get("volumes", []):
+            source, target, *mode = volume.split(":")
+            inside = source.removeprefix("./deploy").strip("/")
+            if mode != ["ro"]:
+                if target not in written.get(name, set()):
+                    yield f"{name} may write to {target}"
+            else:
+                read_only[inside] = target
+        if read_only != whose.get(name):
+            yield f"{name} mounts {sorted(read_only)}, not {sorted(whose.get(name, {}))}"
+
+
+def _commands(compose: Mapping[str, Any]) -> Iterator[str]:
+    for name, service in compose["services"].items():
+        said = command_of(service)
+        for option in ("--insecure", "--database"):
+            if option in said:
+                yield f"{name} is given {option}"
+        kind = name.partition("-")[0]
+        needed = {
+            "superlink": ("fedpriv deploy superlink",),
+            "serverapp": ("--root-certificates", "--superexec-auth-secret-file"),
+            "supernode": (
+                "fedpriv deploy check --keys", "--root-certificates", "--ssl-keyfile",
+                "--auth-supernode-private-key", "--superexec-auth-secret-file",
+            ),
+            "client": (
+                "fedpriv deploy check --keys", "--root-certificates", "--users",
+                "--superexec-auth-secret-file",
+            ),
+        }.get(kind, ())  # fmt: skip
+        for option in needed:
+            if option not in said:
+                yield f"{name} is not given {option}"
+
+
+def command_of(service: Mapping[str, Any]) -> str:
+    """Return a service's command as one line."""
+    command = service.get("command", [])
+    return command if isinstance(command, str) else " ".join(command)

@@ -1,0 +1,108 @@
+"""The same training in this process, told which users and attempts a deployed run lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from fedpriv.backends.serial import SerialBackend
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.document import read_document
+from fedpriv.running.prepared import resume_run, start_run
+
+
+class _Crashed(Exception):
+    """The server was killed here."""
+
+
+class _Told(SerialBackend):
+    """Trains everybody but who was lost, and is killed where the server was."""
+
+    lost: Mapping[int, frozenset[str]]
+    killed: Sequence[tuple[int, int]]
+
+    def partial_sum(self, *, cohort, round_num, attempt, **given):
+        if (round_num, attempt) in self.killed:
+            raise _Crashed
+        came = [user for user in cohort if user not in self.lost.get(round_num, ())]
+        return super().partial_sum(cohort=came, round_num=round_num, attempt=attempt, **given)
+
+
+def differences(
+    run: Path,
+    *,
+    server: Path,
+    whole: Path,
+    users: Mapping[str, Sequence[str]],
+    down: str,
+    out: Path,
+    **options: str | int,
+) -> list[str]:
+    """Return in what a deployed run differs from the one in this process; nothing is expected.
+
+    Args:
+        run: The deployed run's folder.
+        server: The server's part of the corpus, whose noise it is.
+        whole: The corpus that was cut.
+        users: Of each node, by its name.
+        down: The node that was killed: its users are lost where the run says that users failed.
+        out: Where the other run's folder will be.
+        options: Which of the whole corpus's users were dealt out.
+    """
+    document, rounds = read_document(run), _lines(run / "rounds.jsonl")
+    failed = {line["round_num"]: line["num_failed"] for line in _lines(run / "diagnostics.jsonl")}
+    lost = {number: frozenset(users[down]) for number, count in failed.items() if count}
+    released = [line["round_num"] for line in rounds]
+    killed = sorted(set(attempts(run, "charge")) - set(attempts(run, "release")))
+    chosen = load_experiment(document["name"]).with_options(document["experiment"])
+    everybody = build(chosen.with_options(options), Corpus.open(whole))
+    backend = type("Told", (_Told,), {"lost": lost, "killed": killed})
+
+    def made(experiment, components):
+        task = everybody.task
+        return backend(trainer=everybody.trainer, data=task.data, measure=components.task.evaluate)
+
+    prepared = start_run(chosen, document["name"], Corpus.open(server), out, make_backend=made)
+    for _ in range(len(killed) + 1):
+        try:
+            prepared.run()
+            break
+        except _Crashed:
+            prepared = resume_run(out, make_backend=made)
+    found: list[str] = []
+    last = f"checkpoints/round-{max(released):06d}.safetensors"
+    ours, theirs = load_file(run / last), load_file(out / last)
+    if set(ours) != set(theirs) or not all(np.array_equal(ours[n], theirs[n]) for n in ours):
+        found.append("params")
+    if not any(np.any(array) for array in ours.values()):
+        found.append("params are all zero")
+    here, there = (read_ledger(each / "ledger.jsonl")[1] for each in (run, out))
+    if here.plan != there.plan or verify_run(run).epsilon != verify_run(out).epsilon:
+        found.append("ε")
+    charged = [attempts(each, "charge") for each in (run, out)]
+    if charged[0] != charged[1]:
+        found.append(f"charges: {charged[0]} here, {charged[1]} in process")
+    mine = {line["round_num"]: line["num_failed"] for line in _lines(out / "diagnostics.jsonl")}
+    if any(mine.values()):
+        found.append("the run in process lost users of its own")
+    if not verify_run(run).ok:
+        found.append("the deployed run does not verify")
+    return found
+
+
+def attempts(run: Path, kind: str) -> list[tuple[int, int]]:
+    """Return round and attempt of every charge, or release, on a run's ledger."""
+    records = read_ledger(run / "ledger.jsonl")[0]
+    return [(r.fields["round_num"], r.fields["attempt"]) for r in records if r.kind == kind]
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]

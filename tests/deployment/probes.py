@@ -1,0 +1,68 @@
+"""What is tried from within containers: each a script whose last line says what came of it."""
+
+from __future__ import annotations
+
+_REQUEST = """
+import http.client, ssl, sys
+host, port, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+context = ssl.create_default_context(cafile="/keys/ca.crt")
+try:
+    line = http.client.HTTPSConnection(host, port, timeout=8, context=context)
+    line.putrequest("POST", path, skip_accept_encoding=True)
+    line.putheader("Content-Type", "application/protobuf")
+    line.putheader("Content-Length", "0")
+    line.endheaders()
+    print(line.getresponse().status)
+except OSError as error:
+    print("unreachable")
+"""
+_PLAIN = """
+import http.client, sys
+try:
+    line = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=8)
+    line.request("POST", "/v1/fleet/pull-messages", b"")
+    print(line.getresponse().status)
+except OSError as error:
+    print("unreachable")
+"""
+_BODY = """
+import http.client, ssl
+context = ssl.create_default_context(cafile="/keys/ca.crt")
+try:
+    line = http.client.HTTPSConnection("gate", 8443, timeout=8, context=context)
+    line.putrequest("POST", "/v1/fleet/push-object")
+    line.putheader("Content-Length", str(1 << 30))
+    line.endheaders()
+    print(line.getresponse().status)
+except OSError as error:
+    print("unreachable")
+"""
+
+#: Name: service, script, arguments, what it must print.
+PROBES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
+    "a node reaches no SuperLink but through the gate": (
+        "supernode-1", _REQUEST, ("superlink", "8000", "/v1/control/list-runs"), "unreachable",
+    ),
+    "a client app does not reach the gate": (
+        "client-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages"), "unreachable",
+    ),
+    "a client app does not reach another node": (
+        "client-1", _REQUEST, ("supernode-2", "9094", "/health"), "unreachable",
+    ),
+    "the gate is a gate: without a key the fleet API says no": (
+        "supernode-1", _REQUEST, ("gate", "8443", "/v1/fleet/pull-messages"), "401",
+    ),
+    "the gate speaks TLS alone": ("supernode-1", _PLAIN, ("gate", "8443"), "400"),
+    "the gate takes no body of a gigabyte": ("supernode-1", _BODY, (), "413"),
+    **{
+        f"the gate lets nobody through to {path}": (
+            "supernode-1", _REQUEST, ("gate", "8443", path), "403",
+        )
+        for path in (
+            "/v1/control/list-runs", "/v1/control/register-node", "/v1/runtime/acquire-task",
+            "/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs",
+            "/v1/control/../fleet/pull-messages", "//v1/control/list-runs",
+            "/v1/fleet/..%2fcontrol/list-runs", "/V1/control/list-runs", "/v1/fleet/",
+        )
+    },
+}  # fmt: skip

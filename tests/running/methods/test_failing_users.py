@@ -1,0 +1,146 @@
+"""Users whose data are odd, or who are missing: of whom there is a release, and of whom none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.prepared import resume_run
+from fedpriv.sums import PartialSum
+from fedpriv.training.permutation.bolt_on import BoltOnUsers, UserSchedule
+from fedpriv.training.permutation.constants import logistic
+from fedpriv.training.permutation.schedules import StepSchedule
+from fedpriv.training.permutation.sgd import Passes
+from tests.running.methods.test_runs import BOLT_ON, model, play, started
+from tests.training.permutation.test_starts import Raw as Fifty
+
+
+class Raw(Fifty):
+    """Of fifty users some fail wherever training is, some only away from the start."""
+
+    def __init__(self, there=True, never=(), later=()):
+        super().__init__(there)
+        self.never, self.later, self.asked = set(never), set(later), []
+
+    def sum(self, params, *, work="train", bound=None, among=None):
+        failing = self.never | (self.later if params["w"].any() else set())
+        self.asked.append(set(among))
+        total = super().sum(params, among=[user for user in among if user not in failing])
+        return replace(total, num_users=len(among), num_failed=len(failing & set(among)))
+
+
+def trained(raw, size=10, passes=2):
+    schedule = UserSchedule(
+        passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5))
+    )
+    algorithm = BoltOnUsers(schedule=schedule, constants=logistic(regulariser=0.1))
+    total: PartialSum = algorithm._trained({"w": np.zeros(1, np.float32)}, raw)
+    return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10, 50])
+def test_whose_data_are_odd_counts_as_one_who_is_not_there(size):
+    whole, most = trained(Raw(), size)
+    gone, _ = trained(Raw(there=False), size)
+    odd, _ = trained(Raw(never={7}), size)
+    assert np.array_equal(odd, gone)
+    assert 0 < abs(odd - whole)[0] <= most
+    everybody, _ = trained(Raw(never=range(50)), size)
+    assert everybody == 0.0
+    several = Raw(never={0, 1, 7, 49})
+    assert trained(several, size)[0] < gone
+    # Nobody is asked any more who failed at the start: only until it was known who that was.
+    most = 1 + int(np.ceil(np.log2(size)))
+    assert all(sum(user in asked for asked in several.asked) <= most for user in several.never)
+
+
+def test_who_fails_later_ends_it():
+    with pytest.raises(ValueError, match=r"nothing is released.*resume"):
+        trained(Raw(later={7}))
+
+
+class Odd:
+    """A population of which some have labels that no task has."""
+
+    def __init__(self, data, odd):
+        self._data, self._odd = data, odd
+
+    def __getattr__(self, name):
+        return getattr(self._data, name)
+
+    def examples(self, user):
+        found = self._data.examples(user)
+        return (
+            replace(found, labels=np.full_like(found.labels, 10**6)) if user in self._odd else found
+        )
+
+
+def backend(odd):
+    return lambda experiment, made: SerialBackend(
+        trainer=made.trainer,
+        data=Odd(made.task.data, [made.task.roster[place] for place in odd]),
+        measure=made.task.evaluate,
+    )
+
+
+@pytest.mark.parametrize("odd", [(1,), (3, 5)])
+def test_a_secure_run_with_such_a_user_is_released(odd, tiny_corpus, tmp_path):
+    experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
+    assert experiment.method == "bolt-on"
+    prepared = started("bolt-on-tags", tiny_corpus, tmp_path / "run", backend(odd))
+    play(prepared)
+    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    assert len(state.charges) == len(state.releases) == 1
+    assert verify_run(tmp_path / "run").ok
+    whole = started("bolt-on-tags", tiny_corpus, tmp_path / "whole")
+    play(whole)
+    moved = sum(
+        float(np.sum((a - model(tmp_path / "whole")[n]) ** 2))
+        for n, a in model(tmp_path / "run").items()
+    )
+    plan = build(experiment, tiny_corpus).plan
+    assert 0 < moved**0.5 <= len(odd) * plan.live_mechanism.sensitivity * (1 + 1e-4)
+
+
+class Losing(SerialBackend):
+    """Somebody is missing, but where training starts."""
+
+    def partial_sum(self, **given):
+        if any(array.any() for name, array in given["params"].items() if name != "rate"):
+            given["cohort"] = (*given["cohort"][1:], "nobody")
+        return super().partial_sum(**given)
+
+
+def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_same_charge(
+    tiny_corpus, tmp_path
+):
+    prepared = started(
+        "bolt-on-tags",
+        tiny_corpus,
+        tmp_path / "run",
+        lambda experiment, made: Losing(
+            trainer=made.trainer, data=made.task.data, measure=made.task.evaluate
+        ),
+    )
+    with pytest.raises(ValueError, match=r"nothing is released.*resume"):
+        play(prepared)
+    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    assert len(state.charges) == 1 and not state.releases
+    play(resume_run(tmp_path / "run"))
+    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    assert len(state.charges) == len(state.releases) == 1
+
+
+def test_the_statement_says_so(tiny_corpus):
+    plan = build(load_experiment("bolt-on-tags").with_options(BOLT_ON), tiny_corpus).plan
+    said = " ".join(how_counted(plan, plan.epsilon(1), 1, 0))
+    assert "fails or is missing where training starts counts as not there" in said
+    assert "later ends the run unreleased, and that it ended is covered by no ε" in said

@@ -1,0 +1,108 @@
+"""What methods with plans of their own promise, to whom, and what they refuse to promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.running.prepared import start_run
+from fedpriv.tasks.example_task import CentralTask, OwnedExamples, zeros
+from fedpriv.training.per_example.linear import LogisticGradients
+from tests.running.methods.test_runs import AGD, BOLT_ON, central
+
+METHODS = {
+    "agd": {"method": "agd", "target_epsilon": 8.0, "delta": 1e-3},
+    "bolt-on": {"method": "bolt-on", "target_epsilon": 1.0, "batch_size": 10},
+}
+
+
+def of(task, **options):
+    return Experiment(
+        name="toy", description="A toy.", task=lambda experiment: task, unit="example", **options
+    )
+
+
+def owned():
+    whole = central(LogisticGradients)
+    return CentralTask(
+        name="toy", train=whole.train, num_train=60, init=zeros({"weight": (5,), "bias": (1,)}),
+        measure=lambda params: None, synthetic=True,
+        owned=OwnedExamples(blank=np.arange(60) < 30, most=4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_examples_of_owners_are_refused_and_not_taken_for_units(method):
+    with pytest.raises(ValueError, match=f"method '{method}' .*an owner has up to 4.*'averaging'"):
+        build(of(owned(), **METHODS[method]))
+    averaging = build(of(owned(), steps=5, batch_size=10, noise_multiplier=1.0, l2_clip_norm=1.0))
+    assert averaging.plan.unit == "owner"
+
+
+def said(plan):
+    return " ".join(how_counted(plan, plan.epsilon(1), 1, 0))
+
+
+EMPTY = "leaves its place in the order empty: how many examples there are is public"
+
+
+class TestRelationOfBoltOn:
+    def test_an_example_is_replaced_unless_it_is_said_otherwise(self):
+        task = central(LogisticGradients)
+        made = build(of(task, **METHODS["bolt-on"]))
+        assert made.plan.relation is Relation.REPLACE_ONE
+        assert made.plan.total().value == 1.0
+        assert made.plan.live_mechanism.privatizer.epsilon == 0.5
+        assert EMPTY not in said(made.plan)
+        asked = build(of(task, relation="add-remove", **METHODS["bolt-on"]))
+        assert asked.plan.relation is Relation.ADD_REMOVE
+        assert EMPTY in said(asked.plan)
+
+    def test_other_methods_have_the_default_they_had(self):
+        task = central(LogisticGradients)
+        assert build(of(task, **METHODS["agd"])).plan.relation is Relation.ADD_REMOVE
+        assert of(task).with_options({"method": "bolt-on"}).relation == "replace-one"
+        written = {**of(task, **METHODS["bolt-on"]).options(), "relation": "add-remove"}
+        assert of(task).restored(written).relation == "add-remove"  # of a folder from before
+
+    def test_of_users_the_statement_says_what_add_remove_is(self, tiny_corpus):
+        experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
+        plan = build(experiment, tiny_corpus).plan
+        assert plan.relation is Relation.ADD_REMOVE
+        assert EMPTY.replace("examples", "users") in said(plan)
+        descent = build(load_experiment("agd-tags").with_options(AGD), tiny_corpus).plan
+        assert "leaves its place" not in said(descent)
+
+
+def with_public(loss_of=LogisticGradients, far=0.0):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 5)).astype(np.float32)
+    public = loss_of(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
+    start = {"weight": np.full(5, far, np.float32), "bias": np.zeros(1, np.float32)}
+    return replace(central(LogisticGradients), public=public, num_public=30, init=lambda key: start)
+
+
+class TestLossCap:
+    """ln 2 = 0.693 at zero."""
+
+    @pytest.mark.parametrize("task", [with_public(), central(LogisticGradients)])
+    def test_one_below_the_loss_at_the_start_is_refused_with_public_examples_and_without(
+        self, task, tmp_path
+    ):
+        with pytest.raises(ValueError, match=r"loss-cap 0\.01 is not above 0\.693"):
+            start_run(of(task, loss_cap=0.01, **METHODS["agd"]), None, None, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        start_run(of(task, loss_cap=0.7, **METHODS["agd"]), None, None, tmp_path / "run")
+
+    def test_it_is_of_public_examples_where_there_are_any(self, tmp_path):
+        task = replace(with_public(far=9.0), measure=lambda params: None)
+        with pytest.raises(ValueError, match=r"loss-cap 3 is not above \d+\.?\d*, .* public"):
+            start_run(of(task, **METHODS["agd"]), None, None, tmp_path / "run")

@@ -1,0 +1,133 @@
+"""Rows that somebody odd may bring: none moves a result past the bound, and none stops it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.noise.choice import PrivateChoice
+from fedpriv.rng import Key
+from fedpriv.training.line_search.linear import logistic_residual, softmax_residual
+from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.training.permutation.constants import logistic, softmax
+from fedpriv.training.permutation.rows import shortened
+from fedpriv.training.permutation.schedules import StepSchedule
+from fedpriv.training.permutation.sgd import Passes, PermutationSgd
+from fedpriv.training.permutation.tuned import Mistakes, TrainedOnPart, Tuned
+
+KEY = Key.simulation(5)
+PASSES = Passes(passes=2, batch_size=2, schedule=StepSchedule(rate=0.1))
+ODD = [np.nan, np.inf, -np.inf]
+
+
+def repeated(times, believed=False):
+    """One word said so many times, as CSR has it that was made from lists of words."""
+    row = sparse.csr_matrix(
+        (np.ones(times), np.zeros(times, np.int32), [0, times, times]), shape=(2, 3)
+    )
+    if believed:
+        row.has_canonical_format = True
+    return row
+
+
+@pytest.mark.parametrize("believed", [False, True])
+def test_an_entry_that_is_stored_many_times_is_shortened_as_their_sum(believed):
+    given = repeated(400, believed)
+    found = shortened(given)
+    assert 1.0 - 2.0**-39 <= np.linalg.norm(found.toarray()[0]) <= 1.0
+    assert found.nnz == 1  # whoever adds its entries one by one sees no others
+    assert given.nnz == 400  # and what was given stays as it is
+    cancelling = sparse.csr_matrix(([np.inf, -np.inf, 1.0], [0, 0, 1], [0, 3]), shape=(1, 3))
+    assert (shortened(cancelling).toarray() == 0).all()
+
+
+@pytest.mark.parametrize("believed", [False, True])
+def test_so_it_is_where_linear_models_are_trained(believed):
+    x = repeated(400, believed).astype(np.float32)
+    sgd = replace(made(x, np.array([1, 0])), present=np.array([True, False]))
+    start = {"weight": np.float32([-1e3, 0, 0]), "bias": np.zeros(1, np.float32)}
+    passes = replace(PASSES, batch_size=1)
+    moved = replace(sgd, passes=passes).trained(start, KEY)["weight"][0] + 1e3
+    assert 0 < moved <= passes.sensitivity(logistic(), 2)
+
+
+def made(x, y, **changes):
+    return PermutationSgd(
+        **{
+            "x": x, "y": y, "name": "weight", "residual": logistic_residual,
+            "constants": logistic(), "passes": PASSES, **changes,
+        }
+    )  # fmt: skip
+
+
+def zeros(d, k=1):
+    kernel = np.zeros(d if k == 1 else (d, k), np.float32)
+    return {"weight": kernel, "bias": np.zeros(k, np.float32)}
+
+
+def people(number=8, width=3):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(number, width)).astype(np.float32), rng.integers(0, 2, number)
+
+
+FORMS = {"dense": np.asarray, "sparse": sparse.csr_matrix}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("odd", ODD)
+class TestNotFinite:
+    def test_a_row_counts_as_one_that_is_not_there(self, form, odd):
+        x, y = people()
+        x[3, 1], x[6] = odd, odd
+        for k, residual, constants in ((1, logistic_residual, logistic()),
+                                       (2, softmax_residual, softmax())):  # fmt: skip
+            sgd = made(FORMS[form](x), y, residual=residual, constants=constants)
+            clean = np.where(np.isfinite(x).all(axis=1)[:, None], x, 0)
+            gone = ~np.isin(np.arange(len(y)), (3, 6))
+            without = made(FORMS[form](clean), y, residual=residual, constants=constants,
+                           present=gone)  # fmt: skip
+            found, expected = (one.trained(zeros(3, k), KEY) for one in (sgd, without))
+            for name, array in found.items():
+                assert np.isfinite(array).all()
+                assert np.array_equal(array, expected[name])
+
+    def test_so_it_does_of_private_tuning(self, form, odd):
+        x, y = people(number=9)
+        x[3, 1] = odd
+        sgd = made(FORMS[form](x), y)
+        tuned = Tuned(choices=(sgd, replace(sgd, passes=replace(PASSES, passes=1))),
+                      choice=PrivateChoice(epsilon=1.0))  # fmt: skip
+        asked = {"bound": None, "user_ids": ["3", "0", "1", "2"], "key": KEY}
+        found = TrainedOnPart(sgd=sgd).partial_sum(params=zeros(3), **asked).total
+        assert all(np.isfinite(array).all() for array in found.values())
+        assert tuned.part_size == 3
+        count = Mistakes(sgd=sgd).partial_sum(params=zeros(3) | {"weight": np.ones(3)}, **asked)
+        clean = x.copy()
+        clean[3] = 0
+        other = Mistakes(sgd=made(FORMS[form](clean), y)).partial_sum(
+            params=zeros(3) | {"weight": np.ones(3)}, **asked
+        )
+        assert abs(count.total["mistakes"][0] - other.total["mistakes"][0]) <= 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_norms_are_of_float64(form):
+    """(1 + 2^-12) 2^12, whose square float32 rounds; 1e20, whose square it has not."""
+    for value, kept in ((np.float32(4097.0), 1.0), (np.float32(1e20), 1.0), (np.float32(0.5), 0.0)):
+        x = np.zeros((4, 8), np.float32)
+        x[0, 0] = value
+        scale = made(FORMS[form](x), np.array([1, 0, 0, 0])).rows()[1][0]
+        norm = scale * np.hypot(float(value), 1.0)
+        assert norm <= 1.0 - 2.0**-41
+        assert norm >= kept * (1.0 - 2.0**-39)
+
+
+def test_a_run_on_one_such_row_is_released_finite():
+    x, y = people()
+    x[2, 0] = np.nan
+    sgd = LogisticGradients(sparse.csr_matrix(x), y).permutation_sgd(PASSES, regulariser=0.1)
+    found = sgd.partial_sum(params=zeros(3), bound=None, user_ids=list(map(str, range(8))), key=KEY)
+    assert np.isfinite(found.total["weight"]).all()

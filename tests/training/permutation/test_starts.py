@@ -1,0 +1,144 @@
+"""Starts so long that their rounding alone moves two runs apart: room for it, or a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedpriv as fp
+from fedpriv import tree
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.noise.choice import PrivateChoice
+from fedpriv.rng import Key
+from fedpriv.running.prepared import start_run
+from fedpriv.sums import PartialSum
+from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.training.permutation.bolt_on import BoltOn, BoltOnUsers, UserSchedule
+from fedpriv.training.permutation.constants import logistic
+from fedpriv.training.permutation.schedules import StepSchedule
+from fedpriv.training.permutation.sgd import LONGEST_START, Passes
+from fedpriv.training.permutation.tuned import Tuned
+from fedpriv.training.permutation.wrapped import Wrapped
+from tests.running.methods.test_promises import METHODS, of
+from tests.running.methods.test_runs import BOLT_ON, central
+
+
+@pytest.mark.parametrize("power", [40, 49, 51, 53])
+def test_a_training_of_ones_own_has_room_for_where_it_starts(power, monkeypatch):
+    """All rows but one are the same, and a step is half of the start's last bit."""
+    number, ends, real = 100, [], Wrapped.partial_sum
+
+    def seen(self, **asked):
+        total = real(self, **asked)
+        ends.append(total.total["w"])
+        return total
+
+    monkeypatch.setattr(Wrapped, "partial_sum", seen)
+    start = 1.5 * 2.0**power
+    rate = min(7.9, max(0.1, 0.5002 * np.spacing(start)))
+    for there in (0.0, 1.0):
+        rows = np.ones((number, 1))
+        rows[7] = there
+
+        def train(walk, rows=rows):
+            w = walk.start["w"].copy()
+            for positions, step in walk:
+                w = w - step * walk.shortened(rows[positions]).sum(axis=0) / walk.batch_size
+            return {"w": w}
+
+        made = fp.bolt_on(
+            train, fp.loss_constants("logistic"), 1, rate, num_rows=number, batch_size=number,
+            params={"w": np.array([start])}, epsilon=1.0, relation="add-remove",
+        )  # fmt: skip
+    assert np.linalg.norm(ends[0] - ends[1]) <= made.moved.sensitivity
+
+
+class Raw:
+    """Fifty users of a logistic loss, of whom one is there or not."""
+
+    num_users = 50
+
+    def __init__(self, there):
+        self.there = there
+
+    def key(self, stream):
+        return Key.simulation(0).fold(stream)
+
+    def sum(self, params, *, work="train", bound=None, among=None):
+        w, rate = params["w"].astype(float), float(params["rate"][0])
+        total = np.zeros(1)
+        for user in among:
+            if user != 7 or self.there:
+                total += np.float32([rate / (1 + np.exp(w[0]))])
+        return PartialSum(total={"w": total}, num_users=len(among))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01])
+@pytest.mark.parametrize(
+    ("start", "rate"),
+    [(0.0, 0.1), (-12.0, 0.5), (-1.5 * 2**10, 2.0**-13 * 0.502), (-1.5 * 2**14, 2.0**-10 * 0.502)],
+)
+def test_so_do_users(start, rate, share):
+    passes = Passes(passes=1, batch_size=50, schedule=StepSchedule(rate=min(rate / share, 7.9)))
+    schedule = UserSchedule(passes=passes, server_rate=share, longest_start=abs(start))
+    algorithm = BoltOnUsers(schedule=schedule, constants=logistic())
+    begun = algorithm.init({"w": np.float32([start])})
+    here, gone = (algorithm._trained(begun.params, Raw(there)).total["w"] for there in (1, 0))
+    assert abs(here - gone)[0] <= schedule.sensitivity(logistic(), 50)
+    with pytest.raises(ValueError, match="longest-start"):
+        longer = {"w": np.float32([abs(start) * 1.01 + 1e-30])}
+        algorithm.check_params(longer)
+
+
+def test_the_room_is_what_it_says():
+    passes = Passes(schedule=StepSchedule(rate=0.5), batch_size=2)
+    made = logistic()
+    step = 0.5 / 2
+    for start in (0.0, 3.0, 1e6):
+        room = 2 * 2.0**-10 * 5 * (5 * 0.5 + start)
+        found = passes.sensitivity(made, 10, relative_rounding=2.0**-10, start=start)
+        assert found == pytest.approx(step + room)
+        ball = replace(passes, radius=1.0)
+        room = 2 * 2.0**-10 * 5 * max(start, 1.0)
+        found = ball.sensitivity(made, 10, relative_rounding=2.0**-10, start=start)
+        assert found == pytest.approx(step + room)
+
+
+def test_one_that_there_is_no_room_for_is_refused_before_anything_is_written(tiny_corpus, tmp_path):
+    task = central(LogisticGradients)
+    for length, fits in ((0.9 * LONGEST_START, True), (1.1 * LONGEST_START, False)):
+        far = {"weight": np.float32([length, 0, 0, 0, 0]), "bias": np.zeros(1, np.float32)}
+        own = replace(task, init=lambda key, far=far: far)
+        experiment = of(own, **METHODS["bolt-on"])
+        out = tmp_path / f"{fits}"
+        if fits:
+            start_run(experiment, None, None, out).run()
+            continue
+        with pytest.raises(ValueError, match=r"starts is 1126\.4 long.*1024") as raised:
+            start_run(experiment, None, None, out)
+        assert not getattr(raised.value, "__notes__", ()) and not out.exists()
+    options = BOLT_ON | {"start": "public", "longest-start": 0.5}
+    users = load_experiment("bolt-on-tags").with_options(options)
+    with pytest.raises(ValueError, match=r"longest-start, 0\.5"):
+        start_run(users, "bolt-on-tags", tiny_corpus, tmp_path / "users")
+    assert not (tmp_path / "users").exists()
+    with pytest.raises(ValueError, match="no room"):
+        BoltOn().init({"w": np.ones(2)})
+    sgd = task.train.permutation_sgd(Passes(schedule=StepSchedule(rate=0.1)), regulariser=0.0)
+    twice = replace(sgd, passes=replace(sgd.passes, passes=2))
+    tuned = Tuned(choices=(sgd, twice), choice=PrivateChoice(epsilon=1.0))
+    with pytest.raises(ValueError, match="no room"):
+        tuned.init({"weight": np.full(5, 1e3, np.float32), "bias": np.zeros(1, np.float32)})
+    assert tree.l2_norm(tuned.init({"w": np.ones(4)}).params) == 2.0
+
+
+def test_a_start_that_is_not_finite_is_refused():
+    def never(walk):
+        raise AssertionError
+
+    for odd in (np.nan, np.inf, 1e300):
+        with pytest.raises(ValueError, match="params 'w' hold a number that is not finite"):
+            fp.bolt_on(never, "logistic", 1, 0.1, num_rows=9, params={"w": np.full(2, odd)},
+                       epsilon=1.0)  # fmt: skip
