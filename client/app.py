@@ -15,21 +15,23 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from fedpriv.backends.flower.client import Host, serve
-from fedpriv.backends.flower.settings import Node, open_node, read_host
+from fedpriv.backends.flower.settings import DATA_KEYS, Node, open_node, read_host
+from fedpriv.backends.flower.telling.log_lines import show_log
 
 app = ClientApp()
 
 
 def _host(context: Context) -> Host:
     """Return who lives here, made anew for each message from what was opened once."""
-    corpus = {key: value for key, value in context.node_config.items() if key == "corpus"}
-    node = _node(json.dumps(context.run_config), json.dumps(corpus))
+    where = {key: value for key, value in context.node_config.items() if key in DATA_KEYS}
+    node = _node(json.dumps(context.run_config), json.dumps(where))
     return read_host(node, context.run_config, context.node_config)
 
 
 @lru_cache(maxsize=2)
 def _node(run_config: str, node_config: str) -> Node:
-    """Open a corpus and make a trainer once for each process and run; files are shared."""
+    """Open a node's users and make a trainer once for each process and run; files are shared."""
+    show_log()
     return open_node(json.loads(run_config), json.loads(node_config))
 
 

@@ -10,8 +10,8 @@ on the server's own copy of the corpus.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flwr.app import Context
@@ -26,6 +26,7 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
+from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -36,6 +37,7 @@ from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
+from fedpriv.running.standing.written import StandingFile
 from server.ending import ended_in_one_line
 
 app = ServerApp()
@@ -45,7 +47,7 @@ _LOG = logging.getLogger("fedpriv.server")
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one experiment to its end, or go on with one."""
-    _show_log()
+    show_log()
     with ended_in_one_line(grid):
         _main(grid, context)
 
@@ -74,13 +76,20 @@ def _main(grid: Grid, context: Context) -> None:
     task = prepared.components.task
     for line in filter(None, (prepared.untried, *prepared.noticed)):
         _LOG.warning("%s", line)
-    report = partial(_report, next(iter(task.measures), None))
+    standing = StandingFile(prepared.folder.path, prepared.ledger.mode)
+
+    def report(record: RoundRecord) -> None:
+        standing.round_ended()
+        _report(next(iter(task.measures), None), record)
 
     def loop(backend: GridBackend) -> dict[str, Any]:
+        found = backend.registry.node_of
+        standing.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=task.evaluate)
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
 
-    summary = strategy.start(grid, loop)
+    with closing(prepared.folder), standing.kept():
+        summary = strategy.start(grid, loop)
     if why := early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
     _LOG.info("run folder: %s", summary["run_dir"])
@@ -130,11 +139,3 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
         else f", {headline.label} on public users "
         + ("-" if figure is None else headline.text(figure, 2)),
     )
-
-
-def _show_log() -> None:
-    logger = logging.getLogger("fedpriv")
-    if not logger.handlers:
-        logger.addHandler(logging.StreamHandler())
-        logger.setLevel(logging.INFO)
-        logger.propagate = False

@@ -10,8 +10,9 @@ import typer
 from fedpriv import __version__
 from fedpriv.cli import audit, privacy, reproduce, results, run, tune
 from fedpriv.cli.corpora import commands as on_corpora
-from fedpriv.cli.corpora import parts
+from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
+from fedpriv.cli.deploying import status
 from fedpriv.cli.terminal.output import console, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.deployment import commands
@@ -53,9 +54,11 @@ results.register(app)
 tune.register(app)
 reproduce.register(app)
 parts.register(on_corpora.app)
+own.register(on_corpora.app)
 app.add_typer(on_corpora.app, name="data")
 app.add_typer(deploying.app, name="deploy")
 commands.register(app)
+app.command()(status.status)
 
 
 def main() -> None:
@@ -70,9 +73,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        own = own_traceback(error)
-        if own is not None:
-            sys.stderr.write(own)
+        said = own_traceback(error)
+        if said is not None:
+            sys.stderr.write(said)
             sys.exit(1)
         why = why_unwritten(error)
         if why is not None or isinstance(error, (ValueError, OSError)):

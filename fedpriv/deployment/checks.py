@@ -6,8 +6,13 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.own.users import NodeData, OwnUsers
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.task_factory import make_task
 
 #: Names of files that anybody may read.
 _PUBLIC = (".crt", ".pem", ".pub")
@@ -69,6 +74,45 @@ def check_users(corpus: Path) -> int:
     return number
 
 
+def check_own_users(data: NodeData, experiment: str) -> int:
+    """Return how many users a node's own files hold; refuse files of which a row is bad.
+
+    Args:
+        data: Where they are, and the key of their ids.
+        experiment: Whose task reads them; everybody is read.
+
+    Raises:
+        ValueError: With the first row that cannot be taken, or what is wrong with the whole.
+        PermissionError: If others may read the key.
+    """
+    users = own_users_of(experiment, data)
+    problem = next(users.problems(), None)
+    if problem is not None:
+        raise ValueError(
+            f"{problem}; the person would contribute zero: mend the row, or take it out "
+            "(`fedpriv data ids` names all such rows)"
+        )
+    return len(users)
+
+
+def own_users_of(name: str, data: NodeData) -> OwnUsers:
+    """Return the users of an experiment's task on this machine.
+
+    Raises:
+        ValueError: If the task reads no data of a node's own.
+    """
+    experiment = load_experiment(name)
+    with own_code(f"while the task of {name} was made"):
+        task: Any = make_task(experiment, None, data)
+    found = getattr(getattr(task, "data", None), "users", None)
+    if not isinstance(found, OwnUsers):
+        raise ValueError(
+            f"the task of {name} has no users of a node's own files; give it "
+            "users=own_users(TABLE, examples, data=data, ...)"
+        )
+    return found
+
+
 def check_listens(port: int) -> None:
     """Refuse a program of this container that does not take connections.
 
@@ -89,7 +133,7 @@ def check_writes(folder: Path) -> None:
         PermissionError: With its owner.
     """
     if not os.access(folder, os.W_OK | os.X_OK):
-        owner = folder.stat().st_uid if folder.exists() else "none, it is not there"
+        owner = folder.stat().st_uid if folder.exists() else "none: it is not there"
         raise PermissionError(
             f"{folder} cannot be written to by user {os.geteuid()} (owner: {owner}); give it to "
             "that user"

@@ -41,7 +41,9 @@ def superlink(keys: Path, port: int, *, tell: Callable[[str], None]) -> int:
     """
     public = sorted((keys / "nodes").glob("*.pub"))
     if not public:
-        raise ValueError(f"{keys / 'nodes'} holds no node's public key (NAME.pub), so that no node can join")
+        raise ValueError(
+            f"{keys / 'nodes'} holds no node's public key (NAME.pub); no node can join"
+        )
     process = subprocess.Popen(
         [
             *_program("flower-superlink"),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.own.users import NodeData
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.task import Task
 
@@ -79,11 +80,29 @@ def _second(factory: Callable[..., Any]) -> str | None:
     return names[1] if len(names) > 1 else None
 
 
-def make_task(experiment: Experiment, corpus: Corpus | None) -> Any:
+def takes_data(factory: Callable[..., Any]) -> bool:
+    """Return whether a task factory has a keyword-only parameter `data`, for a node's own data.
+
+    >>> takes_data(lambda experiment, *, data=None: 0), takes_data(lambda experiment, data: 0)
+    (True, False)
+    """
+    try:
+        found = inspect.signature(factory).parameters.get("data")
+    except (TypeError, ValueError):
+        return False
+    return found is not None and found.kind is found.KEYWORD_ONLY
+
+
+def make_task(experiment: Experiment, corpus: Corpus | None, data: NodeData | None = None) -> Any:
     """Return the task of an experiment: a `Task`, or a `CentralTask` of examples.
 
+    Args:
+        experiment: Whose.
+        corpus: What it is made on; None for a task that brings its own data.
+        data: Where a node's own data lie; None on a server, and on a node without any.
+
     Raises:
-        ValueError: If there is a corpus that the task does not take.
+        ValueError: If there is a corpus, or a node's own data, that the task does not take.
     """
     factory: Callable[..., Any] = experiment.task
     if corpus is not None and not takes_corpus(factory):
@@ -91,6 +110,13 @@ def make_task(experiment: Experiment, corpus: Corpus | None) -> Any:
             f"{experiment.name} brings its own users and reads no corpus; leave corpus "
             f"{str(corpus.directory)!r} out, or have its task function use its second argument"
         )
+    if data is not None:
+        if not takes_data(factory):
+            raise ValueError(
+                f"{experiment.name} reads no data of a node's own: its task has no parameter "
+                "`*, data=None`; leave data and data-key out of the node-config, or give it one"
+            )
+        factory = functools.partial(factory, data=data)
     parameters = _positional(factory)
     alone = parameters is not None and len(parameters) == 1
     return factory(experiment) if alone else factory(experiment, corpus)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from fedpriv.data.own.users import UsersOnNodes
 from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.per_example.synthetic_inputs import synthetic_inputs
@@ -95,6 +96,11 @@ class ArrayUsers:
         if self._in_memory:
             self._users = {user_id: self.examples(user_id) for user_id in users}
 
+    @property
+    def users(self) -> Mapping[str, ArrayLike]:
+        """The mapping."""
+        return self._users
+
     def __contains__(self, user_id: str) -> bool:
         return user_id in self._users
 
@@ -125,7 +131,8 @@ class ArrayUsers:
     def synthetic(self, module: nn.Module, number: int) -> ArrayExamples | None:
         """Return synthetic examples in the shape and dtype of most users'.
 
-        Of the first few users shapes and dtypes are looked at, and no value.
+        Of the first few users shapes and dtypes are looked at, and no value; of a node's own users
+        not even those: server and nodes have to find the same.
 
         Args:
             module: Whose embeddings say which words there are.
@@ -134,6 +141,8 @@ class ArrayUsers:
         Returns:
             None where no user of those has an example.
         """
+        if isinstance(self._users, UsersOnNodes):
+            return None
         found = [self.examples(user_id) for user_id in islice(sorted(self._users), _LOOKED_AT)]
         formats = [_format(own) for own in found if len(own)]
         if not formats:

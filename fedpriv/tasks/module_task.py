@@ -68,7 +68,9 @@ class ModuleTask:
         loss: From (outputs, targets) to the mean loss of a batch.
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
-            integer targets as int64, whatever they are kept as.
+            integer targets as int64, whatever they are kept as. Those of a node's own files come
+            from `fedpriv.data.own.users.own_users`; give `public` examples then, or a
+            `synthetic_batch`, to try the task on.
         measures: What the model is measured by, the headline first; None for what fits its
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last
             where it is not among them.

@@ -17,6 +17,7 @@ from flwr.common.constant import ErrorCode
 
 from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import asked_promise, registration
+from fedpriv.backends.flower.telling.waiting import note_waiting
 from fedpriv.backends.guard import Guard
 from fedpriv.experiments.own_code import one_line
 from fedpriv.kernels.compiled import load_compiled
@@ -164,6 +165,10 @@ def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
     @app.query("users")
     def answer_users(message: Message, context: Context) -> Message:
         return _in_one_line(message, lambda: host(context).query(message))
+
+    @app.query("waiting")
+    def hear_waiting(message: Message, context: Context) -> Message:
+        return note_waiting(message)
 
     @app.train()
     def answer_train(message: Message, context: Context) -> Message:

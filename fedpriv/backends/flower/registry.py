@@ -10,6 +10,7 @@ that an id is bound to is believed, and a claim of anybody else's is nothing but
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.node_keys import NodeKeys
+from fedpriv.backends.flower.telling.waiting import say_unknown, say_unlisted
 from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger(__name__)
@@ -36,10 +38,12 @@ class Registry:
     Attributes:
         node_of: Node id by user id.
         contested: Users that two nodes claim; they live nowhere.
+        nodes: All that were there, whether they host anybody or not.
     """
 
     node_of: Mapping[str, int] = field(repr=False)
     contested: frozenset[str] = field(default=frozenset(), repr=False)
+    nodes: frozenset[int] = frozenset()
 
     def hosts(self, cohort: Sequence[str]) -> dict[int, tuple[str, ...]]:
         """Return the drawn users of each node, nodes and users in cohort order.
@@ -112,7 +116,7 @@ def register(
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
-        plan.
+        plan, and their nodes are told so.
 
     Raises:
         ValueError: If rostered users are missing at the end, or all are contested.
@@ -124,7 +128,7 @@ def register(
     contested: set[str] = set()
     asked: set[int] = set()
     failures: list[str] = []
-    num_unlisted = num_unbound = 0
+    num_unbound, unlisted = 0, Counter[int]()
     may_host: dict[int, frozenset[str]] = {}
     complete_since: float | None = None
 
@@ -158,7 +162,7 @@ def register(
                 continue
             listed = [user_id for user_id in claimed if user_id in wanted]
             own = [user_id for user_id in listed if user_id in may_host[node_id]]
-            num_unlisted += len(claimed) - len(listed)
+            unlisted[node_id] += len(claimed) - len(listed)
             num_unbound += len(listed) - len(own)
             _claim(node_of, contested, node_id, own)
         if len(node_of) + len(contested) == len(wanted):
@@ -170,14 +174,14 @@ def register(
             _refuse_missing(missing, len(wanted), len(asked), failures, allow_missing)
             break
         exchange.sleep(min(poll_seconds, max(0.0, deadline - exchange.clock())))
-    if num_unlisted:
-        _LOG.info("%d hosted users are not on this plan's roster", num_unlisted)
+    say_unlisted(exchange.grid, +unlisted)
+    say_unknown(exchange.grid, [node_id for node_id in asked if not may_host[node_id]])
     if num_unbound:
         _LOG.warning("%d claims on users of other nodes' keys do not count", num_unbound)
     if contested:
         exchange.dropped["contested"] += len(contested)
         _say_contested(sorted(contested), len(wanted))
-    return Registry(node_of=node_of, contested=frozenset(contested))
+    return Registry(node_of=node_of, contested=frozenset(contested), nodes=frozenset(asked))
 
 
 def _question(node_id: int, seconds: float, promise: str) -> Message:

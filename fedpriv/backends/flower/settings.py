@@ -20,6 +20,7 @@ from fedpriv.backends.flower.node_keys import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.own.users import NodeData
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.composing.options import Option, checked
 from fedpriv.experiments.experiment import Experiment
@@ -139,6 +140,28 @@ def open_corpus(*configs: Config) -> Corpus | None:
     return Corpus.open(path)
 
 
+#: Keys of the node-config that say where a node's users are.
+DATA_KEYS = ("corpus", "data", "data-key")
+
+
+def read_node_data(node_config: Config) -> NodeData | None:
+    """Return where a node's own data lie, and the key of their ids; None where it says neither.
+
+    Raises:
+        ValueError: If it says one of them only, or a path is relative.
+    """
+    data, key = read_path("data", node_config), read_path("data-key", node_config)
+    if data is None and key is None:
+        return None
+    if data is None or key is None:
+        missing = "data" if data is None else "data-key"
+        raise ValueError(
+            f'the node-config has no {missing}; give both, --node-config \'data="/path" '
+            "data-key=\"/path\"': where this node's data are, and the key that ids are made with"
+        )
+    return NodeData(path=data, key=key)
+
+
 @contextmanager
 def missing_corpus_named() -> Iterator[None]:
     """Say in Flower's terms how a corpus is named, where one is missing.
@@ -173,12 +196,13 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     """Return what a node works with; its local options are those of the run-config, as are ours.
 
     Raises:
-        ValueError: If the task needs a corpus and none is named, there is none at that path, or
-            the task has no trainer for the options.
+        ValueError: If the task needs a corpus and none is named, there is none at that path, the
+            node's own data cannot be read, or the task has no trainer for the options.
+        PermissionError: If others may read the key of people's ids.
     """
     experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     with missing_corpus_named():
-        task = make_task(experiment, corpus)
+        task = make_task(experiment, corpus, read_node_data(node_config))
     side = make_side_information(experiment, task)
     return Node(
         task=task,
@@ -195,7 +219,8 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     `shards` in the run-config the first so many nodes host everybody, and the others no user.
 
     Raises:
-        ValueError: If there is no such partition, or there are more shards than nodes.
+        ValueError: If there is no such partition, there are more shards than nodes, or a node with
+            data of its own is to host a part of them only.
     """
     partition = _whole(node_config, "partition-id", 0)
     num_nodes = _whole(node_config, "num-partitions", 1)
@@ -204,6 +229,11 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
         raise ValueError(
             f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
             "many, or shards=0, where every node hosts its own partition"
+        )
+    if read_node_data(node_config) is not None and num_nodes != 1:
+        raise ValueError(
+            f"num-partitions {num_nodes}: a node hosts everybody in its own data; leave "
+            "partition-id and num-partitions out of its node-config"
         )
     host = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
     guard = read_guard(dict(run_config) | dict(node_config))

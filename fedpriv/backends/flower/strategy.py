@@ -26,6 +26,7 @@ from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.backends.flower.node_keys import NodeKeys
 from fedpriv.backends.flower.records import most_bytes
 from fedpriv.backends.flower.registry import Registry, register
+from fedpriv.backends.flower.telling.waiting import Latecomers
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
@@ -97,6 +98,7 @@ class GridBackend:
         settings: Deadlines, and who may be a node.
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
         promise: Digest of the promise that users are asked under; "" where nobody said so.
+        late: Looks each round for nodes that came after users were asked for; None does not.
     """
 
     exchange: Exchange
@@ -104,6 +106,7 @@ class GridBackend:
     settings: GridSettings
     measure: Measure | None = None
     promise: str = ""
+    late: Latecomers | None = field(default=None, repr=False)
 
     def partial_sum(
         self,
@@ -123,6 +126,8 @@ class GridBackend:
             ValueError: If the key is of a secure run, and the nodes may be anybody.
         """
         self.check_mode(key.mode)
+        if self.late is not None:
+            self.late.look()
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
         nonce = secrets.token_hex(16)
@@ -243,7 +248,12 @@ class UserLevelStrategy:
             settings.max_in_flight,
             settings.round_deadline,
         )
-        backend = GridBackend(exchange=exchange, registry=registry, settings=settings)
+        backend = GridBackend(
+            exchange=exchange,
+            registry=registry,
+            settings=settings,
+            late=Latecomers(grid, sorted(registry.nodes)),
+        )
         try:
             return loop(backend)
         finally:

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.terminal.output import console
+from fedpriv.data.own.users import NodeData
 from fedpriv.deployment.checks import (
     check_keys,
     check_listens,
+    check_own_users,
     check_user,
     check_users,
     check_writes,
@@ -34,6 +36,16 @@ def check(
         Path | None,
         typer.Option(readable=False, help="The container's part of a corpus, to be opened."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(readable=False, help="The node's own files: everybody in them is read."),
+    ] = None,
+    data_key: Annotated[
+        Path | None, typer.Option(readable=False, help="The key of their ids; with --data.")
+    ] = None,
+    experiment: Annotated[
+        str | None, typer.Option(help="Whose task reads them; with --data.")
+    ] = None,
     listens: Annotated[
         int | None, typer.Option(help="A port that the container's program listens on.")
     ] = None,
@@ -55,6 +67,11 @@ def check(
             said.append(f"{keys}: its owner's alone")
         if corpus is not None:
             said.append(f"{corpus}: {check_users(corpus)} users")
+        if data is not None:
+            if data_key is None or experiment is None:
+                raise ValueError("--data needs --data-key and --experiment, whose task reads it")
+            number = check_own_users(NodeData(data.resolve(), data_key.resolve()), experiment)
+            said.append(f"{data}: {number} users")
         for folder in writes or ():
             check_writes(folder)
         if listens is not None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
+
+# Who looks whether a file is held takes its lock for an instant.
+_TRIES, _PAUSE_SECONDS = 5, 0.05
 
 
 class LedgerError(ValueError):
@@ -40,7 +44,7 @@ class LedgerFile:
         except OSError as error:
             raise LedgerError(f"cannot open the {called} {path}: {error}") from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._fd)
         except OSError as error:
             self.close()
             if isinstance(error, BlockingIOError):
@@ -110,3 +114,16 @@ class LedgerFile:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Take a file's lock; raise `BlockingIOError` if another process goes on holding it."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if left == 0:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return

@@ -60,7 +60,6 @@ def made(monkeypatch):
 @pytest.fixture
 def deploy(stub, tiny_corpus, monkeypatch):
     """Run the ServerApp to its end; return the grid."""
-    monkeypatch.setattr(server_app, "_show_log", lambda: None)  # would take other tests' log
 
     def call(parts=None, **changes):
         options = {
@@ -131,7 +130,7 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
     assert found.summary["accuracy"] is None  # of rostered users, of whom the server has nothing
     public = [_lines(run.path) for run in (found, whole)]
     assert public[0] == public[1] and public[0][-1]["accuracy_public"] is not None
-    spent = [read_ledger(run.path / "ledger.jsonl")[1].events for run in (whole, found)]
+    spent = [read_ledger(run.path / "ledger.jsonl")[1].spent for run in (whole, found)]
     assert spent[0] == spent[1]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.deployment.launcher.federation import Launched
 
 from tests.backends.flower.real import processes as real
+from tests.deployment.launcher.federation import Launched
 
 
 @pytest.fixture

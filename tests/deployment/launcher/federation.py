@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.backends.flower.real.processes import Flower, _listens, free_ports
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @dataclass

@@ -1,0 +1,59 @@
+"""The log of a ServerApp and of a ClientApp: a line an event, with its time and its level.
+
+No line holds what an exception says, which may be a value of somebody's: of one that is logged with
+its traceback, the kind and the places in the code are written.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from fedpriv.training.failures import raised_at
+from fedpriv.untrusted_text import plain
+
+
+class LineFormatter(logging.Formatter):
+    r"""Time in UTC, level, logger and text, in one line.
+
+    >>> record = logging.LogRecord("fedpriv.x", logging.INFO, "", 0, "round %d\nof 3", (1,), None)
+    >>> LineFormatter().format(record)[20:]
+    ' INFO fedpriv.x: round 1 of 3'
+    """
+
+    converter = time.gmtime
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        text = " ".join(plain(record.getMessage()).split())
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text = f"{text} ({type(error).__name__} at {raised_at(error)})"
+        said = logging.LogRecord(record.name, record.levelno, "", 0, "%s", (text,), None)
+        said.created, said.msecs = record.created, record.msecs
+        return super().format(said)
+
+
+class _StandardError(logging.Handler):
+    """Writes lines to what standard error is by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(self.format(record) + "\n")
+
+
+def show_log(level: int = logging.INFO) -> None:
+    """Write the log of fedpriv to standard error as lines; where it has handlers, they stay.
+
+    Args:
+        level: The least that is written.
+    """
+    logger = logging.getLogger("fedpriv")
+    if not logger.handlers:
+        handler = _StandardError()
+        handler.setFormatter(LineFormatter())
+        logger.addHandler(handler)
+        logger.setLevel(level)

@@ -1,0 +1,103 @@
+"""`fedpriv data key`, `ids` and `roster`: a node's own people, under ids that name nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.terminal.output import console, errors, fail, print_json
+from fedpriv.data.files.places import writing_to
+from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
+from fedpriv.data.own.table import Table
+from fedpriv.data.own.users import NodeData, open_source
+from fedpriv.deployment.checks import own_users_of
+
+_MOST_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `fedpriv data`."""
+    app.command()(key)
+    app.command()(ids)
+    app.command()(roster)
+
+
+def key(file: Annotated[Path, typer.Argument(help="A new file, of mode 0600.")]) -> None:
+    """Make the key of people's ids: one for all nodes, and never the server's."""
+    write_key(file)
+    console.print(
+        f"{file}: copy it to every node by a way that you trust, and keep it; with another key "
+        "every id is another",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def ids(
+    data: Annotated[
+        Path, typer.Argument(help="A folder of CSV files (one a person), a CSV or SQLite file.")
+    ],
+    key: Annotated[Path, typer.Option(help="The file of `fedpriv data key`.")],
+    experiment: Annotated[
+        str | None,
+        typer.Option(help="Also read everybody as this experiment's task does, and name bad rows."),
+    ] = None,
+    user: Annotated[
+        str, typer.Option(help="The column of people's names, where no experiment says it.")
+    ] = "user",
+    table: Annotated[str, typer.Option(help="An SQLite file's table, likewise.")] = "",
+    out: Annotated[Path | None, typer.Option(help="A file for the ids.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the ids of a node's own people, sorted, one a line: its part of a roster."""
+    problems: Iterable[str]
+    if experiment is None:
+        source, secret = open_source(data, Table(columns={}, user=user, name=table)), read_key(key)
+        found = sorted({user_id(secret, name) for name in source.names})
+        problems = source.problems
+    else:
+        users = own_users_of(experiment, NodeData(data.resolve(), key.resolve()))
+        found, problems = sorted(users), users.problems()
+    if not found:
+        fail(f"{data} holds no one's data; give the files of this node's people")
+    bad = list(problems)
+    if out is not None:
+        _write(out, found)
+    if as_json:
+        print_json({"ids": found, "problems": bad})
+    elif out is None:
+        for one in found:
+            typer.echo(one)
+    else:
+        console.print(f"{out}: {len(found):,} people", highlight=False, soft_wrap=True)
+    for line in bad[:_MOST_SHOWN]:
+        errors.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    if bad:
+        fail(
+            f"{len(bad)} people or rows cannot be read, and would contribute zero; mend them, or "
+            "take them out"
+        )
+
+
+def roster(
+    lists: Annotated[list[Path], typer.Argument(help="What `fedpriv data ids` wrote, by node.")],
+    out: Annotated[Path, typer.Option(help="The roster, for the server.")],
+) -> None:
+    """Put nodes' lists of ids together, each id once, and say who is on two of them."""
+    counts = Counter(one for path in lists for one in read_roster(path))
+    _write(out, sorted(counts))
+    console.print(f"{out}: {len(counts):,} people", highlight=False, soft_wrap=True)
+    if twice := [one for one, number in counts.items() if number > 1]:
+        errors.print(
+            f"{len(twice):,} people are on more than one node (such as {twice[0]}); they "
+            "contribute zero until one node alone has their data, or node-users says which one has",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _write(file: Path, found: Iterable[str]) -> None:
+    with writing_to(file):
+        file.write_text("".join(f"{one}\n" for one in found), "utf-8")

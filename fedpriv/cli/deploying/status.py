@@ -1,0 +1,72 @@
+"""`fedpriv status`: how a run stands, in use or not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.terminal.output import console, print_json
+from fedpriv.deployment.status.read import RunStatus, run_status
+from fedpriv.privacy.epsilon import Epsilon, privacy_line
+from fedpriv.untrusted_text import plain
+
+
+def status(
+    run: Annotated[Path, typer.Argument(help="A run folder, in use or not.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how a run stands: round, ε, who holds it, nodes, last error. Changes nothing.
+
+    Ends with status 1 if the server's last attempt ended in an error or was killed.
+    """
+    found = run_status(run)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        for name, text in _lines(found):
+            shown = f"{name:<11} {plain(text)}"
+            console.print(shown, highlight=False, markup=False, soft_wrap=True)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def _lines(found: RunStatus) -> list[tuple[str, str]]:
+    held = "a process holds it" if found.held else "no process holds it"
+    planned = "" if found.rounds_planned is None else f" of {found.rounds_planned:,}"
+    lost = f", {found.lost_attempts:,} lost attempts (spent)" if found.lost_attempts else ""
+    lines = [
+        ("run", f"{found.run_dir} ({found.experiment or 'a training of your own'})"),
+        ("state", f"{found.state}; {held}"),
+        ("round", f"{found.round_num:,}{planned}{lost}"),
+    ]
+    if found.spent is None or found.guaranteed is None:
+        lines.append(("spent", "no privacy (ε = ∞)"))
+    else:
+        lines.append(("spent", _epsilon(found.spent, found.mode)))
+        left = "" if found.left is None else f"; {_left(found.left)} of it is left"
+        lines.append(("plan", f"{_epsilon(found.guaranteed, found.mode)}{left}"))
+        if missing := found.guaranteed.not_covered:
+            lines.append(("", f"does NOT cover: {'; '.join(missing)}"))
+    if found.nodes is not None:
+        users = "" if found.users is None else f", with {found.users:,} rostered users"
+        lines.append(("nodes", f"{found.nodes:,}{users}"))
+    lines.append(("last round", found.last_round_ended or "none ended yet"))
+    if found.last_error is not None:
+        when = "" if found.last_error_at is None else f"{found.last_error_at}: "
+        lines.append(("last error", when + found.last_error))
+    return lines
+
+
+def _epsilon(spent: Epsilon, mode: str) -> str:
+    return privacy_line(
+        value=spent.value, delta=spent.delta, unit=spent.unit,
+        relation=spent.relation.value, accountant=spent.accountant, mode=mode,
+    )  # fmt: skip
+
+
+def _left(left: float) -> str:
+    """Return what is left, rounded down: it is nothing to count on."""
+    return f"{math.floor(left * 1000.0 * (1 + 1e-9)) / 1000.0:.3f}" if math.isfinite(left) else "∞"

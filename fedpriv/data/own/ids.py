@@ -1,0 +1,106 @@
+"""Ids that name nobody: a keyed hash of what a node calls a person, and rosters of such ids.
+
+Who sees ids (the server, its logs, a roster) learns no name without the key: guesses cannot be
+tried. Nodes with the same key give the same person the same id, so that a person on two of them is
+found to be one. Whoever has the key and a list of names can tell who of them is on a roster.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+import unicodedata
+from itertools import pairwise
+from pathlib import Path
+
+_DOMAIN = b"fedpriv user id\0"
+_KEY_BYTES = 32
+_ID_HEX = 32  # 128 bits: two of a billion people collide once in 10^20
+
+
+def user_id(key: bytes, name: str) -> str:
+    """Return the id of a person: HMAC-SHA-256 of the name, cut to 128 bits, in hex.
+
+    >>> user_id(bytes(32), "Ann") == user_id(bytes(32), " Ann "), len(user_id(bytes(32), "Ann"))
+    (True, 32)
+    """
+    digest = hmac.new(key, _DOMAIN + normalised(name).encode(), "sha256")
+    return digest.hexdigest()[:_ID_HEX]
+
+
+def normalised(name: str) -> str:
+    """Return a name without blanks around it, its letters composed (Unicode NFC)."""
+    return unicodedata.normalize("NFC", name.strip())
+
+
+def write_key(path: Path) -> None:
+    """Make a new key of 256 random bits, readable by its owner alone; none is replaced.
+
+    Raises:
+        FileExistsError: If there is a file already: with another key all ids are others.
+    """
+    try:
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise FileExistsError(
+            f"{path} is there already, and with another key every id would be another; keep it, or "
+            "name a new file"
+        ) from None
+    with os.fdopen(made, "w") as out:
+        out.write(secrets.token_hex(_KEY_BYTES) + "\n")
+
+
+def read_key(path: Path) -> bytes:
+    """Return the key of a file that its owner alone may read.
+
+    Raises:
+        PermissionError: If others may read it.
+        ValueError: If it is not there, or holds something else.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise PermissionError(
+                f"{path} has mode {mode:04o}, so that others may read the key of people's ids; "
+                f"chmod 600 {path}"
+            )
+        key = bytes.fromhex(path.read_text("ascii"))
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a key of people's ids ({type(error).__name__}); give the file that "
+            "`fedpriv data key` made, the same on every node"
+        ) from None
+    if len(key) != _KEY_BYTES:
+        raise ValueError(
+            f"{path} holds {len(key)} bytes and a key has {_KEY_BYTES}; make one by `fedpriv data "
+            "key`"
+        )
+    return key
+
+
+def read_roster(path: Path) -> tuple[str, ...]:
+    """Return the ids of a roster's file, one a line, sorted.
+
+    Raises:
+        ValueError: If it is not there, empty, or lists an id twice.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"the roster {path} cannot be read ({type(error).__name__}); give a file with one id a "
+            "line: fedpriv data roster"
+        ) from error
+    ids = sorted(line for line in lines if line)
+    if not ids:
+        raise ValueError(
+            f"the roster {path} lists no one; put the nodes' ids together: fedpriv data roster"
+        )
+    twice = next((a for a, b in pairwise(ids) if a == b), None)
+    if twice is not None:
+        raise ValueError(
+            f"the roster {path} lists {twice!r} twice; list each id once: fedpriv data roster"
+        )
+    return tuple(ids)

@@ -1,0 +1,1 @@
+"""How a run folder stands, for whoever looks after it."""

@@ -1,0 +1,1 @@
+"""How a deployed run stands, written down for whoever looks after it."""

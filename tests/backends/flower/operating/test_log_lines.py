@@ -1,0 +1,106 @@
+"""Logs of a deployed run: lines with a time and a level, and nothing of anybody in them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedpriv as fp
+from client import app as client_app
+from fedpriv.backends.flower.telling.log_lines import LineFormatter, show_log
+from fedpriv.backends.flower.telling.waiting import WAITING, note_waiting
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.tasks.module_task import ModuleTask
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")
+ID, VALUE, TEXT = "marker-of-an-id", 1234567.0, "marker-of-an-exception"
+
+
+def loss(outputs, targets):
+    """A user's own code, which fails on one user's data and says them."""
+    found = nn.functional.cross_entropy(outputs, targets)
+    if float(targets.sum()) == 0.0 and len(targets) == 7:
+        raise RuntimeError(f"{TEXT} {VALUE} {targets.tolist()}")
+    return found
+
+
+def task(experiment):
+    rng = np.random.default_rng(0)
+    users = {f"person-{n}": (rng.normal(size=(6, 3)), rng.integers(0, 2, 6)) for n in range(9)} | {
+        ID: (np.full((7, 3), VALUE), np.zeros(7, int))
+    }
+    public = rng.normal(size=(20, 3)), rng.integers(0, 2, 20)
+    return ModuleTask(name="marked", module=lambda: nn.Linear(3, 2), loss=loss, users=users,
+                      public=public, synthetic=True)  # fmt: skip
+
+
+def experiment():
+    return Experiment(name="marked", description="One user's code fails.", task=task, cohort=10.0,
+                      rounds=2, l2_clip_norm=0.5, noise_multiplier=1.0,
+                      local_learning_rate=0.1)  # fmt: skip
+
+
+@pytest.fixture
+def marked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "marked", sys.modules[__name__])
+    client_app._node.cache_clear()
+    yield "marked:experiment"
+    client_app._node.cache_clear()
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_no_line_holds_an_id_a_value_or_an_errors_text(
+    mode, guarded, marked, deploy, tmp_path, capfd
+):
+    """Law: of a user that fails the logs of both sides say the kind of error, at any level."""
+    show_log()
+    logging.getLogger("fedpriv").setLevel(logging.DEBUG)
+    secure = {"secure": True, "allow_unauthenticated_nodes": True} if mode == "secure" else {}
+    changes = {"corpus": "", "rounds": 2, "cohort": 10, "guard_users": guarded}
+    deploy(experiment=marked, out=tmp_path / "run", **changes, **secure)
+    err = capfd.readouterr().err
+    lines = [line for line in err.splitlines() if "fedpriv" in line]
+    assert len(lines) > 5 and all(LINE.fullmatch(line) for line in lines), lines
+    for marker in (ID, TEXT, "1234567", "person-"):
+        assert marker not in err
+    failures = [line for line in lines if "a user contributes zero: RuntimeError" in line]
+    assert len(failures) == (2 if mode == "simulation" else 0)
+    assert fp.load(tmp_path / "run").summary["rounds"] == 2
+
+
+def test_a_logged_traceback_shows_kind_and_places():
+    try:
+        raise KeyError(TEXT)
+    except KeyError:
+        record = logging.LogRecord("fedpriv.x", 40, "", 0, "lost\n  %s", ("it",), sys.exc_info())
+    record.created = 0.0
+    line = LineFormatter().format(record)
+    assert line.startswith("1970-01-01T00:00:00Z ERROR fedpriv.x: lost it (KeyError at test_log")
+    assert TEXT not in line and "\n" not in line
+
+
+def test_a_log_that_is_somebodys_is_left_alone(deploy):
+    logger = logging.getLogger("fedpriv")
+    own = logging.NullHandler()
+    logger.handlers[:] = [own]
+    show_log()
+    assert logger.handlers == [own]
+
+
+def test_a_node_writes_no_word_of_a_servers_into_its_log(stub, caplog):
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    stub.StubGrid({})  # a message wants to know who sends it
+    for record in ({"why": TEXT, "users": 3}, {"why": "late", "users": TEXT}, {}):
+        content = RecordDict({"waiting": ConfigRecord(record)})
+        message = Message(content, 1, WAITING)
+        message.metadata.__dict__["_message_id"] = "told"
+        with caplog.at_level(logging.DEBUG, "fedpriv"):
+            note_waiting(message)
+    assert caplog.messages == []

@@ -1,0 +1,107 @@
+"""Backups of a run folder, and a server that is upgraded and rolled back between rounds."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+import fedpriv as fp
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running import document
+
+NUM_ROUNDS = 5  # of which each loss of the SuperLink costs an attempt
+
+
+def interrupted(deploy, rounds, **options):
+    """Lose the SuperLink in the round behind so many."""
+    with pytest.raises(ConnectionError):
+        going_on(deploy, rounds_until_lost=rounds, **options)
+
+
+def going_on(deploy, **options):
+    deploy(rounds=NUM_ROUNDS, **options)
+
+
+def test_an_older_copy_that_is_put_back_is_refused(deploy, tmp_path):
+    """Copied after round 1; round 2 is done; the copy put back would spend its charges twice."""
+    folder, anchor = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run.anchor"
+    anchor.parent.mkdir()
+    interrupted(deploy, 1, out=folder, anchor=anchor)
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    interrupted(deploy, 1, resume=folder, anchor=anchor)  # one round more, then lost again
+    assert read_ledger(folder / "ledger.jsonl")[1].rounds_done == 2
+    kept = shutil.move(folder, tmp_path / "kept")
+    shutil.copytree(backup, folder)
+    with pytest.raises(ValueError, match=r"lacks line .* it is an older backup") as refused:
+        going_on(deploy, resume=folder, anchor=anchor)
+    assert str(anchor) in str(refused.value)
+    with pytest.raises(ValueError, match="started with an anchor"):  # nor without it
+        going_on(deploy, resume=folder)
+    assert (folder / "ledger.jsonl").read_bytes() == (backup / "ledger.jsonl").read_bytes()
+    shutil.rmtree(folder)
+    shutil.move(kept, folder)
+    going_on(deploy, resume=folder, anchor=anchor)
+    assert verify_run(folder).ok and fp.load(folder).summary["rounds"] == NUM_ROUNDS - 2
+
+
+def test_the_newest_copy_goes_on_where_its_folder_was_lost(deploy, tmp_path):
+    """A disk is lost; the copy made after the last line is as far as the anchor, and goes on."""
+    folder, anchor = tmp_path / "run", tmp_path / "run.anchor"
+    interrupted(deploy, 2, out=folder, anchor=anchor)
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    shutil.rmtree(folder)
+    shutil.copytree(backup, folder)
+    going_on(deploy, resume=folder, anchor=anchor)
+    assert verify_run(folder).ok
+
+
+def test_without_an_anchor_nothing_tells_a_copy(deploy, tmp_path):
+    """The broken twin: the same copy goes on, and its ledger has forgotten a round."""
+    folder = tmp_path / "run"
+    interrupted(deploy, 1, out=folder)
+    backup = shutil.copytree(folder, tmp_path / "backup")
+    interrupted(deploy, 1, resume=folder)
+    going_on(deploy, resume=backup)
+    charged = [read_ledger(path / "ledger.jsonl")[1].charges for path in (folder, backup)]
+    assert len(charged[1]) == NUM_ROUNDS < len(charged[0]) + len(charged[1])
+
+
+def test_a_server_upgraded_and_rolled_back_between_rounds_releases_the_same(
+    deploy, tmp_path, monkeypatch
+):
+    """Round 1 by one version, round 2 by a newer one, round 3 by the first again.
+
+    What is on disk of a version of long ago is resumed by `tests/running/test_older_folders.py`.
+    """
+    runs = {}
+    for name, versions in (("same", ("0.1.0",) * 3), ("changed", ("0.1.0", "9.9.0", "0.1.0"))):
+        folder = tmp_path / name
+        for number, version in enumerate(versions):
+            monkeypatch.setattr(document, "__version__", version)
+            where = {"out": folder} if number == 0 else {"resume": folder}
+            if number < 2:
+                interrupted(deploy, 1, **where)
+            else:
+                going_on(deploy, **where)
+        runs[name] = fp.load(folder)
+        assert verify_run(folder).ok
+    same, changed = runs["same"].params, runs["changed"].params
+    assert all(np.array_equal(array, changed[name]) for name, array in same.items())
+    epsilons = {name: run.summary["epsilon"] for name, run in runs.items()}
+    assert epsilons["same"] == epsilons["changed"]
+
+
+def test_a_folder_of_a_format_that_this_version_does_not_know_is_refused(deploy, tmp_path):
+    """A rollback behind a change of format: nothing is charged, and the folder stays as it is."""
+    folder = tmp_path / "run"
+    interrupted(deploy, 1, out=folder)
+    file = folder / "experiment.json"
+    text = file.read_text("utf-8")
+    file.write_text(text.replace('"version": 1', '"version": 99', 1), "utf-8")
+    before = (folder / "ledger.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="version 99; this fedpriv reads"):
+        going_on(deploy, resume=folder)
+    assert (folder / "ledger.jsonl").read_bytes() == before

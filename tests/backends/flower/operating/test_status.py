@@ -1,0 +1,201 @@
+"""`fedpriv status` of a deployed run: before, within and after it, and of a server that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from fedpriv import json_lines
+from fedpriv.deployment.status.read import is_held, run_status
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.running.standing.written import StandingFile, read_standing
+from tests.cli.typed import main
+
+COUNTS = ("users", "cohort", "failed", "answered", "missing")
+
+
+def said(monkeypatch, capsys, folder, code=0):
+    """Return what the command prints, as JSON and as text; it must change nothing."""
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(folder)}
+    assert main(monkeypatch, "status", folder, "--json") == code
+    found = json.loads(capsys.readouterr().out)
+    assert main(monkeypatch, "status", folder) == code
+    text = " ".join(capsys.readouterr().out.split())
+    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(folder)}
+    return found, text
+
+
+def files(folder):
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def test_a_finished_run(deploy, tmp_path, monkeypatch, capsys):
+    deploy(out=tmp_path / "run")
+    found, text = said(monkeypatch, capsys, tmp_path / "run")
+    assert found["state"] == "finished" and not found["held"] and not found["failed"]
+    assert (found["round"], found["rounds_planned"], found["nodes"], found["users"]) == (
+        3,
+        3,
+        3,
+        24,
+    )
+    assert found["spent"] == found["guaranteed"] and found["epsilon_left"] == 0.0
+    assert found["spent"].keys() >= {"epsilon", "delta", "relation", "unit", "accountant"}
+    assert "round 3 of 3" in text and "nodes 3, with 24 rostered users" in text
+    assert "(user-level, add-remove, PLD, simulation); 0.000 of it is left" in text
+    assert found["last_error"] is None and found["last_round_ended"] is not None
+
+
+def test_within_a_run_somebody_holds_it(deploy, tmp_path):
+    looks = []
+    deploy(out=tmp_path / "run", look=lambda: looks.append(run_status(tmp_path / "run")))
+    assert {look.state for look in looks} == {"training"} and all(look.held for look in looks)
+    assert sorted({look.round_num for look in looks}) == [0, 1, 2]
+    assert all(look.lost_attempts == 0 for look in looks)  # what is under way is not lost yet
+    first, last = looks[0], looks[-1]
+    assert first.spent.value < last.spent.value and first.left > last.left == 0.0
+    assert first.last_round_ended is None and last.last_round_ended is not None
+
+
+def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    with pytest.raises(ConnectionError):
+        deploy(rounds_until_lost=1, out=folder)
+    found, text = said(monkeypatch, capsys, folder, code=1)
+    assert (found["state"], found["round"], found["lost_attempts"]) == ("failed", 1, 1)
+    assert found["last_error"] == "the SuperLink is gone" and found["failed"]
+    assert "round 1 of 3, 1 lost attempts (spent)" in text and "the SuperLink is gone" in text
+    deploy(resume=folder)
+    found, _ = said(monkeypatch, capsys, folder)
+    assert found["state"] == "finished" and found["last_error"] == "the SuperLink is gone"
+
+
+def test_nodes_that_do_not_come_are_an_error_too(deploy, tmp_path, monkeypatch, capsys):
+    with pytest.raises(ValueError, match="hosted by none"):
+        deploy(nodes=2, register_seconds=2.0, out=tmp_path / "run")
+    found, _ = said(monkeypatch, capsys, tmp_path / "run", code=1)
+    assert found["nodes"] is None and "register-seconds" in found["last_error"]
+
+
+def test_a_killed_server_is_seen(deploy, tmp_path, monkeypatch, capsys):
+    """Its file says that it trains, and nobody holds the ledger."""
+    copies = []
+
+    def look():
+        if not copies:
+            copies.append(shutil.copytree(tmp_path / "run", tmp_path / "killed"))
+
+    deploy(out=tmp_path / "run", look=look)
+    found, text = said(monkeypatch, capsys, tmp_path / "killed", code=1)
+    assert found["state"] == "interrupted" and "start it again with resume" in text
+
+
+def test_a_secure_run_says_nothing_that_counts_a_rounds_users(
+    deploy, tmp_path, monkeypatch, capsys
+):
+    """Law: nothing of it depends on who was drawn, failed or answered."""
+    folder = tmp_path / "run"
+    deploy(out=folder, secure=True, allow_unauthenticated_nodes=True, exact_sum=True)
+    found, text = said(monkeypatch, capsys, folder)
+    assert found["mode"] == "secure" and found["users"] is None
+    written = json.loads((folder / "status.json").read_text("utf-8"))
+    assert set(written) == {
+        "format", "version", "state", "changed", "started", "nodes", "users", "last_round_ended",
+        "last_error", "last_error_at",
+    }  # fmt: skip
+    assert written["users"] is None
+    for name, value in {**written, **found}.items():
+        assert not (any(word in name for word in COUNTS) and value not in (None, False)), name
+    assert "rostered users" not in text
+    assert not json_lines.read(folder / "diagnostics.jsonl")
+
+
+def test_the_state_of_a_secure_run_is_the_same_whoever_comes(deploy, tmp_path):
+    """One node is lost in the second run: but for times its file is that of the first."""
+    found = []
+    for name, lost in (("all", ()), ("some", (2,))):
+        folder = tmp_path / name
+        run_silent(deploy, folder, lost)
+        written = json.loads((folder / "status.json").read_text("utf-8"))
+        times = ("changed", "started", "last_round_ended")
+        found.append({key: value for key, value in written.items() if key not in times})
+    assert found[0] == found[1]
+
+
+def run_silent(deploy, folder, lost):
+    import client.app as client_app
+
+    train = client_app.app.__call__
+
+    class Silent:
+        def __call__(self, message, context):
+            if (
+                message.metadata.message_type == "train"
+                and context.node_config["partition-id"] in lost
+            ):
+                raise RuntimeError("gone")
+            return train(message, context)
+
+    kept, client_app.app = client_app.app, Silent()
+    try:
+        deploy(out=folder, secure=True, allow_unauthenticated_nodes=True)
+    finally:
+        client_app.app = kept
+
+
+def test_an_error_that_is_a_fault_shows_its_kind_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(KeyError), StandingFile(tmp_path / "run", "simulation").kept():
+        raise KeyError("a value of somebody's")
+    found = read_standing(tmp_path / "run")
+    assert found is not None and (found.state, found.last_error) == ("failed", "KeyError")
+    with pytest.raises(SystemExit), StandingFile(tmp_path / "run", "simulation").kept():
+        raise SystemExit(1)
+    found = read_standing(tmp_path / "run")
+    assert found is not None and (found.state, found.last_error) == ("stopped", "KeyError")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "fedpriv-status", "version": 2}'])
+def test_a_file_of_another_version_is_none(text, deploy, tmp_path):
+    (tmp_path / "status.json").write_text(text, "utf-8")
+    assert read_standing(tmp_path) is None
+
+
+def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys):
+    arguments = ("run", "dp-fedavg-tags", "--rounds", "2", "--cohort", "6", "--delta", "0.001")
+    noise = ("--set", "noise-multiplier=1.0")
+    assert main(monkeypatch, *arguments, *noise, "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    found, _ = said(monkeypatch, capsys, tmp_path / "run")
+    assert found["state"] == "finished" and found["nodes"] is None and found["round"] == 2
+    assert found["last_round_ended"] is not None
+    assert main(monkeypatch, "status", tmp_path) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_who_looks_refuses_nobody_and_waits_for_nobody(deploy, tmp_path):
+    """A process that looks again and again, and one that opens the ledger a hundred times."""
+    deploy(out=tmp_path / "run")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    script = "import sys; from pathlib import Path\n"
+    script += "from fedpriv.deployment.status.read import is_held\nprint(flush=True)\n"
+    script += "while True: is_held(Path(sys.argv[1]))\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(ledger)], stdout=subprocess.PIPE, env=dict(os.environ)
+    ) as looking:
+        assert looking.stdout is not None
+        looking.stdout.readline()
+        try:
+            for _ in range(100):
+                Ledger.open(ledger).close()
+        finally:
+            looking.kill()
+    with closing(Ledger.open(ledger)):
+        assert is_held(ledger)
+    assert not is_held(ledger)

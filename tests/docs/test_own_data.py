@@ -1,0 +1,314 @@
+"""The page about a node's own data: its commands, typed; its run, over a grid in this process."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.common.config import parse_config_args
+from typer.testing import CliRunner
+
+import fedpriv as fp
+from client import app as client_app
+from fedpriv import cli
+from fedpriv.backends.flower.messages import BOUNDS, read_request
+from fedpriv.backends.flower.settings import OWN_KEYS
+from fedpriv.data.own.ids import read_key, user_id
+from fedpriv.data.own.users import NodeData
+from fedpriv.deployment.checks import check_own_users
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.document import read_document
+from fedpriv.running.engines.factories import serial
+from fedpriv.running.prepared import start_run
+from server import app as server_app
+from tests.backends.flower.stub_grid import StubGrid, context
+from tests.docs.command_checks import check
+from tests.docs.shell_blocks import commands
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text("utf-8")
+COMMANDS = commands(PAGE)
+NAMES = [f"Ann Mustermann {number}" for number in range(40)]
+HALVES = {"node-1": NAMES[:22], "node-2": NAMES[22:]}
+
+
+class Place:
+    """Machines of two nodes and a server, and the page's commands, typed on them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.key = root, root / "people.key"
+        (root / "visits.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.S)[0], "utf-8")
+        self.experiment = f"{root / 'visits.py'}:experiment"
+        for name in HALVES:
+            (root / name).mkdir()
+
+    def data(self, node: str) -> Path:
+        return self.root / node / "visits.sqlite"
+
+    def fill(self, node: str, names: list[str]) -> None:
+        with closing(sqlite3.connect(self.data(node))) as db, db:
+            db.execute("CREATE TABLE IF NOT EXISTS visits (patient, age, pressure, returned)")
+            for name in names:
+                rng = np.random.default_rng(NAMES.index(name) if name in NAMES else 1000)
+                for _ in range(5):
+                    age, pressure = rng.uniform(20, 100), rng.uniform(80, 200)
+                    row = (name, age, pressure, int(age / 100 + pressure / 200 > 1.2))
+                    db.execute("INSERT INTO visits VALUES (?, ?, ?, ?)", row)
+
+    def type(self, words: tuple[str, ...], node: str = "") -> str:
+        """Type a command of the page, in whose place files of the machine stand."""
+        files = {
+            "people.key": self.key, "visits.sqlite": self.data(node),
+            "simulations.visits:experiment": self.experiment,
+            "node-1.ids": self.root / f"{node or 'node-1'}.ids",
+            "node-2.ids": self.root / "node-2.ids", "roster.txt": self.root / "roster.txt",
+        }  # fmt: skip
+        done = CliRunner().invoke(cli.app, [str(files.get(word, word)) for word in words[1:]])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return done.output
+
+    def roster(self) -> None:
+        """Make key, ids and roster, as the page says."""
+        keys, ids, roster = (c.words for c in COMMANDS if c.words[:2] == ("fedpriv", "data"))
+        if not self.key.exists():
+            self.type(keys)
+        for node in HALVES:
+            self.type(ids, node)
+        self.type(roster)
+
+    def run_config(self, out: Path, **changes) -> dict:
+        (words,) = (c.words for c in COMMANDS if c.words[0] == "flwr")
+        given = []
+        for option, text in pairwise(words):
+            if option == "--run-config":
+                text = text.replace("/absolute/roster.txt", str(self.root / "roster.txt"))
+                text = text.replace("/absolute/run", str(out))
+                given.append(text.replace("simulations.visits:experiment", self.experiment))
+        return {**OWN_KEYS, "guard-users": False, **parse_config_args(given), **changes}
+
+    def node_config(self, node: str) -> dict:
+        (words,) = (c.words for c in COMMANDS if c.words[0] == "flower-supernode")
+        text = words[words.index("--node-config") + 1]
+        text = text.replace("/data/visits.sqlite", str(self.data(node)))
+        return dict(parse_config_args([text.replace("/keys/people.key", str(self.key))]))
+
+    def nodes(self, run_config: dict, names=tuple(HALVES)) -> dict:
+        return {
+            number: Node(context(self.node_config(name), run_config))
+            for number, name in enumerate(names, start=1)
+        }
+
+    def run(self, out: Path, names=tuple(HALVES), **changes) -> StubGrid:
+        run_config = self.run_config(out, **changes)
+        grid = StubGrid(self.nodes(run_config, names))
+        server_app.app(grid, context(run_config=run_config))
+        return grid
+
+
+class Node:
+    """The bundle's ClientApp on a node."""
+
+    def __init__(self, place) -> None:
+        self.context = place
+
+    def query(self, message):
+        return client_app.app(message, self.context)
+
+    train = query
+
+
+@pytest.fixture
+def place(tmp_path):
+    client_app._node.cache_clear()
+    found = Place(tmp_path)
+    for node, names in HALVES.items():
+        found.fill(node, names)
+    yield found
+    client_app._node.cache_clear()
+    for name in [name for name in sys.modules if name.rpartition(".")[2] == "visits"]:
+        del sys.modules[name]
+
+
+def test_its_commands_could_be_typed():
+    for command in COMMANDS:
+        check(command)
+    assert len(PAGE.splitlines()) <= 120
+
+
+def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(place, tmp_path):
+    place.roster()
+    place.run(tmp_path / "run")
+    found = fp.load(tmp_path / "run")
+    assert verify_run(tmp_path / "run").ok and found.summary["rounds"] == 3
+    together = shutil.copy(place.data("node-1"), tmp_path / "all.sqlite")
+    with closing(sqlite3.connect(together)) as db, db:
+        db.execute("ATTACH ? AS other", (str(place.data("node-2")),))
+        db.execute("INSERT INTO visits SELECT * FROM other.visits")
+    options = read_document(tmp_path / "run")["experiment"]
+    chosen = load_experiment(place.experiment).with_options(options)
+    task = partial(chosen.task, data=NodeData(Path(together), place.key))
+    everybody = build(chosen, None, task(chosen))
+    start_run(
+        chosen, place.experiment, None, tmp_path / "whole",
+        make_backend=lambda experiment, components: serial(experiment, everybody),
+        engine="flower",
+    ).run()  # fmt: skip
+    whole = fp.load(tmp_path / "whole")
+    assert all(np.array_equal(array, found.params[name]) for name, array in whole.params.items())
+    assert found.summary["epsilon"] == whole.summary["epsilon"]
+    assert found.summary["accuracy_public"] == whole.summary["accuracy_public"]
+
+
+def test_the_server_and_its_folder_know_no_name(place, tmp_path, caplog):
+    place.roster()
+    with caplog.at_level(logging.DEBUG, "fedpriv"):
+        place.run(tmp_path / "run")
+    text = caplog.text + "".join(
+        path.read_text("utf-8", "replace")
+        for path in [*(tmp_path / "run").rglob("*"), tmp_path / "roster.txt"]
+        if path.is_file()
+    )
+    key = read_key(place.key)
+    assert "Mustermann" not in text and key.hex() not in text
+    ids = (tmp_path / "roster.txt").read_text("utf-8").split()
+    assert ids == sorted(user_id(key, name) for name in NAMES)
+    assert not {user_id(bytes(32), name) for name in NAMES} & set(ids)
+
+
+def test_bad_rows_are_named_before_and_cost_one_user_alone_in_a_round(place, tmp_path, caplog):
+    place.roster()
+    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
+        db.execute("UPDATE visits SET age = 'elderly' WHERE rowid = 7")  # of the second person
+    ids = ["data", "ids", str(place.data("node-1")), "--key", str(place.key)]
+    done = CliRunner().invoke(cli.app, [*ids, "--experiment", place.experiment])
+    said = " ".join(done.output.split())
+    assert done.exit_code and "visits.sqlite, row 7: column 'age' holds no finite number" in said
+    assert "elderly" not in said and len(re.findall(r"\b[0-9a-f]{32}\b", said)) == 22
+    with caplog.at_level(logging.WARNING, "fedpriv"):
+        place.run(tmp_path / "run", cohort=40.0)
+    lines = [line for line in caplog.messages if "contributes zero" in line]
+    assert lines == ["a user contributes zero: BadRowError"] * 3
+    assert fp.load(tmp_path / "run").summary["rounds"] == 3
+
+
+def test_a_person_on_two_nodes_has_one_id_and_contributes_zero(place, tmp_path, caplog):
+    place.fill("node-2", [f" {NAMES[0]} "])
+    place.roster()
+    with caplog.at_level(logging.WARNING, "fedpriv"):
+        grid = place.run(tmp_path / "run", cohort=40.0)
+    assert "1 of 40 rostered users are claimed by two nodes" in caplog.text
+    asked = [one for sent in grid.requests for one in read_request(sent.content, BOUNDS).user_ids]
+    assert user_id(read_key(place.key), NAMES[0]) not in asked and len(set(asked)) == 39
+
+
+def test_people_and_nodes_that_come_later_are_told_what_they_wait_for(place, tmp_path, caplog):
+    place.roster()
+    place.fill("node-1", ["Somebody New", "Somebody Else", "A Third"])
+    (tmp_path / "node-3").mkdir()
+    place.fill("node-3", NAMES[:1])
+    run_config = place.run_config(tmp_path / "run")
+    grid = StubGrid(place.nodes(run_config))
+
+    def requests(message, reply):
+        grid.hosts = {**grid.hosts, **{3: Node(context(place.node_config("node-3"), run_config))}}
+        return [reply]
+
+    heard = []
+    push = grid.push_messages
+
+    def push_messages(messages):
+        messages = list(messages)
+        for one in messages:
+            if one.metadata.message_type == "query.waiting":
+                heard.append(one.metadata.dst_node_id)
+                grid.hosts[one.metadata.dst_node_id].query(replace_id(one))
+        return push(messages)
+
+    def replace_id(message):
+        message.metadata.__dict__["_message_id"] = "told"
+        return message
+
+    grid.push_messages, grid.tamper = push_messages, {1: requests}
+    with caplog.at_level(logging.INFO, "fedpriv"):
+        server_app.app(grid, context(run_config=run_config))
+    assert heard == [1, 3]
+    said = [line for line in caplog.messages if "new plan" in line]
+    (line,) = re.findall(r"`(3 of this node.*?)`", PAGE)
+    assert len([one for one in said if one == line]) == 1
+    assert "3 hosted users are not on this plan's roster" in said[0]
+    assert any(one.startswith("1 nodes came after users were asked for") for one in said)
+    assert any(one.startswith("this node came after the run under way") for one in said)
+    assert len(said) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda place: place.key.chmod(0o640), "has mode 0640"),
+        (lambda place: place.data("node-1").unlink(), "is not there"),
+        (lambda place: drop(place.data("node-1")), "has no column 'pressure'"),
+    ],
+)
+def test_what_is_wrong_with_a_node_as_a_whole_is_said_in_one_line(place, tmp_path, change, why):
+    place.roster()
+    change(place)
+    with pytest.raises(ValueError, match=f"nodes failed, the first with: .*{why}"):
+        place.run(tmp_path / "run")
+
+
+def drop(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("ALTER TABLE visits DROP COLUMN pressure")
+
+
+def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place, tmp_path):
+    from fedpriv.backends.flower.settings import open_node, read_host
+
+    place.roster()
+    run_config, full = place.run_config(tmp_path / "run"), place.node_config("node-1")
+    with pytest.raises(ValueError, match="no data-key"):
+        open_node(run_config, {"data": full["data"]})
+    node = open_node(run_config, full)
+    assert len(read_host(node, run_config, full).user_ids) == 22
+    with pytest.raises(ValueError, match="hosts everybody in its own data"):
+        read_host(node, run_config, {**full, "partition-id": 0, "num-partitions": 2})
+    with pytest.raises(ValueError, match=r"neither a roster nor a node's data"):
+        open_node({**run_config, "own-options": ""}, {})
+    plain = {**run_config, "experiment": "dp-fedavg-tags", "own-options": ""}
+    with pytest.raises(ValueError, match="reads no data of a node's own"):
+        open_node(plain, full)
+
+
+def test_a_server_alone_does_not_train_on_nobody(place, tmp_path):
+    """Without nodes there are no examples: refused before there is a run folder."""
+    place.roster()
+    experiment = load_experiment(place.experiment)
+    options = {"roster-file": str(tmp_path / "roster.txt")}
+    with pytest.raises(ValueError, match="have nothing of rostered user"):
+        start_run(experiment.with_options(options), None, None, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_container_is_unhealthy_where_a_row_or_a_file_cannot_be_read(place):
+    data = NodeData(place.data("node-1"), place.key)
+    place.roster()
+    assert check_own_users(data, place.experiment) == 22
+    with closing(sqlite3.connect(place.data("node-1"))) as db, db:
+        db.execute("UPDATE visits SET age = 'elderly' WHERE rowid = 7")
+    with pytest.raises(ValueError, match=r"row 7: column 'age' holds no finite number; the person"):
+        check_own_users(data, place.experiment)
+    with pytest.raises(ValueError, match="reads no data of a node's own"):
+        check_own_users(data, "dp-fedavg-tags")
+    place.data("node-1").unlink()
+    with pytest.raises(ValueError, match="is not there"):
+        check_own_users(data, place.experiment)
