@@ -26,7 +26,7 @@ from tests.deployment.oracle import attempts, differences
 SHAPE = Shape(
     num_users=60, num_sentences=3000, public_users=30, num_words=400, num_tags=12, num_topics=4
 )
-ROUNDS, DEADLINE = 8, 45.0
+ROUNDS, DEADLINE = 8, 90.0
 CONFIG = {
     "corpus": "/corpus", "out": "/runs/first", "anchor": "/anchor/first",
     "node-users": "/node-users.json", "rounds": ROUNDS, "cohort": 12, "noise-multiplier": 1.0,

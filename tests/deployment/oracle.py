@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,14 +27,28 @@ class _Crashed(Exception):
 class _Told(SerialBackend):
     """Trains everybody but who was lost, and is killed where the server was."""
 
-    lost: Mapping[int, frozenset[str]]
+    failed: Mapping[int, int]
+    nodes: Mapping[str, frozenset[str]]
+    down: str
     killed: Sequence[tuple[int, int]]
 
     def partial_sum(self, *, cohort, round_num, attempt, **given):
         if (round_num, attempt) in self.killed:
             raise _Crashed
-        came = [user for user in cohort if user not in self.lost.get(round_num, ())]
+        gone = self._gone(cohort, self.failed.get(round_num, 0))
+        came = [user for user in cohort if user not in gone]
         return super().partial_sum(cohort=came, round_num=round_num, attempt=attempt, **given)
+
+    def _gone(self, cohort: Sequence[str], number: int) -> frozenset[str]:
+        """Return the users of the fewest nodes, of the killed one first, that are so many here."""
+        others = [name for name in self.nodes if name != self.down]
+        names = [self.down, *others]
+        for size in range(len(names) + 1):
+            for chosen in itertools.combinations(names, size):
+                gone = frozenset().union(*(self.nodes[name] for name in chosen))
+                if len(gone.intersection(cohort)) == number:
+                    return gone
+        raise AssertionError(f"{number} users failed, which are not those of whole nodes")
 
 
 def differences(
@@ -53,18 +68,24 @@ def differences(
         server: The server's part of the corpus, whose noise it is.
         whole: The corpus that was cut.
         users: Of each node, by its name.
-        down: The node that was killed: its users are lost where the run says that users failed.
+        down: The node that was killed. The run says how many users failed, and not who; they are
+            of whole nodes, of this one first.
         out: Where the other run's folder will be.
         options: Which of the whole corpus's users were dealt out.
     """
     document, rounds = read_document(run), _lines(run / "rounds.jsonl")
     failed = {line["round_num"]: line["num_failed"] for line in _lines(run / "diagnostics.jsonl")}
-    lost = {number: frozenset(users[down]) for number, count in failed.items() if count}
     released = [line["round_num"] for line in rounds]
     killed = sorted(set(attempts(run, "charge")) - set(attempts(run, "release")))
     chosen = load_experiment(document["name"]).with_options(document["experiment"])
     everybody = build(chosen.with_options(options), Corpus.open(whole))
-    backend = type("Told", (_Told,), {"lost": lost, "killed": killed})
+    told = {
+        "failed": failed,
+        "nodes": {name: frozenset(ids) for name, ids in users.items()},
+        "down": down,
+        "killed": killed,
+    }
+    backend = type("Told", (_Told,), told)
 
     def made(experiment, components):
         task = everybody.task
