@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from fedpriv.backends.flower.telling.log_lines import LineFormatter
 from fedpriv.deployment.flower_private import (
     NODE,
     Connection,
@@ -141,11 +142,11 @@ def _is_loading(error: Exception) -> bool:
 
 
 def log_to_stderr(name: str = _LOG.name) -> None:
-    """Let a logger's lines be seen, each with its level."""
+    """Let a logger's lines be seen, each with its time and level, as an app's own."""
     log = logging.getLogger(name)
     if not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+        handler.setFormatter(LineFormatter())
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False

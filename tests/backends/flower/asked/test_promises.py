@@ -40,7 +40,6 @@ OTHER = "0" * 64
 @pytest.fixture
 def deploy(stub, tiny_corpus, monkeypatch):
     """Run the ServerApp on two nodes of the bundle; return the grid."""
-    monkeypatch.setattr(server_app, "_show_log", lambda: None)  # would take other tests' log
     client_app._node.cache_clear()
 
     def call(out, node_config=None, **changes):
@@ -163,7 +162,6 @@ MISTAKES = [
 def test_a_mistake_is_one_line_on_flower_s_grids(
     stub, tiny_corpus, tmp_path, monkeypatch, caplog, kind, changes, message
 ):
-    monkeypatch.setattr(server_app, "_show_log", lambda: None)
     own = tmp_path / "own_mistake.py"
     own.write_text('"""Broken."""\n\nimport not_installed\n', "utf-8")
     changes = {key: str(value).replace("OWN", str(own)) if key == "experiment" else value
