@@ -110,7 +110,7 @@ class Deployment:
         assert run.stdout is not None
         for line in run.stdout:
             seen.append(line)
-            if line.startswith(until):
+            if until in line:
                 return "".join(seen)
             if time.monotonic() > end:
                 break

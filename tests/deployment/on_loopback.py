@@ -171,7 +171,7 @@ def followed(run: subprocess.Popen[str], until: str) -> None:
     assert run.stdout is not None
     for line in run.stdout:
         seen.append(line)
-        if line.startswith(until):
+        if until in line:
             return
     raise Failed(f"no line {until!r} in:\n{''.join(seen)[-3000:]}")
 
