@@ -45,6 +45,10 @@ class _StandardError(logging.Handler):
         sys.stderr.write(self.format(record) + "\n")
 
 
+def _is_another(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] != "fedpriv"
+
+
 def show_log(level: int = logging.INFO) -> None:
     """Write the log of fedpriv to standard error as lines; where it has handlers, they stay.
 
@@ -57,3 +61,7 @@ def show_log(level: int = logging.INFO) -> None:
         handler.setFormatter(LineFormatter())
         logger.addHandler(handler)
         logger.setLevel(level)
+        for other in logging.getLogger().handlers:
+            # Flower's own processes write every line of every logger there once more.
+            if getattr(other, "stream", None) in (sys.stderr, sys.__stderr__):
+                other.addFilter(_is_another)

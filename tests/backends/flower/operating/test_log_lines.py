@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -91,6 +92,23 @@ def test_a_log_that_is_somebodys_is_left_alone(deploy):
     logger.handlers[:] = [own]
     show_log()
     assert logger.handlers == [own]
+
+
+def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch):
+    """Flower's processes give the root logger a handler of standard error."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    root, ours = logging.getLogger(), logging.getLogger("fedpriv")
+    monkeypatch.setattr(ours, "handlers", [])
+    of_flower = logging.StreamHandler(stream)
+    root.addHandler(of_flower)
+    try:
+        show_log()
+        logging.getLogger("fedpriv.server").info("round 1")
+        logging.getLogger("flwr").error("its own")
+    finally:
+        root.removeHandler(of_flower)
+    assert stream.getvalue().count("round 1") == 1 and "its own" in stream.getvalue()
 
 
 def test_a_node_writes_no_word_of_a_servers_into_its_log(stub, caplog):
