@@ -11,14 +11,22 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv.backends.flower.client import Host, serve
 from fedpriv.backends.flower.settings import DATA_KEYS, Node, open_node, read_host
 from fedpriv.backends.flower.telling.log_lines import show_log
 
-app = ClientApp()
+
+def _logged(message: Message, context: Context, answer: ClientAppCallable) -> Message:
+    """Answer a message in a process whose log is lines."""
+    show_log()
+    return answer(message, context)
+
+
+app = ClientApp(mods=[_logged])
 
 
 def _host(context: Context) -> Host:
@@ -31,7 +39,6 @@ def _host(context: Context) -> Host:
 @lru_cache(maxsize=2)
 def _node(run_config: str, node_config: str) -> Node:
     """Open a node's users and make a trainer once for each process and run; files are shared."""
-    show_log()
     return open_node(json.loads(run_config), json.loads(node_config))
 
 
