@@ -19,8 +19,9 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class Layout:
     ports: dict[str, int]
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     held: int = 0
-    restarts: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def holds(self, what: str, is_so: bool, found: object = "") -> None:
         if not is_so:
@@ -108,14 +109,13 @@ class Layout:
             )  # fmt: skip
         return self.running[name]
 
-    def restarted(self, names: Sequence[str]) -> int:
-        """Start again who ended, as the compose file has it; return how many did so far."""
-        for name in names:
-            ended = self.running[name].poll() is not None
-            if ended and self.compose["services"][name]["restart"] == "unless-stopped":
-                self.start(name)
-                self.restarts += 1
-        return self.restarts
+    def supervise(self) -> None:
+        """Start again whoever ends by itself, as the compose file has it, until `stopped`."""
+        while not self.stopped.wait(1.0):
+            for name, process in list(self.running.items()):
+                policy = self.compose["services"][name]["restart"]
+                if process.poll() is not None and policy == "unless-stopped":
+                    self.start(name)
 
     def kill(self, name: str) -> None:
         """SIGKILL a service and all that it started."""
@@ -197,6 +197,7 @@ def main() -> int:
                 print(f"--- {name}\n{layout.log(name)[-1500:]}")
             return 1
         finally:
+            layout.stopped.set()
             for name in list(layout.running):
                 layout.kill(name)
     print(f"deploy-test: all {layout.held} lines hold")
@@ -229,8 +230,7 @@ def _whole(layout: Layout) -> None:
     for name in ("superlink", "supernode-2", "client-2", "serverapp"):
         layout.start(name)
     layout.listens("superlink")
-    nodes = [f"supernode-{number}" for number in NODES]
-    _until(lambda: layout.restarted(nodes) >= 2, "SuperNodes ended that nobody knows", 300.0)
+    threading.Thread(target=layout.supervise, daemon=True).start()
     run = layout.run(resume="/runs/first", out="")
     try:
         followed(run, "report:")
