@@ -8,16 +8,6 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.terminal.output import console
-from fedpriv.data.own.users import NodeData
-from fedpriv.deployment.checks import (
-    check_keys,
-    check_listens,
-    check_own_users,
-    check_user,
-    check_users,
-    check_writes,
-)
-from fedpriv.deployment.superlink import superlink as run_superlink
 
 app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
 
@@ -59,6 +49,16 @@ def check(
 
     Containers start with it, and a health check asks it again.
     """
+    from fedpriv.data.own.users import NodeData
+    from fedpriv.deployment.checks import (
+        check_keys,
+        check_listens,
+        check_own_users,
+        check_user,
+        check_users,
+        check_writes,
+    )
+
     said: list[str] = []
     try:
         check_user()
@@ -91,6 +91,9 @@ def superlink(
     port: Annotated[int, typer.Option(help="What it listens on, at every address.")] = 8000,
 ) -> None:
     """Run Flower's SuperLink with TLS, known nodes only, and no database."""
+    from fedpriv.deployment.checks import check_keys, check_user
+    from fedpriv.deployment.superlink import superlink as run_superlink
+
     try:
         check_user()
         check_keys(keys)

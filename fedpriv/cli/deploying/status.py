@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpriv.cli.terminal.output import console, print_json
-from fedpriv.deployment.status.read import RunStatus, run_status
 from fedpriv.privacy.epsilon import Epsilon, privacy_line
 from fedpriv.untrusted_text import plain
+
+if TYPE_CHECKING:
+    from fedpriv.deployment.status.read import RunStatus
 
 
 def status(
@@ -22,6 +24,8 @@ def status(
 
     Ends with status 1 if the server's last attempt ended in an error or was killed.
     """
+    from fedpriv.deployment.status.read import run_status
+
     found = run_status(run)
     if as_json:
         print_json(found.to_json())
