@@ -76,7 +76,7 @@ def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Tr
 def ftrl(
     learning_rate: float = 1.0, momentum: float = 0.9, *, restart: int | None = None
 ) -> Transform:
-    """Return DP-FTRL with momentum: θ_t = θ_0 + rate · v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i.
+    """Return DP-FTRL with momentum: θ_t = θ_0 + rate v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i.
 
     What it returns is θ_t - θ_{t-1}. The state is of releases alone, so that gradients may be
     taken elsewhere than at θ, as at an aggregate. Without restarts these are the steps of classic

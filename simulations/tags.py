@@ -112,8 +112,8 @@ def adadps_ftrl_tags() -> Experiment:
     """AdaDPS on DP-FTRL: noise that is correlated over rounds, and no word about sampling.
 
     Groups of a twentieth take turns, so that a user comes back after 20 rounds, and the noise takes
-    back what it added before. ε needs no cohort to be secret, or drawn by chance: what a server does
-    that cannot draw one. The paper leaves that as future work.
+    back what it added before. ε needs no cohort to be secret, or drawn by chance, which is for
+    servers that cannot draw one. The paper leaves that as future work.
     """
     return replace(
         adadps_tags(),

@@ -21,66 +21,63 @@ _RING_INT, _INT = types.Array(int64, 2, "C"), types.Array(int64, 1, "C")
 _BLOCK = 4096
 
 
-@njit([(_F32, _RING32, _F64, int64)], nogil=True, cache=True, fastmath={"contract"})
-def band_row(fresh: np.ndarray, ring: np.ndarray, weights: np.ndarray, slot: int) -> None:
-    """Turn a fresh row into the row of a banded strategy, in place, and keep it in the ring.
+@njit([(_RING32, _F64, int64, int64)], nogil=True, cache=True, fastmath={"contract"})
+def band_rows(ring: np.ndarray, coefficients: np.ndarray, first: int, count: int) -> None:
+    """Turn fresh rows into rows of a banded strategy, in place.
+
+    Several rows are made in one pass, block by block, so that the rows that are kept are read from
+    memory once for all of them.
 
     Args:
-        fresh: float32 `(n,)`, z_t; becomes e_t.
-        ring: float32 `(bands - 1, n)`, the last rows.
-        weights: float64 `(bands - 1,)`, the coefficient of each row of the ring.
-        slot: Which of the ring's rows e_t takes the place of.
+        ring: float32 `(bands - 1 + ahead, n)`, row t at t modulo its length: the rows before, and
+            the fresh ones, which become e_t.
+        coefficients: float64 `(bands - 1,)`: c_1, c_2, ...
+        first: Number of the first fresh row.
+        count: How many fresh rows there are, at most `ahead`.
     """
-    sums = np.empty(_BLOCK, np.float32)
-    for start in range(0, fresh.size, _BLOCK):
-        stop = min(start + _BLOCK, fresh.size)
-        for i in range(start, stop):
-            sums[i - start] = fresh[i]
-        for k in range(weights.size):
-            weight = np.float32(weights[k])
-            if weight != 0.0:
-                past = ring[k]
-                for i in range(start, stop):
-                    sums[i - start] -= weight * past[i]
-        kept = ring[slot]
-        for i in range(start, stop):
-            fresh[i] = sums[i - start]
-            kept[i] = sums[i - start]
+    length = ring.shape[0]
+    for start in range(0, ring.shape[1], _BLOCK):
+        stop = min(start + _BLOCK, ring.shape[1])
+        for t in range(first, first + count):
+            row = ring[t % length, start:stop]
+            for k in range(1, coefficients.size + 1):
+                weight, past = np.float32(coefficients[k - 1]), ring[(t - k) % length, start:stop]
+                if t - k >= 1 and weight != 0.0:
+                    for i in range(past.size):
+                        row[i] -= weight * past[i]
 
 
-@njit([(_INT, _RING_INT, INT64, int64, int64, int64)], nogil=True, cache=True)
-def band_row_whole(
-    fresh: np.ndarray, ring: np.ndarray, weights: np.ndarray, slot: int, bits: int, scale: int
+@njit([(_RING_INT, INT64, int64, int64, int64, int64)], nogil=True, cache=True)
+def band_rows_whole(
+    ring: np.ndarray, coefficients: np.ndarray, first: int, count: int, bits: int, scale: int
 ) -> None:
-    """As `band_row`, in whole numbers.
+    """As `band_rows`, in whole numbers.
 
     Args:
-        fresh: int64 `(n,)`, z_t in steps of 2^-bits; becomes e_t in whole steps.
-        ring: int64 `(bands - 1, n)`.
-        weights: int64 `(bands - 1,)`, the coefficients times 2^scale.
-        slot: As of `band_row`.
-        bits: By how much the fresh row is finer than the grid.
-        scale: Of the weights, at least `bits`.
+        ring: int64 `(bands - 1 + ahead, n)`; fresh rows are in steps of 2^-bits, and become e_t in
+            whole steps.
+        coefficients: int64 `(bands - 1,)`, times 2^scale.
+        first: As of `band_rows`.
+        count: As of `band_rows`.
+        bits: By how much fresh rows are finer than the grid.
+        scale: Of the coefficients, at least `bits`.
     """
+    length = ring.shape[0]
     sums = np.empty(_BLOCK, np.int64)
-    down = scale - bits
+    down, half = scale - bits, (1 << bits) >> 1
     half_down = (1 << down) >> 1
-    half = (1 << bits) >> 1
-    for start in range(0, fresh.size, _BLOCK):
-        stop = min(start + _BLOCK, fresh.size)
-        for i in range(stop - start):
-            sums[i] = 0
-        for k in range(weights.size):
-            weight = weights[k]
-            if weight != 0:
-                past = ring[k]
-                for i in range(start, stop):
-                    sums[i - start] += weight * past[i]
-        kept = ring[slot]
-        for i in range(start, stop):
-            row = (fresh[i] - ((sums[i - start] + half_down) >> down) + half) >> bits
-            fresh[i] = row
-            kept[i] = row
+    for start in range(0, ring.shape[1], _BLOCK):
+        stop = min(start + _BLOCK, ring.shape[1])
+        for t in range(first, first + count):
+            row = ring[t % length, start:stop]
+            sums[:] = 0
+            for k in range(1, coefficients.size + 1):
+                weight, past = coefficients[k - 1], ring[(t - k) % length, start:stop]
+                if t - k >= 1 and weight != 0:
+                    for i in range(past.size):
+                        sums[i] += weight * past[i]
+            for i in range(row.size):
+                row[i] = (row[i] - ((sums[i] + half_down) >> down) + half) >> bits
 
 
 @njit([(_F32, _RING32, _F64, _F64)], nogil=True, cache=True, fastmath={"contract"})

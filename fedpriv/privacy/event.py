@@ -78,8 +78,8 @@ class Relation(Enum):
     REPLACE_ONE = "replace-one"
     """One rostered user's records are replaced by any others."""
     ZERO_OUT = "zero-out"
-    """One rostered user contributes zero wherever it takes part, or what its records make of it; who
-    takes part when is the same in either case. What noise with a memory is accounted under."""
+    """One rostered user contributes zero wherever it takes part, or what its records make of it;
+    who takes part when is the same in either case. Noise with a memory is accounted under it."""
 
     @classmethod
     def of(cls, value: Relation | str) -> Relation:
@@ -126,7 +126,7 @@ class Event:
         size: Cohort size (fixed-size kind).
         devices: How many devices of the roster a person has at most, 1 to 1000 (devices kind); σ is
             the standard deviation over the bound of one device.
-        rows: In how many rows of a run a user may be drawn (cyclic kind): one charge is of them all.
+        rows: In how many rows of a run a user may be drawn (cyclic kind); one charge is of all.
         shift: What an answer of the objective kind may lose besides, above 0.
         epsilon: ε of a pure answer, of one user who is there or not.
         rho: ρ of a zCDP answer.

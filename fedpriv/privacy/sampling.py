@@ -326,8 +326,8 @@ def _plain_event(cost: Cost) -> Event:
         raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
     if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
         raise ValueError(
-            f"noise is made for users who take part {limit}, and everybody takes part in every row; "
-            "draw cohorts whose users come back after a while (SeparatedSampler, CyclicSampler)"
+            f"noise is made for users who take part {limit}, and everybody takes part in every "
+            "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
         )
     match cost.kind:
         case "gaussian":

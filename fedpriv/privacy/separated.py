@@ -1,8 +1,8 @@
 """Cohorts whose users come back only after so many rows: what correlated noise is priced for.
 
 Who takes part when hangs on the key and the roster's size alone, never on what anybody holds, so
-that one user's records change nothing but that user's own contributions ("zero-out"). A user who was
-drawn has taken part, whether or not it answered.
+that one user's records change nothing but that user's own contributions ("zero-out"). A user who
+was drawn has taken part, whether or not it answered.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class CyclicSampler:
             of the group is drawn independently (Poisson). None lets the whole group take part.
 
     Guarantees:
-        * As `SeparatedSampler`. Groups are drawn once, by chance, and differ in size by one at most.
+        * As `SeparatedSampler`. Groups are drawn once, by chance; sizes differ by one at most.
         * With independent draws within a group and a strategy whose rows never add up for one user
           (bands <= b), a run costs what `most` answers over Poisson cohorts do (Choquette-Choo et
           al. 2023, "(Amplified) Banded Matrix Factorization", Theorem 4).
@@ -131,7 +131,9 @@ class CyclicSampler:
         for name in ("num_users", "groups", "most"):
             object.__setattr__(self, name, positive_int(name, getattr(self, name)))
         if self.groups > self.num_users:
-            raise ValueError(f"{self.groups} groups of {self.num_users} users; lower min-separation")
+            raise ValueError(
+                f"{self.groups} groups of {self.num_users} users; lower min-separation"
+            )
         if self.mean is not None:
             object.__setattr__(self, "mean", positive_float("expected_cohort_size", self.mean))
             if self.mean > self.num_users // self.groups:
@@ -204,7 +206,9 @@ class CyclicSampler:
         if self.mean is None:
             return np.arange(size)
         if key.mode == "secure":
-            return np.flatnonzero(key.words(size) < _threshold(self.mean, self.num_users // self.groups))
+            return np.flatnonzero(
+                key.words(size) < _threshold(self.mean, self.num_users // self.groups)
+            )
         return np.flatnonzero(key.generator().random(size) < self.sampling_prob)
 
 

@@ -141,7 +141,9 @@ class SeparatedCohorts:
         size = max(1.0, num_users // 20) if self.cohort is None else self.cohort
         if not float(size).is_integer():
             raise ValueError(f"a cohort of {size:g} users is not whole; give a whole number")
-        apart = max(1, num_users // int(size)) if self.min_separation is None else self.min_separation
+        apart = (
+            max(1, num_users // int(size)) if self.min_separation is None else self.min_separation
+        )
         return SeparatedSampler(
             num_users=num_users,
             size=int(size),

@@ -4,8 +4,8 @@ Each buffer is an exponentially weighted sum of earlier rows, so that a row cost
 and not as many earlier rows as there are coefficients.
 
 References: Dvijotham, McMahan, Pillutla, Steinke and Thakurta (2024), Section 3, for the form;
-McMahan, Xu and Zhang, "A Hassle-free Algorithm for Strong Differential Privacy in Federated Learning
-Systems" (2024), for users of several rows.
+McMahan, Xu and Zhang, "A Hassle-free Algorithm for Strong Differential Privacy in Federated
+Learning Systems" (2024), for users of several rows.
 """
 
 from __future__ import annotations

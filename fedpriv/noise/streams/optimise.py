@@ -1,9 +1,9 @@
 """Coefficients with the least error at a sensitivity: of bands, and of buffers.
 
-What is made least is the root mean square of the noise in prefix sums, or in rows after server
-momentum, at a fixed cost: error times sensitivity, for the number of rows and the participation that
-they are for. Public numbers alone go in. Results are rounded to the multiples of 2^-16 that
-strategies have, and kept for the process; the same numbers give the same strategy.
+What is made least is the root mean square of the noise in prefix sums, or in sums of what server
+momentum makes of rows, at a fixed cost: error times sensitivity, for the number of rows and the
+participation that they are for. Public numbers alone go in. Results are rounded to the multiples of
+2^-16 that strategies have, and kept for the process; the same numbers give the same strategy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _followed(series: np.ndarray, momentum: float) -> np.ndarray:
     from scipy.signal import lfilter
 
     summed = np.cumsum(series)
-    return summed if momentum == 0.0 else lfilter([1.0], [1.0, -momentum], summed)
+    return summed if momentum == 0.0 else np.asarray(lfilter([1.0], [1.0, -momentum], summed))
 
 
 def _followed_back(gradient: np.ndarray, momentum: float) -> np.ndarray:
@@ -55,10 +55,7 @@ def _followed_back(gradient: np.ndarray, momentum: float) -> np.ndarray:
     return np.cumsum(turned)[::-1]
 
 
-@functools.lru_cache(maxsize=32)
-def optimised_bands(
-    bands: int, participation: Participation, *, momentum: float = 0.0
-) -> Banded:
+def optimised_bands(bands: int, participation: Participation, *, momentum: float = 0.0) -> Banded:
     """Return the banded strategy with the least error.
 
     Args:
@@ -71,9 +68,6 @@ def optimised_bands(
         ValueError: If a number is out of range, or there are more bands than rows of one user are
             apart.
     """
-    from scipy.optimize import minimize
-    from scipy.signal import fftconvolve
-
     rows, beta = _rows(participation), _momentum(momentum)
     bands = min(positive_int("bands", bands), rows)
     apart = participation.min_separation
@@ -82,6 +76,14 @@ def optimised_bands(
             f"{bands} bands overlap where one user's rows are {apart} apart; give at most {apart} "
             "bands, or a larger min-separation"
         )
+    return _bands(bands, rows, beta)
+
+
+@functools.lru_cache(maxsize=32)
+def _bands(bands: int, rows: int, beta: float) -> Banded:
+    from scipy.optimize import minimize
+    from scipy.signal import fftconvolve
+
     left = np.arange(rows, 0, -1) / rows  # in how many of the prefixes a coefficient counts
 
     def error(free: np.ndarray) -> tuple[float, np.ndarray]:
@@ -111,12 +113,9 @@ def square_root_bands(bands: int, num_rows: int) -> Banded:
     """Return the first bands of (1 - x)^(-1/2)."""
     bands = min(positive_int("bands", bands), positive_int("num_rows", num_rows))
     coefficients = on_scale(square_root_coefficients(bands))
-    return Banded(
-        coefficients=tuple(coefficients.tolist()), num_rows=num_rows, how="square-root"
-    )
+    return Banded(coefficients=tuple(coefficients.tolist()), num_rows=num_rows, how="square-root")
 
 
-@functools.lru_cache(maxsize=32)
 def optimised_buffers(
     buffers: int, participation: Participation, *, momentum: float = 0.0
 ) -> Buffered:
@@ -130,13 +129,17 @@ def optimised_buffers(
     Raises:
         ValueError: If a number is out of range.
     """
-    from scipy.optimize import minimize
-
     rows, beta = _rows(participation), _momentum(momentum)
     if type(buffers) is not int or not 0 <= buffers <= MOST_BUFFERS:
         raise ValueError(f"buffers {buffers!r} must be a whole number, 0 to {MOST_BUFFERS}")
     if buffers == 0 or rows == 1:
         return Buffered(outputs=(), decays=(), num_rows=rows)
+    return _buffers(buffers, participation, rows, beta)
+
+
+@functools.lru_cache(maxsize=32)
+def _buffers(buffers: int, participation: Participation, rows: int, beta: float) -> Buffered:
+    from scipy.optimize import minimize
 
     def parameters(free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shares = np.exp(free[:buffers] - free[:buffers].max())

@@ -1,4 +1,4 @@
-"""A privatizer whose rows are correlated: a strategy, how much noise, and who may be in its rows."""
+"""A privatizer whose rows are correlated: a strategy, how much noise, who may be in which rows."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ class Correlated:
         """Return the next row, float32."""
         stddev = self.noise_multiplier * sensitivity
         check_stddev(stddev)
-        return self.strategy.next(memory, key, lambda own: gaussian(own, template, stddev))
+        rows, memory = self.strategy.next(memory, key, lambda own: gaussian(own, template, stddev))
+        return _shaped(rows, template), memory
 
     def draw_row_on_grid(
         self,
@@ -147,11 +148,9 @@ class Correlated:
             }
 
         numbers, memory = self.strategy.next(memory, key, fresh, bits=bits)
-        return GridNoise(numbers=numbers, granularity=granularity), memory
+        return GridNoise(numbers=_shaped(numbers, template), granularity=granularity), memory
 
-    def _on_grid(
-        self, template: Tree, sensitivity: float, granularity: float
-    ) -> tuple[float, int]:
+    def _on_grid(self, template: Tree, sensitivity: float, granularity: float) -> tuple[float, int]:
         """Return the standard deviation of z in steps of the grid, and how much finer it is drawn.
 
         Two neighbours' rows are shifted by at most `slack` each, so 2 slack √(d T) besides the
@@ -178,3 +177,7 @@ class Correlated:
     def release(self, total: PartialSum, drawn: Params | GridNoise, share: float) -> NoisedMean:
         """Return the noised mean."""
         return noised_mean(total, drawn, share)
+
+
+def _shaped(rows: Rows, template: Tree) -> Rows:
+    return {name: array.reshape(template[name].shape) for name, array in rows.items()}

@@ -25,7 +25,8 @@ from fedpriv.tree import Tree
 
 SCALE = 16
 """Coefficients are whole multiples of 2^-SCALE."""
-_LARGEST = 36  # log2 of the scale of fresh whole numbers: sums of bands stay below 2^63
+_LARGEST = 28  # log2 of the scale of fresh whole numbers: few are beyond double precision
+_AHEAD = 8  # rows that are drawn at once
 
 
 def on_scale(values: np.ndarray) -> np.ndarray:
@@ -39,7 +40,7 @@ def inverse_series(coefficients: np.ndarray, num_rows: int) -> np.ndarray:
 
     impulse = np.zeros(num_rows)
     impulse[0] = 1.0
-    return lfilter([1.0], np.asarray(coefficients[:num_rows], np.float64), impulse)
+    return np.asarray(lfilter([1.0], np.asarray(coefficients[:num_rows], np.float64), impulse))
 
 
 def column_sensitivity(coefficients: np.ndarray, participation: Participation) -> float:
@@ -59,7 +60,8 @@ def column_sensitivity(coefficients: np.ndarray, participation: Participation) -
             "and never rise; let users' rows be farther apart than the bands"
         )
     moved = np.zeros(len(column))
-    for start in range(0, participation.count * participation.min_separation, participation.min_separation):  # noqa: E501
+    for number in range(participation.count):
+        start = number * participation.min_separation
         if start < len(column):
             moved[start:] += column[: len(column) - start]
     return float(np.linalg.norm(moved))
@@ -154,44 +156,46 @@ class Banded:
 
     def init(self, template: Tree) -> Memory:
         """Return no rows."""
-        return {"row": np.zeros((), np.int64)}
+        return {"row": np.zeros((), np.int64), "drawn": np.zeros((), np.int64)}
 
     def next(
         self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
     ) -> tuple[Rows, Memory]:
-        """Return z_t - Σ c_k e_{t-k}."""
-        from fedpriv.kernels.streams import band_row, band_row_whole
-
+        """Return z_t - Σ c_k e_{t-k}; a few rows are made ahead, and kept with the earlier ones."""
         row = row_of(memory, self.num_rows, self.name)
-        drawn = fresh(key.fold(row))
         kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
-        slot, weights = self._ring(row)
-        for name in sorted(drawn):
-            flat = drawn[name].reshape(-1)
-            ring = kept.get(f"rows/{name}")
-            if ring is None:
-                ring = np.zeros((self.bands - 1, flat.size), flat.dtype)
-            if bits is not None:
-                whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
-                if self.bands > 1:
-                    band_row_whole(flat, ring, whole, slot, bits, SCALE)
-                else:
-                    flat[:] = rounded_down(flat, bits)
-            elif self.bands > 1:
-                band_row(flat, ring, weights, slot)
-            kept[f"rows/{name}"] = ring
-        return drawn, kept
+        if row > int(memory["drawn"]):
+            self._ahead(kept, key, fresh, row, bits)
+        rings = {name[5:]: ring for name, ring in kept.items() if name.startswith("rows/")}
+        return {name: ring[row % len(ring)].copy() for name, ring in rings.items()}, kept
 
-    def _ring(self, row: int) -> tuple[int, np.ndarray]:
-        """Return where a row is kept, and the coefficient of each row that the ring holds."""
-        length = self.bands - 1
-        if length == 0:
-            return 0, np.zeros(0)
-        slot = row % length
-        weights = np.zeros(length)
-        for back in range(1, self.bands):
-            weights[(row - back) % length] = self.coefficients[back]
-        return slot, weights
+    def _ahead(
+        self,
+        kept: dict[str, np.ndarray],
+        key: Key,
+        fresh: Fresh,
+        first: int,
+        bits: int | None,
+    ) -> None:
+        """Draw the next rows into the rings; several at once cost little more than one."""
+        from fedpriv.kernels.streams import band_rows, band_rows_whole
+
+        count = min(_AHEAD if self.bands > 1 else 1, self.num_rows - first + 1)
+        for row in range(first, first + count):
+            for name, array in fresh(key.fold(row)).items():
+                ring = kept.get(f"rows/{name}")
+                if ring is None:
+                    ring = np.zeros((self.bands - 1 + _AHEAD, array.size), array.dtype)
+                    kept[f"rows/{name}"] = ring
+                ring[row % len(ring)] = array.reshape(-1)
+        weights = np.array(self.coefficients[1:])
+        for name in [name for name in kept if name.startswith("rows/")]:
+            if bits is None:
+                band_rows(kept[name], weights, first, count)
+            else:
+                whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
+                band_rows_whole(kept[name], whole, first, count, bits, SCALE)
+        kept["drawn"] = np.array(first + count - 1)
 
 
 def finer_bits(scale: float) -> int:

@@ -6,8 +6,8 @@ its children by inverse variance (Honaker 2015, the estimate from below): at hei
 1 / (2 - 2^-h) of a node's variance.
 
 A tree may be begun anew every so many rows (`restart`), after which a user's rows of earlier trees
-no longer add up with later ones. Completion then goes on as if the tree had been filled with rows of
-nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021, Section 4).
+no longer add up with later ones. Completion then goes on as if the tree had been filled with rows
+of nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021, Section 4).
 
 References: Dwork, Naor, Pitassi and Rothblum (2010); Chan, Shi and Song (2011).
 """
@@ -85,28 +85,44 @@ class BinaryTree:
 
     def _height(self, tree: int) -> int:
         """Return the height of the highest node that a tree answers; leaves have 0."""
-        steps = min(self.steps, self.num_rows - tree * self.steps)
-        completes = self.completion and tree < self.num_trees - 1
-        return (steps - 1).bit_length() if completes else steps.bit_length() - 1
+        steps = self._rows_of(tree)
+        return (steps - 1 if self._completes(tree) else steps // 2).bit_length()
+
+    def _completes(self, tree: int) -> bool:
+        return self.completion and tree < self.num_trees - 1
 
     def sensitivity(self, participation: Participation) -> float:
         """Return an upper bound, which is reached wherever it was tried by brute force.
 
-        Nodes of one height and one tree are disjoint, so that of k rows of a user at least b apart
-        at most m = ⌈2^h / b⌉ are below one of them: Σ over nodes of the squared number of rows is
-        at most ⌊k/m⌋ m² + (k mod m)². Of several trees, rows are shared out at worst.
+        Nodes of one height and one tree are disjoint, and those that are answered cover n_h rows.
+        Of a user's rows, at least b apart, at most ⌈n_h / b⌉ lie there, and at most m = ⌈2^h / b⌉
+        below one node: k of them have a sum of squares of at most ⌊k/m⌋ m² + (k mod m)². How a
+        user's rows are shared out among trees is tried in every way.
         """
-        apart, left = participation.min_separation, participation.count
-        squared = 0
-        # Each tree takes what fits into it; trees with more rows of a user cost more.
+        apart, count = participation.min_separation, participation.count
+        found = np.zeros(count + 1)  # the worst with so many rows in the trees so far
         for tree in range(self.num_trees):
-            steps = min(self.steps, self.num_rows - tree * self.steps)
-            here = min(left, -(-steps // apart))
-            left -= here
-            for height in range(self._height(tree) + 1):
-                most = min(here, -(-(2**height) // apart)) or 1
-                squared += here // most * most**2 + (here % most) ** 2
-        return float(np.sqrt(squared))
+            steps = self._rows_of(tree)
+            worst = found
+            for here in range(1, min(count, -(-steps // apart)) + 1):
+                added = np.full(count + 1, -np.inf)
+                added[here:] = found[: count + 1 - here] + self._squared(tree, here, apart)
+                worst = np.maximum(worst, added)
+            found = worst
+        return float(np.sqrt(found.max()))
+
+    def _squared(self, tree: int, rows: int, apart: int) -> float:
+        """Return a bound on the square of how far so many rows of a user move one tree's nodes."""
+        steps, squared = self._rows_of(tree), 0
+        for height in range(self._height(tree) + 1):
+            length = 1 << height
+            covered = steps if self._completes(tree) else steps // length * length
+            below, most = min(rows, -(-covered // apart)), -(-length // apart)
+            squared += below // most * most**2 + (below % most) ** 2
+        return float(squared)
+
+    def _rows_of(self, tree: int) -> int:
+        return min(self.steps, self.num_rows - tree * self.steps)
 
     def one_row(self, participation: Participation) -> float | None:
         """Return the square root of a tree's depth, where a user has one row a tree."""
@@ -115,7 +131,7 @@ class BinaryTree:
         return float(np.sqrt(1 + max(self._height(tree) for tree in range(self.num_trees))))
 
     def _place(self, row: int) -> tuple[int, int, int]:
-        """Return the tree of a row, its number in it from 1, and the height of what it completes."""
+        """Return a row's tree, its number there from 1, and the height of what it completes."""
         tree, within = divmod(row - 1, self.steps)
         number = within + 1
         return tree, number, (number & -number).bit_length() - 1
@@ -161,7 +177,7 @@ class BinaryTree:
             for h in range(1, height + 1):
                 share = _merged(2.0 * known[h - 1], self.estimate)[0]
                 own = [weight * (1 - share) for weight in own] + [share]
-                path[: h] *= 1 - share
+                path[:h] *= 1 - share
             variance = float(np.sum(np.square(own)))
             variance += sum((path[h] - 1.0) ** 2 * known[h] for h in range(height))
             if number == 1 and tree and self.completion:

@@ -77,8 +77,8 @@ def check_rows(
         )
     if relation is Relation.ADD_REMOVE:
         raise ValueError(
-            f"{mechanism.privatizer.name} noise is accounted for a user who contributes zero in all "
-            "of its rows, or not; use relation 'zero-out'"
+            f"{mechanism.privatizer.name} noise is accounted for a user who contributes zero in "
+            "all of its rows, or not; use relation 'zero-out'"
         )
 
 

@@ -170,7 +170,9 @@ def fixed_steps(
         relation: Of the plan.
         descent: Further fields of `NoisyDescent`; `rate` at least.
     """
-    sigma = relation.moved * math.sqrt(positive_int("steps", steps) / (2.0 * positive_float("rho", rho)))
+    sigma = relation.moved * math.sqrt(
+        positive_int("steps", steps) / (2.0 * positive_float("rho", rho))
+    )
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_examples),
         bound=bound,
