@@ -145,6 +145,10 @@ class AdaptiveDescent:
                 "iterations to split it by, or a higher target"
             )
 
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """Return that of a gradient and that of a choice, which are all there are."""
+        return (self._noised(self.prices.gradient), self._selection(None))
+
     def check_start(self, loss: float) -> None:
         """Refuse a cap below the loss at the start: every candidate would then score alike.
 
@@ -237,20 +241,20 @@ class AdaptiveDescent:
     def _choice(
         self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
     ) -> Query:
-        factor = 8.0 if self.form == "exponential" else 2.0
-        epsilon = math.sqrt(factor * self.prices.selection) / self._users_moved
-        selection = Mechanism(
-            sampler=Everybody(num_users=self.num_users),
-            bound=self.losses,
-            privatizer=NoisyMin(
-                epsilon=epsilon, form=self.form, offset=self._offset(params, direction, sizes)
-            ),
-        )
         return Query(
             params=along(params, direction, sizes),
             work=LOSSES,
-            mechanism=selection,
+            mechanism=self._selection(self._offset(params, direction, sizes)),
             name=f"{LOSSES} {rejections + 1}",
+        )
+
+    def _selection(self, offset: tuple[float, ...] | None) -> Mechanism:
+        factor = 8.0 if self.form == "exponential" else 2.0
+        epsilon = math.sqrt(factor * self.prices.selection) / self._users_moved
+        return Mechanism(
+            sampler=Everybody(num_users=self.num_users),
+            bound=self.losses,
+            privatizer=NoisyMin(epsilon=epsilon, form=self.form, offset=offset),
         )
 
     @property
