@@ -9,7 +9,6 @@ from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
-
 # Of methods in their order; reference lines have the others.
 _COLOURS = ("s1", "s4", "s5", "s6", "s7", "s8", "ink")
 

@@ -100,6 +100,12 @@ class AdaptiveDescent:
         * Everything that leaves is a noised gradient, or an index; both are charged, and the
           charges never add up to more than the plan's ρ.
         * The gradient's raw sum is held within one iteration, in memory.
+        * With a secure key ε is that of real arithmetic if both sums are of whole numbers
+          (`mechanisms`, each `is_exact`). Of users they are: each one's clipped gradient and
+          capped losses are rounded to a grid alone, a gradient's noise is rounded exactly, an index
+          is drawn of whole numbers and bits. Of examples they are not: who else is in a chunk may
+          turn the rounding of a loss (`CappedTogether`), and gradients are on a grid for linear
+          models alone.
     """
 
     num_users: int
