@@ -59,9 +59,12 @@ BY_METHOD: Mapping[str, Method] = {
         "bolt-on (ε, δ), from the public start",
         "bolt-on-tags",
         output_noise="gaussian",
+        start="public",
         **_PASSES,
     ),
-    "bolt-on pure": _own("bolt-on, pure ε, from the public start", "bolt-on-tags", **_PASSES),
+    "bolt-on pure": _own(
+        "bolt-on, pure ε, from the public start", "bolt-on-tags", start="public", **_PASSES
+    ),
     "bolt-on zero": _own(
         "bolt-on (ε, δ), from zero",
         "bolt-on-tags",
