@@ -242,7 +242,7 @@ class AdaptiveDescent:
         )
 
     def _gaussian(self, rho: float) -> Gaussian:
-        return Gaussian(noise_multiplier=self._users_moved / math.sqrt(2.0 * rho))
+        return Gaussian(noise_multiplier=self.relation.moved / math.sqrt(2.0 * rho))
 
     def _choice(
         self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
@@ -256,17 +256,12 @@ class AdaptiveDescent:
 
     def _selection(self, offset: tuple[float, ...] | None) -> Mechanism:
         factor = 8.0 if self.form == "exponential" else 2.0
-        epsilon = math.sqrt(factor * self.prices.selection) / self._users_moved
+        epsilon = math.sqrt(factor * self.prices.selection) / self.relation.moved
         return Mechanism(
             sampler=Everybody(num_users=self.num_users),
             bound=self.losses,
             privatizer=NoisyMin(epsilon=epsilon, form=self.form, offset=offset),
         )
-
-    @property
-    def _users_moved(self) -> float:
-        """How many users that are there or not a neighbour amounts to."""
-        return 1.0 if self.relation is Relation.ADD_REMOVE else 2.0
 
     def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:
         """Return the estimate after one more answer of the held sum, of a price of its own."""
