@@ -18,7 +18,7 @@ from simulations.linear_models.training import accuracy
 
 #: What a page of the reduced size says first.
 REDUCED = (
-    "**Reduced size: made-up (SYNTHETIC) data of a few hundred rows, and two settings of each "
+    "**Reduced size: SYNTHETIC data of a few hundred rows, and two settings of each "
     "method. That it runs is all that these figures say.**"
 )
 
