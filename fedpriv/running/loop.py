@@ -32,7 +32,7 @@ from fedpriv.running.records import (
     figures_as_json,
     measured,
 )
-from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm, State, decided_by
+from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm, State, decided_by, is_exact
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import Trainers, as_works
@@ -125,7 +125,8 @@ def rounds(
         ValueError: If the folder says that the run is hardened, and these components are not.
     """
     plan = components.plan
-    if folder is not None and folder.is_hardened and not plan.is_exact:
+    exact = is_exact(plan, components.algorithm)
+    if folder is not None and folder.is_hardened and not exact:
         # A plan in a file does not tell a bound on a grid from one that is not.
         raise ValueError(
             f"{folder.path} holds a run whose sums and noise are of whole numbers, and its ε is "
@@ -153,6 +154,7 @@ def rounds(
             vault=vault,
             noise_thread=noise_thread,
             turnout=turnout,
+            exact=exact,
         )
         played = _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)
         with closing(played):

@@ -24,6 +24,7 @@ from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
@@ -337,3 +338,24 @@ def check_plan(algorithm: Algorithm, plan: AnyPlan) -> None:
     """
     if isinstance(algorithm, ChoosesPlan):
         algorithm.check_plan(plan)
+
+
+@runtime_checkable
+class BringsMechanisms(Protocol):
+    """An algorithm whose queries bring mechanisms of their own."""
+
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """Return one of each kind; on the way only how much noise they add changes."""
+        ...
+
+
+def is_exact(plan: AnyPlan, algorithm: Algorithm) -> bool:
+    """Return whether with a secure key the ε of every answer is that of real arithmetic.
+
+    It follows from the mechanisms that make them, the plan's own or all that queries bring
+    (`Mechanism.is_exact`). An algorithm that brings some and does not say which is not exact.
+    """
+    if isinstance(plan, Plan):
+        return plan.is_exact
+    found = algorithm.mechanisms() if isinstance(algorithm, BringsMechanisms) else ()
+    return bool(found) and all(one.is_exact for one in found)
