@@ -27,6 +27,7 @@ from fedpriv.backends.flower.settings import (
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.backends.flower.telling.log_lines import show_log
+from fedpriv.evaluation.ensembles import measure_of
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -85,7 +86,7 @@ def _main(grid: Grid, context: Context) -> None:
     def loop(backend: GridBackend) -> dict[str, Any]:
         found = backend.registry.node_of
         standing.registered(nodes=len(set(found.values())), users=len(found))
-        measuring = replace(backend, measure=task.evaluate)
+        measuring = replace(backend, measure=measure_of(task))
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
 
     with closing(prepared.folder), standing.kept():

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
@@ -19,7 +18,6 @@ from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import Range, positive_float
-from fedpriv.transform import Transform, identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,26 +118,6 @@ class NoNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Average:
-    """An exponential moving average of the released models."""
-
-    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return aggregates.ema(self.ema_decay)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
-    """The last released model."""
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return identity()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """How a run is repeated, and how often it is looked at."""
 
@@ -174,12 +152,6 @@ NOISE = Slot(
     name="noise",
     help="What is added to the sum.",
     choices={"gaussian": GaussianNoise, "none": NoNoise},
-    within=AVERAGING,
-)
-AGGREGATE = Slot(
-    name="aggregate",
-    help="What is made of the released models.",
-    choices={"none": Last, "ema": Average},
     within=AVERAGING,
 )
 RUN = Slot(name="run", help="How it is run.", choices={"": Keeping})
