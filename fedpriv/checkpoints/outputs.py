@@ -91,7 +91,9 @@ def packed(rule: Rule, models: Sequence[Tensors]) -> dict[str, np.ndarray]:
 
 def unpacked(params: Tensors) -> tuple[Rule, list[dict[str, np.ndarray]]] | None:
     """Return what `packed` put together; None of one model's params."""
-    found = [rule for rule in RULES if all(name.startswith(f"{rule}/") for name in params)]
+    found: list[Rule] = [
+        rule for rule in RULES if all(name.startswith(f"{rule}/") for name in params)
+    ]
     if not found or not params:
         return None
     models: dict[int, dict[str, np.ndarray]] = {}

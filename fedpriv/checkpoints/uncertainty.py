@@ -139,7 +139,7 @@ def uncertainty(values: Sequence[float] | np.ndarray, confidence: float = 0.95) 
     )
 
 
-def lag_autocorrelation(values: np.ndarray) -> float:
+def lag_autocorrelation(values: Sequence[float] | np.ndarray) -> float:
     """Return the lag-1 autocorrelation of a chain, pooled over its statistics.
 
     r = Σ d_i d_{i+1} / Σ d_i², d_i = f_i - f̄, is too small by about (1 + 3a)/k (Marriott and Pope,
