@@ -27,7 +27,6 @@ from fedpriv.backends.flower.settings import (
 )
 from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
 from fedpriv.backends.flower.telling.log_lines import show_log
-from fedpriv.evaluation.ensembles import measure_of
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -39,6 +38,7 @@ from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.standing.written import StandingFile
+from fedpriv.training.ensembles import measure_of
 from server.ending import ended_in_one_line
 
 app = ServerApp()

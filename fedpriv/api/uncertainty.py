@@ -19,7 +19,6 @@ from fedpriv.checkpoints.uncertainty import (
     uniform_weights,
     weight_square_sum,
 )
-from fedpriv.evaluation.ensembles import measure_models
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.task_factory import make_task
@@ -28,7 +27,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.running.engines.factories import open_corpus
-from fedpriv.tasks.task import ScoresClasses
+from fedpriv.training.ensembles import ScoresClasses, measure_models
 from fedpriv.tree import Params
 
 KS = (3, 5, 10, 20)

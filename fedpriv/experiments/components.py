@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.evaluation.ensembles import check_measurable
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.methods.own import OwnMethod
 from fedpriv.experiments.parts.start import PublicOnly, Start
@@ -19,6 +18,7 @@ from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, check_plan
+from fedpriv.training.ensembles import check_measurable
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.evaluation.ensembles import measure_of
 from fedpriv.experiments.components import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
@@ -17,6 +16,7 @@ from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
 from fedpriv.training.algorithm import measured_params
+from fedpriv.training.ensembles import measure_of
 from fedpriv.training.failures import mostly_failed
 
 

@@ -14,7 +14,7 @@ from fedpriv.data.features.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
-from fedpriv.tasks.task import ClassScores
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.local.module_measures import (

@@ -14,7 +14,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.tasks.task import ClassScores
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.per_example.example_sum import example_ids

@@ -20,9 +20,9 @@ from fedpriv.tasks.array_users import (
     same_format,
 )
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.tasks.task import ClassScores
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.devices import usable_device
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.in_public.modules import ModuleBatches

@@ -25,8 +25,8 @@ from fedpriv.tasks.tag_metrics import (
     majority_share,
     tag_probabilities,
 )
-from fedpriv.tasks.task import ClassScores
 from fedpriv.training.devices import check_of_use
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
 from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.training.line_search.linear import losses_on_line, softmax_losses

@@ -2,15 +2,15 @@
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
-simulations (`KnowsUserLosses`), probabilities of classes (`ScoresClasses`), files that go with
-the model (`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at
+simulations (`KnowsUserLosses`), probabilities of classes
+(`fedpriv.training.ensembles.ScoresClasses`), files that go with the model (`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at
 whether its public examples are private (`ComparesPublic`). A centralised task is a
 `fedpriv.tasks.example_task.CentralTask`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -168,27 +168,6 @@ class KnowsUserLosses(Protocol):
 
         Returns:
             float64 (users,), NaN for a user without any, and int64 (users,).
-        """
-        ...
-
-
-ClassScores = Iterator[tuple[np.ndarray, np.ndarray]]
-"""Blocks of examples: probabilities, float64 `(n, classes)`, and labels, int64 `(n,)`."""
-
-
-@runtime_checkable
-class ScoresClasses(Protocol):
-    """A task of one label an example, whose model gives each class a probability.
-
-    Aggregates of outputs (OPA, OMV) and the uncertainty of single answers are made of them.
-    """
-
-    def class_scores(
-        self, params: Params, *, public: bool, part: Part = WHOLE
-    ) -> ClassScores | None:
-        """Return probabilities and labels of the examples that `evaluate` measures on.
-
-        Blocks are the same whatever the params. None where the model answers with no class.
         """
         ...
 

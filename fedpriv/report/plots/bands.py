@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
 from fedpriv.report.plots.lines import Line
-from fedpriv.report.wording import number
 
 LAST = 5
 """Of how many evaluated rounds an interval is made."""
@@ -51,15 +50,12 @@ def banded(line: Line, *, turn: str, share: bool) -> Banded | None:
         low.append(max(mean - half, 0.0) if share else mean - half)
         high.append(min(mean + half, 1.0) if share else mean + half)
     newest = line.y[-_CORRELATED_OVER:]
-    neighbours = lag_autocorrelation(newest)
-    correlated = (
-        ""
-        if math.isnan(neighbours)
-        else (
+    neighbours, correlated = lag_autocorrelation(newest), ""
+    if not math.isnan(neighbours):
+        correlated = (
             f" Neighbouring figures are correlated (lag 1, over the last {len(newest)}: "
-            f"{number(neighbours, 2)}), and the more they are, the narrower than it should be it is."
+            f"{neighbours:.2g}); the more they are, the narrower it is than it should be."
         )
-    )
     note = (
         f"Shaded: mean ± t · standard deviation (95 %, one draw) of the {LAST} {turn}s that were "
         f"evaluated last, from released figures alone. It shows how the noise, the draws and the "

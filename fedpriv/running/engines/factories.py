@@ -13,7 +13,6 @@ from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.evaluation.ensembles import measure_of
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.composing.options import Option
@@ -22,6 +21,7 @@ from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use
+from fedpriv.training.ensembles import measure_of
 from fedpriv.tree import Params
 
 BackendFactory = Callable[[Experiment, Components], Backend]

@@ -14,7 +14,6 @@ from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.outputs import answers, packed
 from fedpriv.checkpoints.past import of_last, uniform
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.evaluation.ensembles import best_on_public, measure_models
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
@@ -23,6 +22,7 @@ from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import resume_run
+from fedpriv.training.ensembles import best_on_public, measure_models
 from tests.running.loop.tag_runs import start
 
 ROUNDS = 6

@@ -6,17 +6,36 @@ the figures are the same wherever they are measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedpriv.checkpoints.outputs import Rule, answers, unpacked
 from fedpriv.measures import ACCURACY
-from fedpriv.tasks.task import ScoresClasses
-from fedpriv.training.evaluate import Metrics, Part, Total
+from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total
 from fedpriv.tree import Params
+
+ClassScores = Iterator[tuple[np.ndarray, np.ndarray]]
+"""Blocks of examples: probabilities, float64 `(n, classes)`, and labels, int64 `(n,)`."""
+
+
+@runtime_checkable
+class ScoresClasses(Protocol):
+    """A task of one label an example, whose model gives each class a probability.
+
+    Aggregates of outputs (OPA, OMV) and the uncertainty of single answers are made of them.
+    """
+
+    def class_scores(
+        self, params: Params, *, public: bool, part: Part = WHOLE
+    ) -> ClassScores | None:
+        """Return probabilities and labels of the examples that `evaluate` measures on.
+
+        Blocks are the same whatever the params. None where the model answers with no class.
+        """
+        ...
 
 
 def measure_of(task: Any) -> Callable[..., Metrics | None]:
@@ -107,6 +126,6 @@ def _scores(task: Any, params: Params, rule: Rule, **which: Any) -> Any:
     if found is None:
         raise ValueError(
             f"aggregate {rule!r} is made of probabilities of classes, which this task does not "
-            "give; let it have class_scores (fedpriv.tasks.task.ScoresClasses), or use ema or upa"
+            "give; let it have class_scores (fedpriv.training.ensembles.ScoresClasses), or use ema or upa"
         )
     return found
