@@ -126,6 +126,7 @@ def _scores(task: Any, params: Params, rule: Rule, **which: Any) -> Any:
     if found is None:
         raise ValueError(
             f"aggregate {rule!r} is made of probabilities of classes, which this task does not "
-            "give; let it have class_scores (fedpriv.training.ensembles.ScoresClasses), or use ema or upa"
+            "give; let it have class_scores (fedpriv.training.ensembles.ScoresClasses), or use "
+            "ema or upa"
         )
     return found
