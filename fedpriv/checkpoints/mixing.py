@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedpriv.checkpoints.uncertainty import variance_ratio
+from fedpriv.checkpoints.uncertainty import mean_factor, variance_ratio
 from fedpriv.ranges import Range, finite_float, positive_float
 
 
@@ -35,7 +35,8 @@ class Waiting:
         burn_in: t_1, rounds before the first spacing begins.
         spacing: t_2, rounds between neighbours.
         bias: Of the mean after the burn-in, at most, in stationary standard deviations.
-        shortfall: 1 - E[S]/variance at that spacing, at most.
+        shortfall: How much smaller than the variance of the mean over the k checkpoints S/k is
+            expected to be at that spacing, as a share, at most; S itself is short by less.
     """
 
     contraction: float
@@ -88,7 +89,8 @@ def waiting(
     Args:
         rho: The contraction a round.
         k: How many checkpoints, at least 2.
-        shortfall: How much smaller than the variance S may be expected to be, as a share.
+        shortfall: How much smaller than the variance of the mean S/k may be expected to be, as a
+            share. It is the stricter of two: correlation makes S too small, and the mean vary more.
         distance: Of the start from the stationary mean, in stationary standard deviations.
         bias: Of the mean after the burn-in, at most, in the same.
 
@@ -97,17 +99,21 @@ def waiting(
 
     >>> found = waiting(0.95, 5, shortfall=0.05, distance=10.0, bias=0.1)
     >>> found.burn_in, found.spacing, found.rounds
-    (90, 43, 305)
+    (90, 72, 450)
     """
     rho = finite_float("contraction", rho, Range.FRACTION)
     shortfall = finite_float("shortfall", shortfall, Range.BETWEEN)
     distance, bias = positive_float("distance", distance), positive_float("bias", bias)
     spacing = 1
-    if rho > 0:
-        # Lag 1 weighs most: (2/k) ρ^s <= shortfall is needed; the rest is looked for from there.
-        spacing = max(1, math.floor(math.log(shortfall * k / 2) / math.log(rho)))
-        while 1 - variance_ratio(rho**spacing, k) > shortfall:
-            spacing += 1
+    while _short(rho, k, spacing) > shortfall:
+        spacing *= 2
+    too_short = spacing // 2
+    while spacing - too_short > 1:  # it falls with the spacing
+        middle = (spacing + too_short) // 2
+        if _short(rho, k, middle) > shortfall:
+            too_short = middle
+        else:
+            spacing = middle
     burn_in = 0
     if rho > 0 and distance > bias:
         burn_in = math.ceil(math.log(bias / distance) / math.log(rho) - 1e-9)
@@ -119,5 +125,11 @@ def waiting(
         burn_in=burn_in,
         spacing=spacing,
         bias=distance * rho**burn_in,
-        shortfall=1 - variance_ratio(rho**spacing, k),
+        shortfall=_short(rho, k, spacing),
     )
+
+
+def _short(rho: float, k: int, spacing: int) -> float:
+    """Return how much smaller than the variance of the mean S/k is expected to be, as a share."""
+    a = rho**spacing
+    return 1 - variance_ratio(a, k) / (k * mean_factor(a, k))

@@ -55,7 +55,8 @@ def uncertainty(
     ] = None,
     smoothness: Annotated[float | None, typer.Option(help="With --plan: L.")] = None,
     shortfall: Annotated[
-        float, typer.Option(help="With --plan: how much too small the variance may be expected.")
+        float,
+        typer.Option(help="With --plan: how much too small S/k may be expected."),
     ] = 0.05,
     distance: Annotated[
         float,
@@ -129,7 +130,7 @@ def _plan(
     print_table(table)
     _say(
         f"Contraction a round: max(|1 - ηµ|, |1 - ηL|) = {rho:g}. The correlation of checkpoints "
-        f"s rounds apart is at most its s-th power; with t2 the sample variance is expected at "
+        f"s rounds apart is at most its s-th power; with t2 the mean's variance S/k is expected at "
         f"most {100 * shortfall:g} % too small, after t1 the mean is within {found[0].bias:.2g} "
         f"standard deviations of the stationary one, if it began {distance:g} away."
     )

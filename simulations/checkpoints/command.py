@@ -15,7 +15,7 @@ from fedpriv.reproduction import Script
 from simulations.checkpoints.control import best_rate, control
 from simulations.checkpoints.intervals import KS, coverage, widths
 from simulations.checkpoints.last_iterate import STEPS, hard_ratio, ordinary_ratios
-from simulations.checkpoints.page import Found, page, plot
+from simulations.checkpoints.page import FASTER, Found, page, plot
 
 REPRODUCTIONS = (
     Script(
@@ -57,7 +57,7 @@ def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
     return Found(
         hard={t: hard_ratio(t) for t in steps},
         ordinary={t: ordinary_ratios(t, runs=runs) for t in steps},
-        control={e: control(e, seeds=seeds) for e in kinds},
+        control={(e, by): control(e, faster=by, seeds=seeds) for by in FASTER for e in kinds},
         rates={e: best_rate(e) for e in kinds},
         coverage=coverage(runs=20 if tiny else 400, ks=KS[:2] if tiny else KS),
         widths=[widths(e, repeats=2 if tiny else 20) for e in epsilons],

@@ -49,7 +49,7 @@ def test_a_plan_of_burn_in_and_spacing(monkeypatch, capsys):
     found = json.loads(out)
     assert found["contraction"] == pytest.approx(0.95)
     (row,) = found["k"]
-    assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 43, 305)
+    assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 72, 450)
     status, out, _ = typed(monkeypatch, capsys, "--plan", *PLAN)
     text = " ".join(out.split())
     assert status == 0 and "max(|1 - ηµ|, |1 - ηL|) = 0.95" in text and "Assumed:" in text
