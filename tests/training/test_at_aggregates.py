@@ -12,7 +12,7 @@ from fedpriv.checkpoints.aggregates import ema
 from fedpriv.checkpoints.past import keeping, of_last, upa
 from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.optimizers import momentum, sgd
+from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
 from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
 from fedpriv.training.algorithm import measured_params
@@ -155,32 +155,13 @@ class TestLaws:
                 assert float(state.params["w"][0]) == theta
 
 
-def summing(rate: float, decay: float) -> Transform:
-    """DP-FTRL with momentum on a sum G of gradients (here without noise): θ_0 - rate · v.
-
-    It keeps G and v, and returns the difference of two iterates.
-    """
-
-    def init(params):
-        zeros = {name: np.zeros_like(array) for name, array in params.items()}
-        return {"sum": zeros, "velocity": {n: a.copy() for n, a in zeros.items()}}
-
-    def next_(update, state):
-        total = {n: state["sum"][n] - update[n] for n in update}
-        velocity = {n: np.float32(decay) * state["velocity"][n] + total[n] for n in update}
-        step = {n: np.float32(-rate) * (velocity[n] - state["velocity"][n]) for n in update}
-        return step, {"sum": total, "velocity": velocity}
-
-    return Transform(init=init, next=next_)
-
-
 class TestOptimisersWithASumOfAllUpdates:
     """gradient-only leaves their state alone: the iterate is theirs, not where updates are made."""
 
     @pytest.mark.parametrize("decay", [0.0, 0.9])
     def test_the_iterate_is_that_of_the_sum_of_its_gradients(self, decay):
         at = AtAggregates(start=2, reading="gradient-only")
-        found, asked, _ = trained(averaging(at, optimizer=summing(0.25, decay)), 8)
+        found, asked, _ = trained(averaging(at, optimizer=ftrl(0.25, decay)), 8)
         total = velocity = 0.0
         for place, (theta, _) in zip(asked, found, strict=True):
             total += -(1 - place)
@@ -189,17 +170,20 @@ class TestOptimisersWithASumOfAllUpdates:
 
     def test_without_momentum_it_is_the_vector_of_plain_descent(self):
         at = AtAggregates(start=2, reading="gradient-only")
-        found, _, _ = trained(averaging(at, optimizer=summing(0.5, 0.0)))
+        found, _, _ = trained(averaging(at, optimizer=ftrl(0.5, 0.0)))
         np.testing.assert_allclose(found, GRADIENT_ONLY, atol=6e-7)
 
-    def test_its_state_holds_nothing_of_the_aggregate(self):
+    @pytest.mark.parametrize(
+        "make", [lambda: momentum(0.5, 0.9, ema=False), lambda: ftrl(0.5, 0.9, restart=3)]
+    )
+    def test_its_state_holds_nothing_of_the_aggregate(self, make):
         """Fed the same answers, its state is the same under any aggregate and none."""
         answers = [{"w": np.array([a], np.float32)} for a in (1.0, -0.5, 0.25, 2.0)]
         states, iterates = [], []
         for algorithm in (
-            averaging(None, optimizer=momentum(0.5, 0.9, ema=False)),
+            averaging(None, optimizer=make()),
             averaging(AtAggregates(reading="gradient-only"),
-                      optimizer=momentum(0.5, 0.9, ema=False), aggregate=ema(0.5)),
+                      optimizer=make(), aggregate=ema(0.5)),
         ):  # fmt: skip
             state = algorithm.init({"w": np.zeros(1, np.float32)})
             for answer in answers:
