@@ -28,7 +28,7 @@ LEFT_OUT = {
     "fedpriv.data.importers", "fedpriv.deployment",
     "fedpriv.data.parts", "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.training.comparators",
-    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.checkpoints",
+    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.scraps",
     "simulations.dpnsgd",
     "simulations.linear_models", "simulations.threads",
 }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpriv.checkpoints.mixing import contraction, waiting
 from fedpriv.checkpoints.uncertainty import uncertainty
-from simulations.checkpoints.control import (
+from simulations.scraps.control import (
     BATCH,
     NUM,
     REGULARISER,
@@ -19,7 +19,7 @@ from simulations.checkpoints.control import (
     noise_multiplier,
     problem,
 )
-from simulations.checkpoints.problems import made, noisy_descent
+from simulations.scraps.problems import made, noisy_descent
 
 KS = (3, 5, 10, 20)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulations.checkpoints.problems import Averages, Slope, made, noisy_descent
+from simulations.scraps.problems import Averages, Slope, made, noisy_descent
 
 STEPS = tuple(2**power for power in range(6, 13))
 

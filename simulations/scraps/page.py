@@ -10,9 +10,9 @@ from statistics import mean, variance
 
 import numpy as np
 
-from simulations.checkpoints.control import DELTA, NUM, STEPS, Figures
-from simulations.checkpoints.intervals import Coverage, Widths
 from simulations.linear_models.references import spread
+from simulations.scraps.control import DELTA, NUM, STEPS, Figures
+from simulations.scraps.intervals import Coverage, Widths
 
 #: What the last iterate's best rate is multiplied by.
 FASTER = (1.0, 10.0)

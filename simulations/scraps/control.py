@@ -28,7 +28,7 @@ from fedpriv.training.federated_averaging import (
     ServerState,
 )
 from fedpriv.transform import Transform, identity
-from simulations.checkpoints.problems import Linear, made
+from simulations.scraps.problems import Linear, made
 
 NUM, WIDTH, BATCH, STEPS, REGULARISER, DELTA = 1000, 20, 100, 400, 1e-3, 1e-5
 RATES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)

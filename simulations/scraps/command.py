@@ -1,8 +1,8 @@
 r"""Recycling checkpoints on synthetic convex problems: measures, prints a page and draws.
 
-python -m simulations.checkpoints.command --out docs/results/checkpoints.md \
+python -m simulations.scraps.command --out docs/results/checkpoints.md \
         --plot docs/results/checkpoints.png
-python -m simulations.checkpoints.command --tiny     # seconds
+python -m simulations.scraps.command --tiny     # seconds
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedpriv.reproduction import Script
-from simulations.checkpoints.control import best_rate, control
-from simulations.checkpoints.intervals import KS, coverage, widths
-from simulations.checkpoints.last_iterate import STEPS, hard_ratio, ordinary_ratios
-from simulations.checkpoints.page import FASTER, Found, page, plot
+from simulations.scraps.control import best_rate, control
+from simulations.scraps.intervals import KS, coverage, widths
+from simulations.scraps.last_iterate import STEPS, hard_ratio, ordinary_ratios
+from simulations.scraps.page import FASTER, Found, page, plot
 
 REPRODUCTIONS = (
     Script(
         name="scraps-convex",
         title="Checkpoint aggregates, Theorem 3.2 and intervals on synthetic convex problems",
-        module="simulations.checkpoints.command",
+        module="simulations.scraps.command",
         calls=((),),
         reduced=(("--tiny",),),
         minutes=(6, 0.5),
@@ -32,7 +32,7 @@ REPRODUCTIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the studies and print their page."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.checkpoints.command")
+    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.scraps.command")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[8.0, 1.0])
     parser.add_argument("--tiny", action="store_true", help="few runs, short ones")
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")

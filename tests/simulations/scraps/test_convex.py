@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from simulations.checkpoints import command, control, intervals, last_iterate, page, problems
+from simulations.scraps import command, control, intervals, last_iterate, page, problems
 
 
 class TestHardFunction:
