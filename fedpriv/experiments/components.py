@@ -168,13 +168,14 @@ def make_plan(
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
     noise = experiment.part("noise")
+    steps = "server-optimizer" if experiment.has_part("server-optimizer") else "optimizer"
     mechanism = Mechanism(
         sampler=sampler,
         bound=bound,
         privatizer=noise.privatizer(
             calibrates=promises,
             limit=limit_of(sampler, num_rounds),
-            momentum=experiment.part("server-optimizer").past_of_sums,
+            momentum=experiment.part(steps).past_of_sums,
         ),
         micro_batch=micro_batch,
     )
