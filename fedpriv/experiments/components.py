@@ -20,7 +20,6 @@ from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, check_plan
 from fedpriv.training.ensembles import check_measurable
-from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
@@ -56,8 +55,7 @@ class Components:
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
         check_plan(self.algorithm, self.plan)
-        if isinstance(self.algorithm, FederatedAveraging):
-            check_measurable(self.task, self.algorithm.outputs)
+        check_measurable(self.task, self.algorithm)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the params before the first round, and where they came from.

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import Rule, answers, unpacked
+from fedpriv.checkpoints.outputs import RULES, Rule, answers, unpacked
 from fedpriv.measures import ACCURACY
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total
 from fedpriv.tree import Params
@@ -75,13 +75,24 @@ def measure_models(
     return Metrics(totals=totals, num_examples=count)
 
 
-def check_measurable(task: Any, rule: Rule | None) -> None:
+@runtime_checkable
+class AggregatesOutputs(Protocol):
+    """An algorithm that may have several models measured together."""
+
+    @property
+    def outputs(self) -> Rule | None:
+        """By which rule; None for one model."""
+        ...
+
+
+def check_measurable(task: Any, algorithm: Any) -> None:
     """Refuse aggregates of outputs where a task has no classes; nothing is charged yet then.
 
     Raises:
         ValueError: If so.
     """
-    if rule is not None:
+    rule = algorithm.outputs if isinstance(algorithm, AggregatesOutputs) else None
+    if rule in RULES:
         _scores(task, {}, rule, public=True)
 
 

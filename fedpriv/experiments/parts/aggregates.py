@@ -36,9 +36,7 @@ class _OfParams(Last):
     """One model made of several, which training may go on from."""
 
     aggregate_training: Literal["none", "replace", "gradient-only"] = option(
-        "none",
-        "Training over aggregates: updates are made at the aggregate, and added to it (replace) or "
-        "to the iterate (gradient-only); none for inference alone.",
+        "none", "Whether updates are made at the aggregate, and so what is replaced by it."
     )
     aggregate_start: int = option(
         0, "Rounds or steps before training over aggregates begins.", Range.AT_LEAST_ZERO
@@ -70,9 +68,7 @@ class Average(_OfParams):
     """An exponential moving average of the released models."""
 
     ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
-    ema_warmup: bool = option(
-        False, "Whether it forgets the first params faster: decay min(ema-decay, (1+t)/(10+t))."
-    )
+    ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
 
     def make(self) -> Transform:
         """Return the aggregate."""
