@@ -88,13 +88,11 @@ def _algorithm(experiment: Experiment, side: SideInformation | None) -> Federate
     """
     preconditioner = _preconditioner(experiment, side)
     optimizer = experiment.part("server-optimizer").make()
-    aggregate = experiment.part("aggregate").make()
+    aggregate = experiment.part("aggregate").averaging()
     if not experiment.has_part("clip-norm"):
-        return FederatedAveraging(
-            optimizer=optimizer, aggregate=aggregate, preconditioner=preconditioner
-        )
+        return FederatedAveraging(optimizer=optimizer, preconditioner=preconditioner, **aggregate)
     return experiment.part("clip-norm").averaging(
-        experiment.part("bound").make(), preconditioner, optimizer=optimizer, aggregate=aggregate
+        experiment.part("bound").make(), preconditioner, optimizer=optimizer, **aggregate
     )
 
 
