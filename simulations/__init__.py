@@ -1,8 +1,8 @@
 """Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""
 
-from simulations import tags
+from simulations import tags, words
 
-EXPERIMENTS = (*tags.EXPERIMENTS,)
+EXPERIMENTS = (*tags.EXPERIMENTS, *words.EXPERIMENTS)
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
