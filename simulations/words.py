@@ -22,7 +22,7 @@ def fedavg_words() -> Experiment:
         bound="none",
         noise="none",
         local_batch_size=16,
-        local_learning_rate=10.0,
+        local_learning_rate=1.0,
         max_examples_per_user=256,
         eval_every=10,
     )
@@ -36,7 +36,7 @@ def dp_fedavg_words() -> Experiment:
         task=NextWordsTask(),
         start="public",
         local_batch_size=16,
-        local_learning_rate=10.0,
+        local_learning_rate=1.0,
         l2_clip_norm=1.0,
         max_examples_per_user=256,
         target_epsilon=8.0,

@@ -76,31 +76,31 @@ def word_view(
     )
 
 
-def _found(corpus: Corpus, beside: Path, roster: str, split: Split) -> Path:
+def _found(corpus: Corpus, of_tags: Path, roster: str, split: Split) -> Path:
     """Return a view's folder, making it if need be; in the cache where the corpus is read-only."""
     name = f"{split.name}{_SUFFIX}"
     elsewhere = cache_dir() / "views" / corpus.manifest["manifest_sha256"][:16] / roster
-    places = (beside.parent / name, elsewhere / name)
+    places = (of_tags.parent / name, elsewhere / name)
     for place in places:
         if (place / manifests.VIEW_FILE).is_file():
             return place
     try:
-        _make(corpus, beside, places[0], split)
+        _make(corpus, of_tags, places[0], split)
         return places[0]
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
     elsewhere.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _make(corpus, beside, places[1], split)
+    _make(corpus, of_tags, places[1], split)
     return places[1]
 
 
-def _make(corpus: Corpus, beside: Path, folder: Path, split: Split) -> None:
+def _make(corpus: Corpus, of_tags: Path, folder: Path, split: Split) -> None:
     """Make a view's folder; of two processes that do, the second finds the first's."""
     unready = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
     try:
         for name in _SHARED:
-            shutil.copyfile(beside / name, unready / name)
+            shutil.copyfile(of_tags / name, unready / name)
         facts = _write(corpus, unready, split)
         manifests.write_view(unready, facts)
         keep_private(unready)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,13 +17,8 @@ from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.words.gradients import gradients
 from fedpriv.tree import Params, Tree
 
-
-class Encodes(Protocol):
-    """From a user's sentences to tokens."""
-
-    def __call__(self, examples: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets, int64 `(n, time)` each."""
-        ...
+#: From a user's sentences to inputs and targets, int64 `(n, time)` each.
+Encode = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +45,7 @@ class WordTrainer:
     thread_safe: ClassVar[bool] = True
 
     schedule: Schedule
-    encode: Encodes
+    encode: Encode
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
 
