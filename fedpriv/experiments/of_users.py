@@ -11,7 +11,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.tasks.task import Task
+from fedpriv.tasks.task import ShiftsOverRounds, Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
 
@@ -39,7 +39,7 @@ def make_components(experiment: Experiment, task: Task) -> Components:
     return Components(
         task=task,
         plan=_plan(experiment, task),
-        algorithm=_algorithm(experiment, side),
+        algorithm=_algorithm(experiment, task, side),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
         start=experiment.part("start").make,
@@ -79,7 +79,9 @@ def make_trainer(
     return experiment.part("clip-norm").sending(trainer, experiment.part("bound").make())
 
 
-def _algorithm(experiment: Experiment, side: SideInformation | None) -> FederatedAveraging:
+def _algorithm(
+    experiment: Experiment, task: Task, side: SideInformation | None
+) -> FederatedAveraging:
     """Return what the server does.
 
     Raises:
@@ -88,12 +90,20 @@ def _algorithm(experiment: Experiment, side: SideInformation | None) -> Federate
     preconditioner = _preconditioner(experiment, side)
     optimizer = experiment.part("server-optimizer").make()
     aggregate = experiment.part("aggregate").make()
+    tensors = task.round_tensors if isinstance(task, ShiftsOverRounds) else None
     if not experiment.has_part("clip-norm"):
         return FederatedAveraging(
-            optimizer=optimizer, aggregate=aggregate, preconditioner=preconditioner
+            optimizer=optimizer,
+            aggregate=aggregate,
+            preconditioner=preconditioner,
+            tensors=tensors,
         )
     return experiment.part("clip-norm").averaging(
-        experiment.part("bound").make(), preconditioner, optimizer=optimizer, aggregate=aggregate
+        experiment.part("bound").make(),
+        preconditioner,
+        optimizer=optimizer,
+        aggregate=aggregate,
+        tensors=tensors,
     )
 
 

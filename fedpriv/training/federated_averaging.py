@@ -8,6 +8,7 @@ training is the same algorithm with examples in the place of users.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -100,11 +101,14 @@ class FederatedAveraging:
         aggregate: A transform from params to the aggregated params (EMA of checkpoints).
         preconditioner: What public data and past releases add, see
             `fedpriv.mechanisms.preconditioner`.
+        tensors: From a round's number to what users are told next to the params: public, and a
+            function of the number alone. None for nothing.
     """
 
     optimizer: Transform
     aggregate: Transform
     preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
+    tensors: Callable[[int], Params] | None = None
 
     def init(self, params: Params) -> ServerState:
         """Return the state before the first round."""
@@ -119,7 +123,9 @@ class FederatedAveraging:
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
-        mean = door.ask(Query(params=state.params, context=context))
+        told = {} if self.tensors is None else self.tensors(state.round_num + 1)
+        params = {**state.params, **told} if told else state.params
+        mean = door.ask(Query(params=params, context=context))
         return self.next(state, mean, context)
 
     def begin(self, state: ServerState, key: Key) -> tuple[RoundContext, ServerState]:

@@ -45,6 +45,11 @@ class NextWordsTask:
         100, "Side information own: how many of the commonest words are left alone.",
         Range.AT_LEAST_ZERO,
     )  # fmt: skip
+    shift: Literal["none", "blocks", "smooth"] = option(
+        "none",
+        "Rounds have questions' sentences and answers' in turn: by halves or mixed.",
+    )
+    shift_period: int = option(20, "Rounds of a period of the shift.", Range.AT_LEAST_ONE)
     split: Kind = option(
         "by-thread", "What is held out: whole threads; by-sentence keeps threads in common."
     )
@@ -69,6 +74,7 @@ class NextWordsTask:
         from fedpriv.data.words.views import word_view
         from fedpriv.mechanisms.side_information import rank_multiplier
         from fedpriv.tasks.words.next_words import NextWords, reduced_or_full
+        from fedpriv.training.words.shift import Shift
 
         if corpus is None:
             raise MissingCorpusError(
@@ -93,5 +99,8 @@ class NextWordsTask:
             length=self.sequence_length,
             measured=self.measured_sentences,
             multipliers=multipliers,
+            shift=None
+            if self.shift == "none"
+            else Shift(kind=self.shift, period=self.shift_period),
             data_sha256=lambda: {"prepared": corpus.content_sha256},
         )

@@ -29,8 +29,9 @@ from fedpriv.training.local.module import as_tensor, module_params, one_thread
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.words.gradients import dense_gradients
+from fedpriv.training.words.shift import Shift, ShiftedUsers
 from fedpriv.training.words.trainer import WordTrainer
-from fedpriv.training.work import LocalTrainer, UserData
+from fedpriv.training.work import LocalTrainer, UserData, Work
 from fedpriv.tree import Params
 
 TOKENS_FILE = "tokens.json"
@@ -96,6 +97,7 @@ class NextWords:
         measured: At most so many held-out sentences are measured, evenly spread; None for all.
         multipliers: Makes the gain of a word's rows of its rank among public words, for
             `side_information`.
+        shift: Which sentences a round has, by its number; None for all in every round.
         data_sha256: From nothing to digests of what must not change in a run; None where it is not
             known.
     """
@@ -108,13 +110,19 @@ class NextWords:
         length: int = 20,
         measured: int | None = None,
         multipliers: Callable[[int], np.ndarray] | None = None,
+        shift: Shift | None = None,
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         if measured is not None and measured < 1:
             raise ValueError(f"measured-sentences {measured} must be at least 1, or none for all")
         self._view, self._measured_at_most = view, measured
-        self._multipliers = multipliers
+        self._multipliers, self._shift = multipliers, shift
         self.data_sha256 = data_sha256
+        if shift is not None and len(set(self._public_kinds())) < 2:
+            raise ValueError(
+                f"shift {shift.kind}: public users' sentences are not of questions and of answers, "
+                "as far as this corpus knows; import one that says, or leave shift at none"
+            )
         tokens = Tokens(num_words=min(size.num_words, len(view.words)))
         self._size = replace(size, num_words=tokens.num_words)
         self.encoding = Encoding(tokens=tokens, length=length)
@@ -155,18 +163,24 @@ class NextWords:
 
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
-    ) -> LocalTrainer:
+    ) -> LocalTrainer | Work:
         """Return local SGD on sentences.
 
         Raises:
             ValueError: If there is no such device here.
         """
-        return WordTrainer(
+        trainer = WordTrainer(
             schedule=schedule,
             encode=self.encoding,
             multiplier=multiplier,
             device=usable_device(device),
         )
+        return trainer if self._shift is None else ShiftedUsers(trainer=trainer)
+
+    @property
+    def round_tensors(self) -> Callable[[int], Params] | None:
+        """What users are told in each round; None without a shift."""
+        return None if self._shift is None else self._shift.tensors
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return the measures on held-out sentences, of public users or of the roster."""
@@ -304,6 +318,11 @@ class NextWords:
         else:
             rows = view.public_rows(on) if public else view.rows(view.roster, on)
         return _spread(rows, self._measured_at_most)
+
+    def _public_kinds(self) -> list[int]:
+        """Return the kinds of posts that public sentences stand in, where they are known."""
+        kinds = np.unique(self._view.columns.kinds[self._view.public_rows("train")])
+        return kinds[kinds > 0].tolist()
 
     def _encoded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.encoding(self._view.columns.take(rows))
