@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedpriv.ranges import Range, finite_float, positive_float
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.transform import State, Transform
 
 Tensors = dict[str, np.ndarray]
@@ -71,6 +71,52 @@ def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Tr
         return update, {"velocity": velocity}
 
     return Transform(init=lambda params: {"velocity": _zeros(params)}, next=next_)
+
+
+def ftrl(
+    learning_rate: float = 1.0, momentum: float = 0.9, *, restart: int | None = None
+) -> Transform:
+    """Return DP-FTRL with momentum: θ_t = θ_0 + rate v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i.
+
+    What it returns is θ_t - θ_{t-1}. The state is of releases alone, so that gradients may be
+    taken elsewhere than at θ, as at an aggregate. Without restarts these are the steps of classic
+    momentum, g being summed before it is decayed or after; a restart begins at the θ of that time
+    with sums of zero, as a tree of noise that ends does.
+
+    Source: Kairouz et al., "Practical and Private (Deep) Learning without Sampling or Shuffling"
+    (2021), Algorithm 1 and Section 5 for momentum.
+
+    Args:
+        learning_rate: Multiplies v.
+        momentum: β, the weight of the past.
+        restart: After so many steps θ_0 becomes θ, and sums are zero; None for never.
+    """
+    rate, beta = _rate(learning_rate), _fraction("server momentum", momentum)
+    every = None if restart is None else positive_int("server restart", restart)
+
+    def init(params: Tensors) -> State:
+        return {
+            "sum": _zeros(params),
+            "velocity": _zeros(params),
+            "count": {"steps": np.zeros((), np.int64)},
+        }
+
+    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+        steps = int(state["count"]["steps"])
+        if every is not None and steps and steps % every == 0:
+            for tensors in (state["sum"], state["velocity"]):
+                for array in tensors.values():
+                    array[...] = 0.0
+        for name, array in update.items():
+            summed, velocity = state["sum"][name], state["velocity"][name]
+            summed += array
+            np.multiply(velocity, beta - np.float32(1), out=array)
+            array += summed  # v_t - v_{t-1} = S_t - (1 - β) v_{t-1}
+            velocity += array
+            array *= rate
+        return update, {**state, "count": {"steps": np.array(steps + 1, np.int64)}}
+
+    return Transform(init=init, next=next_)
 
 
 def _adaptive(

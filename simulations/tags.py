@@ -108,6 +108,26 @@ def adadps_update_tags() -> Experiment:
     )
 
 
+def adadps_ftrl_tags() -> Experiment:
+    """AdaDPS on DP-FTRL: noise that is correlated over rounds, and no word about sampling.
+
+    Groups of a twentieth take turns, so that a user comes back after 20 rounds, and the noise takes
+    back what it added before. ε needs no cohort to be secret, or drawn by chance, which is for
+    servers that cannot draw one. The paper leaves that as future work.
+    """
+    return replace(
+        adadps_tags(),
+        name="adadps-ftrl-tags",
+        description="AdaDPS with correlated noise: ε without any assumption on sampling.",
+        sampling="cyclic",
+        min_separation=20,
+        noise="banded",
+        server_optimizer="ftrl",
+        server_learning_rate=1.0,
+        server_momentum=0.0,
+    )
+
+
 def agd_tags() -> Experiment:
     """DP-AGD over users: noisy gradients of everybody, and a private choice of each step."""
     return Experiment(
@@ -199,6 +219,7 @@ EXPERIMENTS = (
     adadps_tags_large,
     adadps_tags_paper,
     adadps_update_tags,
+    adadps_ftrl_tags,
     dp_fedavg_tags,
     dp_fedadam_tags,
     dp_normfedavg_tags,

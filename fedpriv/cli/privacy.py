@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +9,38 @@ import typer
 from rich.table import Table
 
 from fedpriv.api import account as api
+from fedpriv.cli.accounting.grids import (
+    GridCohorts,
+    GridRounds,
+    PlotFile,
+    calibrating,
+    check_plot,
+    cohorts_of,
+    plot,
+    rounds_of,
+)
+from fedpriv.cli.accounting.shown import plain, tell
+from fedpriv.cli.accounting.streams import (
+    Bands,
+    Buffers,
+    MaxParticipations,
+    MinSeparation,
+    NoiseName,
+    StepsPerTree,
+    Trees,
+    pattern_of,
+    price_stream,
+    refuse_memory,
+    refuse_sampling,
+)
+from fedpriv.cli.accounting.zcdp import (
+    Rho,
+    Zcdp,
+    account_rho,
+    calibrate_rho,
+    refuse_others,
+    required,
+)
 from fedpriv.cli.listing import with_flags
 from fedpriv.cli.run import (
     EXPERIMENT,
@@ -22,13 +52,9 @@ from fedpriv.cli.run import (
     settings_of,
 )
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
-from fedpriv.cli.zcdp import Rho, Zcdp, account_rho, calibrate_rho, refuse_others, required
 from fedpriv.experiments.composing.options import Option, renamed
-from fedpriv.measures import grouped
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.progress import moves, plain_lines
 
 Users = Annotated[int | None, typer.Option(help="Users on the roster.")]
 Cohort = Annotated[
@@ -73,21 +99,6 @@ Shape = Annotated[
         "geometric, inf is Poisson.",
     ),
 ]
-GridCohorts = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LIST",
-        help="Cohorts of the grid, such as 350,1000; by default doublings from a twentieth of the "
-        "roster, at most 250, to 4,000.",
-    ),
-]
-GridRounds = Annotated[
-    str | None,
-    typer.Option(metavar="LIST", help="Rounds of the grid; by default 25,50,100,200,400."),
-]
-PlotFile = Annotated[
-    Path | None, typer.Option(help="Plot the grid into this file: .svg, .png or .html.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
@@ -114,13 +125,41 @@ def account(
     devices: Devices = 1,
     trials: TrialsMean = None,
     shape: Shape = None,
+    noise: NoiseName = "gaussian",
+    min_separation: MinSeparation = None,
+    max_participations: MaxParticipations = None,
+    steps_per_tree: StepsPerTree = None,
+    trees: Trees = None,
+    bands: Bands = None,
+    buffers: Buffers = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a number of rounds costs: ε at δ, per user.
 
     For example: fedpriv account --users 400 --cohort 20 --rounds 100 --noise-multiplier 1
+    or fedpriv account --noise tree --steps-per-tree 20 --trees 50 --noise-multiplier 4 --delta 1e-3
     """
     given = {"users": users, "cohort": cohort, "rounds": rounds}
+    pattern = pattern_of(
+        min_separation=min_separation,
+        max_participations=max_participations,
+        steps_per_tree=steps_per_tree,
+        trees=trees,
+        bands=bands,
+        buffers=buffers,
+    )
+    if noise != "gaussian":
+        others = {"users": users, "cohort": cohort, "sampling": sampling, "cap": cap, "rho": rho}
+        refuse_sampling(noise, others | {"devices": devices, "trials": trials, "shape": shape})
+        return price_stream(
+            noise,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            relation=relation,
+            pattern=pattern | pattern_of(rounds=rounds),
+            as_json=as_json,
+        )
+    refuse_memory(pattern)
     if rho is not None:
         others = {"noise-multiplier": noise_multiplier, "sampling": sampling, "cap": cap}
         others |= {"devices": devices, "trials": trials, "shape": shape}
@@ -141,7 +180,7 @@ def account(
         )
     except ValueError as error:
         fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
-    return _tell(price, as_json)
+    return tell(price, as_json)
 
 
 def calibrate(
@@ -157,6 +196,13 @@ def calibrate(
     devices: Devices = 1,
     trials: TrialsMean = None,
     shape: Shape = None,
+    noise: NoiseName = "gaussian",
+    min_separation: MinSeparation = None,
+    max_participations: MaxParticipations = None,
+    steps_per_tree: StepsPerTree = None,
+    trees: Trees = None,
+    bands: Bands = None,
+    buffers: Buffers = None,
     grid: Annotated[
         bool, typer.Option(help="Say the noise on the mean for other cohorts and rounds too.")
     ] = True,
@@ -173,6 +219,27 @@ def calibrate(
     For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
     """
     given = {"users": users, "cohort": cohort, "rounds": rounds}
+    pattern = pattern_of(
+        min_separation=min_separation,
+        max_participations=max_participations,
+        steps_per_tree=steps_per_tree,
+        trees=trees,
+        bands=bands,
+        buffers=buffers,
+    )
+    if noise != "gaussian":
+        others = {"users": users, "cohort": cohort, "sampling": sampling, "cap": cap, "zcdp": zcdp}
+        others |= {"devices": devices, "trials": trials, "shape": shape, "out": out}
+        refuse_sampling(noise, others)
+        return price_stream(
+            noise,
+            epsilon=target,
+            delta=delta,
+            relation=relation,
+            pattern=pattern | pattern_of(rounds=rounds),
+            as_json=as_json,
+        )
+    refuse_memory(pattern)
     if zcdp:
         others = {"sampling": sampling, "cap": cap, "devices": devices, "trials": trials}
         others |= {"shape": shape, "out": out, "grid-cohorts": grid_cohorts}
@@ -181,8 +248,8 @@ def calibrate(
     sizes = {name: required(name, value) for name, value in given.items()}
     if not grid and (out, grid_cohorts, grid_rounds) != (None, None, None):
         fail("--no-grid leaves nothing to plot or to choose; leave it or the others out")
-    _check_plot(out)
-    cohorts, counts = _cohorts(grid_cohorts), _rounds(grid_rounds)
+    check_plot(out)
+    cohorts, counts = cohorts_of(grid_cohorts), rounds_of(grid_rounds)
     found = None
     try:
         price = api.calibrate(
@@ -197,7 +264,7 @@ def calibrate(
             shape=shape,
         )
         if grid:
-            with _calibrating(quiet=as_json) as progress:
+            with calibrating(quiet=as_json) as progress:
                 found = api.noise_grid(
                     users=sizes["users"],
                     epsilon=target,
@@ -217,10 +284,10 @@ def calibrate(
     if as_json:
         print_json(price.to_json() | ({} if found is None else {"grid": found.to_json()}))
     else:
-        _tell(price, as_json=False)
+        tell(price, as_json=False)
         if found is not None:
             _print(f"\n{found}")
-    return _plot(found, out, price.point)
+    return plot(found, out, price.point)
 
 
 @with_flags(FLAGS)
@@ -247,13 +314,13 @@ def plan_command(
 
     For example: fedpriv plan dp-fedavg-tags --target-epsilon 8 --out plan.svg
     """
-    _check_plot(out)
-    cohorts, counts = _cohorts(grid_cohorts), _rounds(grid_rounds)
+    check_plot(out)
+    cohorts, counts = cohorts_of(grid_cohorts), rounds_of(grid_rounds)
     from fedpriv.api.forecast.forecast import forecast_chosen
     from fedpriv.api.running import chosen_experiment
 
     chosen, _ = chosen_experiment(experiment, flags | settings_of(option or ()))
-    with _calibrating(quiet=as_json) as progress:
+    with calibrating(quiet=as_json) as progress:
         found = forecast_chosen(
             chosen,
             corpus=corpus,
@@ -270,7 +337,7 @@ def plan_command(
         _print(str(found))
     if out is not None and found.grid is None:
         fail(f"{out} is not written: noise on the mean is {found.reason}")
-    _plot(found.grid, out, found.planned)
+    plot(found.grid, out, found.planned)
 
 
 def verify(
@@ -290,7 +357,7 @@ def verify(
         table = Table(box=None, show_header=False, pad_edge=False)
         for check in found.checks:
             mark = "[green]ok[/]" if check.ok else "[bold red]WRONG[/]"
-            table.add_row(mark, check.name, _plain(check.text))
+            table.add_row(mark, check.name, plain(check.text))
         print_table(table)
         if found.epsilon is not None:
             simulated = (
@@ -304,90 +371,5 @@ def verify(
         raise typer.Exit(1)
 
 
-def _cohorts(text: str | None) -> tuple[float, ...] | None:
-    try:
-        return None if text is None else tuple(map(float, text.split(",")))
-    except ValueError:
-        fail(f"--grid-cohorts {text!r} is no list of numbers; give one such as 350,1000,2000")
-
-
-def _rounds(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else tuple(map(int, text.split(",")))
-    except ValueError:
-        fail(f"--grid-rounds {text!r} is no list of whole numbers; give one such as 25,50,100")
-
-
-def _check_plot(out: Path | None) -> None:
-    if out is not None:
-        from fedpriv.report.plots.noise import check_noise_file
-
-        try:
-            check_noise_file(out)
-        except ValueError as error:
-            fail(str(error))
-
-
-def _plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) -> None:
-    if out is None or grid is None:
-        return
-    from fedpriv.report.plots.noise import write_noise_plot
-
-    try:
-        write_noise_plot(grid, out, planned)
-    except ValueError as error:
-        fail(str(error))
-    errors.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _calibrating(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show how far a grid is: at once in a terminal, elsewhere by a line every few seconds."""
-    what = "calibrating cohorts and rounds"
-    if quiet:
-        yield lambda done, total: None
-        return
-    if not moves(errors):
-        with plain_lines(errors) as say:
-            yield lambda done, total: say(f"{what}: {done} of {total}")
-        return
-    with errors.status("looking at data and model") as status:
-        yield lambda done, total: status.update(f"{what}: {done} of {total}")
-
-
 def _print(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _tell(price: api.Account, as_json: bool) -> None:
-    if as_json:
-        print_json(price.to_json())
-        return
-    event = price.event
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("privacy", f"[bold]{_plain(price.epsilon)}[/]")
-    table.add_row("noise multiplier", f"{price.noise_multiplier:.6g}")
-    table.add_row("noise on the mean", f"{price.point.shown} thousandths of C")
-    drawn = f"{grouped(price.cohort)} of {price.users:,} users, {_KINDS[event.kind]}"
-    table.add_row("cohort", drawn + (f", at most {event.cap:,}" if event.cap is not None else ""))
-    table.add_row("rounds", f"{price.rounds:,}")
-    if price.devices > 1:
-        table.add_row("devices", f"{price.devices:,} of one person, each bounded alone")
-    if price.trials is not None:
-        table.add_row("trials", f"the best of a random number: {price.trials.name}")
-    for note in price.notes:
-        table.add_row("note", f"[yellow]{_plain(note)}[/]")
-    print_table(table)
-
-
-_KINDS = {
-    "gaussian": "everybody, no sampling",
-    "poisson-gaussian": "drawn independently",
-    "truncated-poisson-gaussian": "drawn independently",
-    "fixed-size-gaussian": "exactly",
-    "poisson-devices-gaussian": "drawn independently",
-}
-
-
-def _plain(text: object) -> str:
-    return str(text).replace("[", "\\[")

@@ -9,6 +9,7 @@ from typing import Any
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.methods.own import OwnMethod
 from fedpriv.experiments.parts.start import PublicOnly, Start
+from fedpriv.experiments.parts.streams import limit_of
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -142,6 +143,7 @@ def make_plan(
     *,
     sampler: Sampler,
     bound: Bound,
+    num_rounds: int,
     micro_batch: int = 1,
     promises: bool = True,
     **rest: Any,
@@ -152,9 +154,10 @@ def make_plan(
         experiment: Says how much noise.
         sampler: Who is drawn.
         bound: What bounds each; the mechanism holds this very object.
+        num_rounds: T of the plan.
         micro_batch: As `Mechanism.micro_batch`.
         promises: Whether anything is, and so there is a target ε to mind.
-        **rest: Every other field of a plan but the mechanism, the relation and δ.
+        **rest: Every other field of a plan but the mechanism, the rounds, the relation and δ.
 
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
@@ -163,11 +166,16 @@ def make_plan(
     mechanism = Mechanism(
         sampler=sampler,
         bound=bound,
-        privatizer=noise.privatizer(calibrates=promises),
+        privatizer=noise.privatizer(
+            calibrates=promises,
+            limit=limit_of(sampler, num_rounds),
+            momentum=experiment.part("server-optimizer").past_of_sums,
+        ),
         micro_batch=micro_batch,
     )
     plan = Plan(
         mechanism=mechanism,
+        num_rounds=num_rounds,
         relation=Relation.of(experiment.relation),
         delta=experiment.delta,
         **rest,

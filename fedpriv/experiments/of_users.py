@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.streams import NOISE_WITH_MEMORY
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
@@ -114,6 +115,12 @@ def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Pre
         ValueError: If the updates would be preconditioned twice.
     """
     guided = experiment.part("guide").choose(None).preconditioner
+    if guided is not None and experiment.noise in NOISE_WITH_MEMORY:
+        raise ValueError(
+            f"guide {experiment.guide!r} changes what rounds are preconditioned by, and noise "
+            f"{experiment.noise!r} takes back what earlier rounds added; use noise 'gaussian', or "
+            "precondition by side information, which stays as it is"
+        )
     known = experiment.part("precondition").on_updates(side)
     if guided is not None and known is not None:
         raise ValueError(
@@ -136,7 +143,7 @@ def _plan(experiment: Experiment, task: Task) -> Plan:
         bound = experiment.part("sum").rounded(bound)
     return make_plan(
         experiment,
-        sampler=experiment.part("sampling").sampler(len(task.roster)),
+        sampler=experiment.part("sampling").sampler(len(task.roster), experiment.rounds),
         bound=bound,
         num_rounds=experiment.rounds,
         max_examples_per_user=experiment.max_examples_per_user,

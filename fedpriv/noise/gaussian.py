@@ -170,6 +170,10 @@ class Gaussian(Memoryless):
         """A Gaussian mechanism of σ."""
         return Cost(kind="gaussian", value=self.noise_multiplier)
 
+    def scaled(self, noise_multiplier: float) -> Gaussian:
+        """Return noise of another multiplier."""
+        return Gaussian(noise_multiplier=noise_multiplier)
+
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedpriv.noise.participation import Participation
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Tree
@@ -47,15 +48,19 @@ class Cost:
         value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
         shift: Of the objective kind: what an answer may lose besides.
         whole_run: Whether it is the cost of all rows of a run together, charged with the first.
-        participations: Of a whole run: in how many rows one neighbour's records may be at most,
-            which the sampler has to see to; None for all of them.
+        participation: Of a whole run: in how many rows one neighbour's records may be, which the
+            sampler has to see to; None for all of them.
+        one_row: Of a whole run of Gaussian rows in which a neighbour's parts of different rows
+            never add up, as long as they are `participation.min_separation` apart: σ of one part,
+            which a sampler may amplify. None where they may add up.
     """
 
     kind: Literal["gaussian", "pure", "zcdp", "objective-gaussian", "nonprivate"]
     value: float = 0.0
     shift: float = 0.0
     whole_run: bool = False
-    participations: int | None = None
+    participation: Participation | None = None
+    one_row: float | None = None
 
 
 class Privatizer(Protocol):
@@ -115,6 +120,15 @@ class Privatizer(Protocol):
 
 
 @runtime_checkable
+class Scales(Protocol):
+    """A privatizer of Gaussian noise of which there may be more or less."""
+
+    def scaled(self, noise_multiplier: float) -> Privatizer:
+        """Return the same with as much noise as costs a Gaussian of this noise multiplier."""
+        ...
+
+
+@runtime_checkable
 class DrawsOnGrid(Protocol):
     """A memoryless privatizer that can add whole numbers to sums of whole numbers.
 
@@ -133,5 +147,34 @@ class DrawsOnGrid(Protocol):
             sensitivity: How far one neighbour moves it, in l2, rounding included.
             granularity: The grid's spacing.
             key: Of this attempt and used here only.
+        """
+        ...
+
+
+@runtime_checkable
+class DrawsRowsOnGrid(Protocol):
+    """A privatizer with a memory that can add whole numbers to sums of whole numbers.
+
+    Guarantees:
+        * As `DrawsOnGrid`, of all rows together.
+    """
+
+    def draw_row_on_grid(
+        self,
+        memory: Memory,
+        *,
+        template: Tree,
+        sensitivity: float,
+        granularity: float,
+        key: Key,
+    ) -> tuple[Any, Memory]:
+        """Return what is added to the coming sum, in whole multiples of the granularity.
+
+        Args:
+            memory: From `init` or the last of these calls.
+            template: Names and shapes of the sum.
+            sensitivity: How far one neighbour moves it, in l2, rounding included.
+            granularity: The grid's spacing.
+            key: Of the run, the same for every row.
         """
         ...

@@ -9,6 +9,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.noise.gaussian import NoisedMean
 from fedpriv.noise.output import Sphere
+from fedpriv.noise.participation import Participation
 from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
@@ -50,7 +51,8 @@ class SphereRows:
     @property
     def cost(self) -> Cost:
         """Pure ε, charged once for the run."""
-        return Cost(kind="pure", value=self.epsilon, whole_run=True, participations=self.passes)
+        limit = Participation(most=self.passes)
+        return Cost(kind="pure", value=self.epsilon, whole_run=True, participation=limit)
 
     @property
     def after_crash(self) -> AfterCrash:

@@ -13,6 +13,7 @@ poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, R
 truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
 fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
 poisson-devices-gaussian    MixtureOfGaussians(σ, 0..K, binomial)        PLD, add-remove only
+cyclic-poisson-gaussian     PoissonSampled(q, Gaussian(σ)), `rows` times   PLD, RDP beside
 objective-gaussian          Gaussian(σ), never below 0, plus the shift   PLD, add-remove only
 pure                        ε₀, composed by adding up; at δ > 0 also in   composition (δ = 0), PLD
                             a privacy loss distribution
@@ -219,9 +220,9 @@ def _fixed(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
         ValueError: If they do, and a user is there or not.
     """
     fixed = any(event.kind == "fixed-size-gaussian" for event, _ in groups)
-    if fixed and relation is Relation.ADD_REMOVE:
+    if fixed and relation is not Relation.REPLACE_ONE:
         raise ValueError(
-            "fixed-size cohorts cannot be accounted under add-remove: leaving a user "
+            f"fixed-size cohorts cannot be accounted under {relation.value}: leaving a user "
             "out changes who else is drawn; use relation 'replace-one', or poisson "
             "sampling"
         )
@@ -232,15 +233,10 @@ def _pure_epsilon(groups: tuple[tuple[Event, int], ...], relation: Relation) -> 
     """Return the sum of pure ε, or None where an answer is not pure."""
     if not groups or any(event.epsilon is None for event, _ in groups):
         return None
-    moved = _moved(relation)
+    moved = relation.moved
     return math.fsum(
         count * moved * event.epsilon for event, count in groups if event.epsilon is not None
     )
-
-
-def _moved(relation: Relation) -> float:
-    """Return how many users that are there or not a neighbour amounts to."""
-    return 1.0 if relation is Relation.ADD_REMOVE else 2.0
 
 
 def epsilon_value(
@@ -284,14 +280,17 @@ def _pld_epsilon(
 ) -> float:
     from fedpriv.privacy.gaussian_loss import composed, grid_interval
 
-    interval = coarse * max(grid_interval(event, num_rounds, relation) for event, _ in groups)
+    interval = coarse * max(
+        grid_interval(event, num_rounds * (event.rows or 1), relation) for event, _ in groups
+    )
     loss = None
     try:
         for event, count in groups:
             if event.kind == "gaussian":
                 part = _one_loss(event, relation, interval, count)
             else:
-                part = composed(_one_loss(event, relation, interval, 1), count)
+                one = _one_loss(event, relation, interval, 1)
+                part = composed(one, count * (event.rows or 1))
             loss = part if loss is None else loss.compose(part)
         assert loss is not None
         value = float(loss.get_epsilon_for_delta(delta))
@@ -311,7 +310,7 @@ def _one_loss(
         from dp_accounting.pld import common
         from dp_accounting.pld import privacy_loss_distribution as pld
 
-        parameters = common.DifferentialPrivacyParameters(_moved(relation) * event.epsilon, 0.0)
+        parameters = common.DifferentialPrivacyParameters(relation.moved * event.epsilon, 0.0)
         return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
     from fedpriv.privacy.gaussian_loss import (
         capped_gaussian_loss,

@@ -43,6 +43,7 @@ EventKind = Literal[
     "truncated-poisson-gaussian",
     "fixed-size-gaussian",
     "poisson-devices-gaussian",
+    "cyclic-poisson-gaussian",
     "objective-gaussian",
     "pure",
     "zcdp",
@@ -54,6 +55,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "truncated-poisson-gaussian": ("noise_multiplier", "sampling_prob", "num_users", "cap"),
     "fixed-size-gaussian": ("noise_multiplier", "num_users", "size"),
     "poisson-devices-gaussian": ("noise_multiplier", "sampling_prob", "devices"),
+    "cyclic-poisson-gaussian": ("noise_multiplier", "sampling_prob", "rows"),
     "objective-gaussian": ("noise_multiplier", "shift"),
     "pure": ("epsilon",),
     "zcdp": ("rho",),
@@ -61,7 +63,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }
 _CHECKS = dict.fromkeys(
     ("noise_multiplier", "sampling_prob", "shift", "epsilon", "rho"), positive_float
-) | dict.fromkeys(("num_users", "cap", "size", "devices"), positive_int)
+) | dict.fromkeys(("num_users", "cap", "size", "devices", "rows"), positive_int)
 SMALLEST_NOISE_MULTIPLIER = 0.01
 LARGEST_NOISE_MULTIPLIER = 1e5
 MOST_DEVICES = 1000
@@ -75,6 +77,9 @@ class Relation(Enum):
     """One rostered user's records are there, or not."""
     REPLACE_ONE = "replace-one"
     """One rostered user's records are replaced by any others."""
+    ZERO_OUT = "zero-out"
+    """One rostered user contributes zero wherever it takes part, or what its records make of it;
+    who takes part when is the same in either case. Noise with a memory is accounted under it."""
 
     @classmethod
     def of(cls, value: Relation | str) -> Relation:
@@ -87,17 +92,24 @@ class Relation(Enum):
             return cls(value)
         except ValueError:
             raise ValueError(
-                f"relation {value!r} is unknown; give 'add-remove' or 'replace-one'"
+                f"relation {value!r} is unknown; give 'add-remove', 'replace-one' or 'zero-out'"
             ) from None
+
+    @property
+    def moved(self) -> float:
+        """How many users that are there or not a neighbour amounts to: 2 where one is replaced."""
+        return 2.0 if self is Relation.REPLACE_ONE else 1.0
 
     @property
     def _theirs(self) -> dp_accounting.NeighboringRelation:
         import dp_accounting
 
+        # A blanked user is priced as one who is not there: nothing that is priced here hangs on how
+        # long the roster is, and what does (a cohort of fixed size) is refused.
         return (
-            dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-            if self is Relation.ADD_REMOVE
-            else dp_accounting.NeighboringRelation.REPLACE_ONE
+            dp_accounting.NeighboringRelation.REPLACE_ONE
+            if self is Relation.REPLACE_ONE
+            else dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
         )
 
 
@@ -114,6 +126,7 @@ class Event:
         size: Cohort size (fixed-size kind).
         devices: How many devices of the roster a person has at most, 1 to 1000 (devices kind); σ is
             the standard deviation over the bound of one device.
+        rows: In how many rows of a run a user may be drawn (cyclic kind); one charge is of all.
         shift: What an answer of the objective kind may lose besides, above 0.
         epsilon: ε of a pure answer, of one user who is there or not.
         rho: ρ of a zCDP answer.
@@ -129,6 +142,7 @@ class Event:
     cap: int | None = None
     size: int | None = None
     devices: int | None = None
+    rows: int | None = None
     shift: float | None = None
     epsilon: float | None = None
     rho: float | None = None
@@ -224,7 +238,7 @@ class Event:
         """
         import dp_accounting
 
-        moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
+        moved = relation.moved
 
         numbers: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
         match self.kind:
@@ -245,6 +259,11 @@ class Event:
             return dp_accounting.PoissonSampledDpEvent(
                 sampling_probability=numbers["sampling_prob"], event=gaussian
             )
+        if self.kind == "cyclic-poisson-gaussian":
+            drawn = dp_accounting.PoissonSampledDpEvent(
+                sampling_probability=numbers["sampling_prob"], event=gaussian
+            )
+            return dp_accounting.SelfComposedDpEvent(drawn, numbers["rows"])
         if self.kind == "truncated-poisson-gaussian":
             return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
                 dataset_size=numbers["num_users"],

@@ -122,7 +122,7 @@ def devices_gaussian_loss(
     Raises:
         ValueError: If a number is out of range, or a person would be replaced by another.
     """
-    if relation is not Relation.ADD_REMOVE:
+    if relation is Relation.REPLACE_ONE:
         raise ValueError(
             f"several devices of one person are accounted under relation 'add-remove', not "
             f"{relation.value!r}; use that, or bound a person's devices together"
@@ -158,7 +158,7 @@ def objective_loss(
     Raises:
         ValueError: If σ is out of range, or a user would be replaced by another.
     """
-    if relation is not Relation.ADD_REMOVE:
+    if relation is Relation.REPLACE_ONE:
         raise ValueError(
             f"noise within an objective is accounted under relation 'add-remove', not "
             f"{relation.value!r}; use that"

@@ -23,7 +23,7 @@ from typing import Any
 
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.gaussian import check_stddev
-from fedpriv.noise.privatizer import DrawsOnGrid, Privatizer
+from fedpriv.noise.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import positive_float, positive_int
@@ -139,7 +139,8 @@ class Mechanism:
     @property
     def is_exact(self) -> bool:
         """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise."""
-        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
+        whole = isinstance(self.privatizer, (DrawsOnGrid, DrawsRowsOnGrid))
+        return self.bound.granularity is not None and whole
 
     def draw(self, template: Params, key: Key) -> Any:
         """Return what a memoryless privatizer adds to one sum; draw it once the attempt is charged.
@@ -170,6 +171,23 @@ class Mechanism:
             memory, template=template, sensitivity=self.sensitivity, key=key
         )
         return drawn
+
+    def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Any, Memory]:
+        """Return the next row of noise with a memory, and the memory after it.
+
+        With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
+
+        Args:
+            memory: From the privatizer's `init` or the last of these calls; it is given up.
+            template: Names and shapes of the sums.
+            key: Of the run, the same for every row.
+        """
+        privatizer, granularity = self.privatizer, self.bound.granularity
+        given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
+        whole = isinstance(privatizer, DrawsRowsOnGrid)
+        if whole and key.mode == "secure" and granularity is not None:
+            return privatizer.draw_row_on_grid(memory, granularity=granularity, **given)
+        return privatizer.draw(memory, **given)
 
     def release(self, total: PartialSum, drawn: Any) -> Any:
         """Return the answer of a raw sum; the sum and what was drawn are given up.

@@ -61,15 +61,15 @@ class Partition:
         """
         if cost.kind == "nonprivate":
             return NONPRIVATE
-        counted = cost.participations
+        counted = cost.participation
         if not cost.whole_run or cost.kind != "pure" or counted is None:
             raise ValueError(
                 "disjoint batches are accounted for pure answers that are charged once for the "
                 "whole run; use SphereRows"
             )
-        if counted < self.passes:
+        if counted.most < self.passes:
             raise ValueError(
-                f"noise is calibrated for {counted} participations and everybody takes part "
+                f"noise is calibrated for {counted.most} participations and everybody takes part "
                 f"{self.passes} times; give both the same passes"
             )
         return Event(kind="pure", epsilon=cost.value)

@@ -80,6 +80,7 @@ class RecordedMechanism:
         if isinstance(mechanism, RecordedMechanism):
             return mechanism
         privatizer = mechanism.privatizer
+        described = getattr(privatizer, "description", type(privatizer).__name__)
         return cls(
             privatizer=RecordedPrivatizer(
                 name=privatizer.name,
@@ -89,8 +90,7 @@ class RecordedMechanism:
             description=(
                 f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
                 f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
-                f"(l2) by {type(mechanism.bound).__name__}, released by "
-                f"{type(privatizer).__name__}"
+                f"(l2) by {type(mechanism.bound).__name__}, released by {described}"
             ),
             num_users=mechanism.num_users,
             expected_cohort_size=mechanism.expected_cohort_size,

@@ -321,8 +321,14 @@ def _least(key: Key, number: int, size: int) -> np.ndarray:
 
 
 def _plain_event(cost: Cost) -> Event:
-    if cost.participations is not None:
+    limit = cost.participation
+    if limit is not None and cost.kind != "gaussian":
         raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
+    if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
+        raise ValueError(
+            f"noise is made for users who take part {limit}, and everybody takes part in every "
+            "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
+        )
     match cost.kind:
         case "gaussian":
             return Event(kind="gaussian", noise_multiplier=cost.value)

@@ -16,6 +16,7 @@ from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.noise.participation import Participation
 from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import Range, positive_float
@@ -27,7 +28,7 @@ class Promise:
     """What the ε is of."""
 
     delta: float | None = option(None, "δ; none for n^-1.1.", Range.BETWEEN)
-    relation: Literal["add-remove", "replace-one"] = option(
+    relation: Literal["add-remove", "replace-one", "zero-out"] = option(
         "add-remove", "Neighbouring relation: how two neighbouring data sets differ."
     )
 
@@ -77,11 +78,19 @@ class GaussianNoise:
         Range.ABOVE_ZERO,
     )  # fmt: skip
 
-    def privatizer(self, *, calibrates: bool = True) -> Privatizer:
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
         """Return the noise; that of multiplier 1 where `calibrated` finds another.
 
         Args:
             calibrates: Whether there will be an ε to calibrate to.
+            limit: In which rows one user may be, where cohorts are drawn so that it is known.
+            momentum: Of the server, for noise whose error it is part of.
 
         Raises:
             ValueError: If neither says how much noise.
@@ -110,7 +119,13 @@ class GaussianNoise:
 class NoNoise:
     """Sums are released as they are."""
 
-    def privatizer(self, *, calibrates: bool = True) -> Privatizer:
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
         """Return what adds nothing."""
         return Unprotected()
 

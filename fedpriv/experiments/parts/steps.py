@@ -15,6 +15,17 @@ from fedpriv.ranges import Range
 from fedpriv.transform import Transform
 
 
+class _Step:
+    """What optimisers have in common."""
+
+    __slots__ = ()
+
+    @property
+    def past_of_sums(self) -> float:
+        """β where steps are along sums of the past with weights β^k; 0 for what is not linear."""
+        return 0.0
+
+
 def _rate() -> Any:
     return option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
 
@@ -28,7 +39,7 @@ def _adaptivity() -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sgd:
+class Sgd(_Step):
     """Plain steps."""
 
     learning_rate: float = _rate()
@@ -39,7 +50,7 @@ class Sgd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Momentum:
+class Momentum(_Step):
     """Steps along a decayed sum of the past."""
 
     learning_rate: float = _rate()
@@ -49,9 +60,35 @@ class Momentum:
         """Return the optimiser."""
         return optimizers.momentum(self.learning_rate, self.momentum, ema=False)
 
+    @property
+    def past_of_sums(self) -> float:
+        """β."""
+        return self.momentum
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmaMomentum:
+class Ftrl(_Step):
+    """Steps from where training began (DP-FTRL), along the sum of all that was released."""
+
+    learning_rate: float = _rate()
+    momentum: float = _past()
+    restart: int | None = option(
+        None, "Steps after which it begins anew from where it is; none for never.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+
+    def make(self) -> Transform:
+        """Return the optimiser."""
+        return optimizers.ftrl(self.learning_rate, self.momentum, restart=self.restart)
+
+    @property
+    def past_of_sums(self) -> float:
+        """β."""
+        return self.momentum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmaMomentum(_Step):
     """Steps along an average of the past."""
 
     learning_rate: float = _rate()
@@ -63,7 +100,7 @@ class EmaMomentum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adam:
+class Adam(_Step):
     """Steps along an average of the past, divided by √v, both corrected for their start."""
 
     learning_rate: float = _rate()
@@ -76,7 +113,7 @@ class Adam:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yogi:
+class Yogi(_Step):
     """Steps along an average of the past, divided by √v that falls slowly."""
 
     learning_rate: float = _rate()
@@ -89,7 +126,7 @@ class Yogi:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adagrad:
+class Adagrad(_Step):
     """Steps divided by √v, v a sum of squares."""
 
     learning_rate: float = _rate()
@@ -101,7 +138,7 @@ class Adagrad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rmsprop:
+class Rmsprop(_Step):
     """Steps divided by √v, v an average of squares."""
 
     learning_rate: float = _rate()
@@ -118,5 +155,5 @@ _BOTH: Mapping[str, type] = {
     "ema-momentum": EmaMomentum,
     "adam": Adam,
 }
-OF_USERS: Mapping[str, type] = {**_BOTH, "yogi": Yogi, "adagrad": Adagrad}
+OF_USERS: Mapping[str, type] = {**_BOTH, "ftrl": Ftrl, "yogi": Yogi, "adagrad": Adagrad}
 OF_EXAMPLES: Mapping[str, type] = {**_BOTH, "rmsprop": Rmsprop, "adagrad": Adagrad}

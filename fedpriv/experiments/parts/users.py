@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
@@ -16,6 +16,7 @@ from fedpriv.experiments.parts.methods.agd import AgdOfUsers
 from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfUsers
 from fedpriv.experiments.parts.methods.own import method_slot
 from fedpriv.experiments.parts.start import START
+from fedpriv.experiments.parts.streams import COHORTS_APART, NOISE_WITH_MEMORY
 from fedpriv.mechanisms import Bound, Rounded
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.sampling import Sampler
@@ -146,7 +147,7 @@ class PoissonCohorts:
     )
     cohort_cap: int | None = option(None, "Largest cohort; none for no cap.", Range.AT_LEAST_ONE)
 
-    def sampler(self, num_users: int) -> Sampler:
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
         """Return who draws.
 
         Raises:
@@ -163,7 +164,7 @@ class FixedCohorts:
         None, "Cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
     )
 
-    def sampler(self, num_users: int) -> Sampler:
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
         """Return who draws.
 
         Raises:
@@ -215,6 +216,17 @@ _SERVER: Mapping[str, float] = {"learning_rate": 1.0, "adaptivity": 1e-3}
 TAG_PREDICTION = Slot(
     name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
 )
+NOISE = replace(shared.NOISE, choices={**shared.NOISE.choices, **NOISE_WITH_MEMORY})
+_PROMISES = (
+    replace(shared.PROMISE, within=("method", frozenset({"agd", "bolt-on"}))),
+    replace(shared.PROMISE, within=("noise", frozenset(shared.NOISE.choices))),
+    # Who takes part in which row is the same with a user's records and without them.
+    replace(
+        shared.PROMISE,
+        within=("noise", frozenset(NOISE_WITH_MEMORY)),
+        defaults={"relation": "zero-out"},
+    ),
+)
 SLOTS = (
     START,
     method_slot(agd=AgdOfUsers, bolt_on=BoltOnOfUsers),
@@ -223,20 +235,20 @@ SLOTS = (
     Slot(
         name="sampling",
         help="How cohorts are drawn.",
-        choices={"poisson": PoissonCohorts, "fixed": FixedCohorts},
+        choices={"poisson": PoissonCohorts, "fixed": FixedCohorts, **COHORTS_APART},
         within=shared.AVERAGING,
     ),
     shared.BOUND,
     CLIP_NORM,
-    shared.NOISE,
+    NOISE,
     Slot(
         name="sum",
         help="Of bounded updates.",
         choices={"": ExactSum},
         # Without noise a bound may be so high that it never binds, and its grid would be coarse.
-        within=("noise", frozenset(shared.NOISE.choices) - {"none"}),
+        within=("noise", frozenset(NOISE.choices) - {"none"}),
     ),
-    shared.PROMISE,
+    *_PROMISES,
     Slot(
         name="local work", help="What a user does.", choices={"": LocalSgd}, within=shared.AVERAGING
     ),

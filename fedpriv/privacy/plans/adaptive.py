@@ -290,7 +290,7 @@ def rho_of(event: Event, relation: Relation) -> float:
     Raises:
         ValueError: If it has none.
     """
-    moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
+    moved = relation.moved
     if event.rho is not None:
         return moved**2 * event.rho
     if event.epsilon is not None:

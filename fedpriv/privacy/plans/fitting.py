@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plans.promise import Unit
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
 from fedpriv.privacy.selection.trials import Trials
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.mechanism import Mechanism
+    from fedpriv.privacy.recorded import RecordedMechanism
 
 
 def check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
@@ -47,10 +52,33 @@ def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) ->
                 "or leave it out"
             )
     fixed = isinstance(sampler, FixedSizeSampler)
-    if fixed and event.is_private and relation is Relation.ADD_REMOVE:
+    if fixed and event.is_private and relation is not Relation.REPLACE_ONE:
         raise ValueError(
-            "sampling 'fixed' cannot be accounted under relation 'add-remove'; "
+            f"sampling 'fixed' cannot be accounted under relation {relation.value!r}; "
             "use relation 'replace-one', or sampling 'poisson'"
+        )
+
+
+def check_rows(
+    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
+) -> None:
+    """Refuse more rounds than correlated noise was made for, and a relation it is not priced under.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    limit = mechanism.privatizer.cost.participation
+    if limit is None or limit.num_rows is None:
+        return
+    if num_rounds > limit.num_rows:
+        raise ValueError(
+            f"{num_rounds:,} rounds are more than the {limit.num_rows:,} rows that "
+            f"{mechanism.privatizer.name} noise was made for; make it for as many"
+        )
+    if relation is Relation.ADD_REMOVE:
+        raise ValueError(
+            f"{mechanism.privatizer.name} noise is accounted for a user who contributes zero in "
+            "all of its rows, or not; use relation 'zero-out'"
         )
 
 

@@ -25,13 +25,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.noise.privatizer import Scales
 from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
 from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling, check_trials
+from fedpriv.privacy.plans.fitting import (
+    check_micro_batch,
+    check_rows,
+    check_sampling,
+    check_trials,
+)
 from fedpriv.privacy.plans.promise import (
     Unit,
     Used,
@@ -104,6 +109,7 @@ class Plan:
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
         check_sampling(self.mechanism.sampler, self.event, self.relation)
+        check_rows(self.mechanism, self.num_rounds, self.relation)
         check_trials(self.trials, self.event, self.relation)
         target = self.target_epsilon
         if self.charged_once and target is not None and self.total().value > target:
@@ -343,28 +349,27 @@ class Plan:
             ValueError: If its noise is no Gaussian's, or no noise reaches the target.
         """
         mechanism = self.mechanism
-        if isinstance(mechanism, RecordedMechanism) or not isinstance(
-            mechanism.privatizer, Gaussian
-        ):
+        if isinstance(mechanism, RecordedMechanism) or not isinstance(mechanism.privatizer, Scales):
             raise ValueError(
                 f"target_epsilon {target_epsilon!r} calibrates Gaussian noise only; give the "
                 f"noise of {mechanism.privatizer.name!r} itself"
             )
+        noise = mechanism.privatizer
 
         def event(sigma: float) -> Event:
-            return mechanism.sampler.event(Gaussian(noise_multiplier=sigma).cost)
+            return mechanism.sampler.event(noise.scaled(sigma).cost)
 
         target = positive_float("target_epsilon", target_epsilon)
         assert self.delta is not None
         sigma = calibrate(
             event,
-            self.num_rounds,
+            1 if self.charged_once else self.num_rounds,
             target_epsilon=target,
             delta=self.delta,
             relation=self.relation,
             trials=self.trials,
         )
-        noised = replace(mechanism, privatizer=Gaussian(noise_multiplier=sigma))
+        noised = replace(mechanism, privatizer=noise.scaled(sigma))
         return replace(self, mechanism=noised, target_epsilon=target)
 
     def to_json(self) -> dict[str, Any]:

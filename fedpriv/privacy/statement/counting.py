@@ -103,7 +103,7 @@ def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> l
         return [described, _OBJECTIVE]
     if isinstance(mechanism, RecordedMechanism):
         return [f"What was charged: {mechanism.description}."]
-    if mechanism.event.noise_multiplier is None:
+    if mechanism.event.noise_multiplier is None or mechanism.charged_once:
         return [f"What was charged: {RecordedMechanism.of(mechanism).description}."]
     return [_drawn(plan, mechanism), _noised(plan, mechanism)]
 

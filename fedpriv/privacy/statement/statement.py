@@ -239,7 +239,7 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
         ]
     change = (
         f"whether {one_of(plan)}"
-        if plan.relation is Relation.ADD_REMOVE
+        if plan.relation is not Relation.REPLACE_ONE
         else (
             "replacing all records of one rostered user by any others"
             if plan.unit == "user"
@@ -255,7 +255,7 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
     if math.isfinite(spent.value):
         about = (
             f"whether a given {plan.unit} took part"
-            if plan.relation is Relation.ADD_REMOVE
+            if plan.relation is not Relation.REPLACE_ONE
             else "which of two record sets was used"
         )
         text.append(

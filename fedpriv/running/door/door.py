@@ -326,15 +326,12 @@ class RunDoor:
         return self._noise_thread.submit(mechanism.draw, template, key)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
-        privatizer, sensitivity = mechanism.privatizer, mechanism.sensitivity
         key = self._vault.key(_STREAM)
         if self._memory is None:
-            self._memory = privatizer.init(template, key)
+            self._memory = mechanism.privatizer.init(template, key)
         drawn = None
         while self._rows_drawn < row:  # after a restart: rows that were used up are passed over
-            drawn, self._memory = privatizer.draw(
-                self._memory, template=template, sensitivity=sensitivity, key=key
-            )
+            drawn, self._memory = mechanism.draw_row(self._memory, template, key)
             self._rows_drawn += 1
         return drawn
 

@@ -170,8 +170,9 @@ def fixed_steps(
         relation: Of the plan.
         descent: Further fields of `NoisyDescent`; `rate` at least.
     """
-    moved = 1.0 if relation is Relation.ADD_REMOVE else 2.0
-    sigma = moved * math.sqrt(positive_int("steps", steps) / (2.0 * positive_float("rho", rho)))
+    sigma = relation.moved * math.sqrt(
+        positive_int("steps", steps) / (2.0 * positive_float("rho", rho))
+    )
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_examples),
         bound=bound,
@@ -208,7 +209,7 @@ def scs13(
         relation: Of the plan; a replaced example is two that are there or not.
         descent: Further fields of `NoisyDescent`; `rate` at least.
     """
-    each = epsilon if relation is Relation.ADD_REMOVE else 0.5 * epsilon
+    each = epsilon / relation.moved
     sampler = Partition(num_users=num_examples, size=batch_size, passes=passes)
     mechanism = Mechanism(
         sampler=sampler, bound=bound, privatizer=SphereRows(epsilon=each, passes=passes)

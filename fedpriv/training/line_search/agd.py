@@ -232,13 +232,13 @@ class AdaptiveDescent:
         )
 
     def _gaussian(self, rho: float) -> Gaussian:
-        return Gaussian(noise_multiplier=self._users_moved / math.sqrt(2.0 * rho))
+        return Gaussian(noise_multiplier=self.relation.moved / math.sqrt(2.0 * rho))
 
     def _choice(
         self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
     ) -> Query:
         factor = 8.0 if self.form == "exponential" else 2.0
-        epsilon = math.sqrt(factor * self.prices.selection) / self._users_moved
+        epsilon = math.sqrt(factor * self.prices.selection) / self.relation.moved
         selection = Mechanism(
             sampler=Everybody(num_users=self.num_users),
             bound=self.losses,
@@ -252,11 +252,6 @@ class AdaptiveDescent:
             mechanism=selection,
             name=f"{LOSSES} {rejections + 1}",
         )
-
-    @property
-    def _users_moved(self) -> float:
-        """How many users that are there or not a neighbour amounts to."""
-        return 1.0 if self.relation is Relation.ADD_REMOVE else 2.0
 
     def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:
         """Return the estimate after one more answer of the held sum, of a price of its own."""

@@ -1,0 +1,252 @@
+"""What noise with a memory costs, and how much of it is left in training, before a run.
+
+>>> price = account_stream(noise="tree", steps_per_tree=20, trees=50, noise_multiplier=4.0,
+...                        delta=1 / 400)
+>>> print(price.epsilon)
+ε = 18.1574 at δ = 0.0025 (zero-out, per user, by exact Gaussian; RDP 20.0062)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpriv.noise.participation import Participation
+from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers, square_root_bands
+from fedpriv.noise.streams.strategy import Strategy
+from fedpriv.noise.streams.stream import Correlated
+from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.privacy.accounting import epsilon as priced
+from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.zcdp import epsilon_bs16
+from fedpriv.ranges import Range, finite_float, positive_int, probability
+
+STREAMS = ("tree", "banded", "blt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAccount:
+    """What all rows of a run cost together, and what their noise comes to.
+
+    Attributes:
+        epsilon: The exact ε of the Gaussian mechanism that they are, RDP's in `.rdp`.
+        epsilon_bs16: By Bun and Steinke's conversion of its ρ, as papers on DP-FTRL state it.
+        noise: The privatizer, with its strategy and the limit of who takes part.
+    """
+
+    epsilon: Epsilon
+    epsilon_bs16: float
+    noise: Correlated
+
+    def __str__(self) -> str:
+        noise = self.noise
+        return "\n".join(
+            [
+                str(self.epsilon),
+                f"noise multiplier {noise.noise_multiplier:.6g} of {noise.strategy.description}",
+                f"a user takes part {noise.participation}: sensitivity {noise.sensitivity:.6g} "
+                "over that of one row",
+                f"root mean square noise over one row's bound: {noise.row_rmse():.4g} in a "
+                f"row, {noise.prefix_rmse():.4g} in the sum of the rows so far",
+            ]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, as `fedpriv account --noise ... --json` prints them."""
+        limit = self.noise.participation
+        return {
+            **self.epsilon.to_json(),
+            "epsilon_bs16": self.epsilon_bs16,
+            "noise": self.noise.name,
+            "strategy": self.noise.strategy.description,
+            "noise_multiplier": self.noise.noise_multiplier,
+            "sensitivity": self.noise.sensitivity,
+            "rounds": self.noise.strategy.num_rows,
+            "min_separation": limit.min_separation,
+            "max_participations": limit.count,
+            "row_rmse": self.noise.row_rmse(),
+            "prefix_rmse": self.noise.prefix_rmse(),
+        }
+
+
+def account_stream(
+    *, noise: str, noise_multiplier: float, delta: float, relation: str = "zero-out", **pattern: Any
+) -> StreamAccount:
+    """Return what noise with a memory costs for a whole run.
+
+    Args:
+        noise: "tree", "banded" or "blt".
+        noise_multiplier: Standard deviation of what is combined (of a tree's nodes), over the bound
+            of one user's part of one row.
+        delta: δ.
+        relation: "zero-out" (one user contributes zero in all of its rows, or not) or
+            "replace-one".
+        **pattern: As of `stream`.
+
+    Guarantees:
+        * ε is that of the Gaussian mechanism which all rows together are, for users who take part
+          as the pattern says; that it is kept to is for a sampler to see to.
+
+    Raises:
+        ValueError: If a number is out of range, or a strategy knows no sensitivity for the pattern.
+    """
+    made = stream(noise, **pattern)
+    return _account(replace(made, noise_multiplier=noise_multiplier), delta, relation)
+
+
+def calibrate_stream(
+    *, noise: str, epsilon: float, delta: float, relation: str = "zero-out", **pattern: Any
+) -> StreamAccount:
+    """Return the least noise with a memory that keeps ε within a target.
+
+    Args:
+        noise: As this and the others of `account_stream`.
+        epsilon: The ε not to be exceeded.
+        delta: δ.
+        relation: The neighbouring relation.
+        **pattern: As of `stream`.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+    target = finite_float("epsilon", epsilon, Range.ABOVE_ZERO)
+    stated, moved = probability("delta", delta), _relation(relation).moved
+    made = stream(noise, **pattern)
+
+    def excess(log_sigma: float) -> float:
+        return _exact(math.exp(log_sigma) / moved, stated) - target
+
+    low, high = math.log(1e-2), math.log(1e5)
+    if excess(low) < 0 or excess(high) > 0:
+        raise ValueError(f"epsilon {target:g} is out of reach of noise multipliers 0.01 to 100,000")
+    sigma = math.exp(_root(excess, low, high) + 1e-9)  # up, never down
+    return _account(made.scaled(sigma), stated, relation)
+
+
+def stream(
+    noise: str,
+    *,
+    rounds: int | None = None,
+    min_separation: int | None = None,
+    max_participations: int | None = None,
+    steps_per_tree: int | None = None,
+    trees: int | None = None,
+    bands: int | None = None,
+    buffers: int | None = None,
+    coefficients: str = "optimised",
+    estimate: str = "efficient",
+    momentum: float = 0.0,
+) -> Correlated:
+    """Return noise of multiplier 1 with a memory.
+
+    Args:
+        noise: "tree", "banded" or "blt".
+        rounds: T; of trees None takes all of theirs.
+        min_separation: b, two rows i and j of one user have |i - j| >= b; None for a tree's rows,
+            or the bands.
+        max_participations: Rows that one user is in at most; None for as many as fit.
+        steps_per_tree: Rows of a tree, after which one begins anew; None for one tree.
+        trees: How many trees; None for as many as the rounds take.
+        bands: Of banded noise; None for `min_separation`.
+        buffers: Of blt; None for 3.
+        coefficients: Of banded noise, "optimised" or "square-root".
+        estimate: Of trees, "efficient" or "vanilla".
+        momentum: Of the server, for coefficients whose error it is part of.
+
+    Raises:
+        ValueError: If a number is out of range, missing, or of other noise.
+    """
+    if noise not in STREAMS:
+        raise ValueError(f"noise {noise!r} has no memory that is known; give {', '.join(STREAMS)}")
+    own = {
+        "tree": ("steps-per-tree", "trees"),
+        "banded": ("bands",),
+        "blt": ("buffers",),
+    }
+    given = {
+        "steps-per-tree": steps_per_tree, "trees": trees, "bands": bands, "buffers": buffers,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None and name not in own[noise]:
+            raise ValueError(f"{name} {value!r} says nothing of {noise} noise; leave it out")
+    total = _total(noise, rounds, steps_per_tree, trees)
+    apart = min_separation
+    if apart is None:
+        apart = steps_per_tree if noise == "tree" else bands
+    if apart is None:
+        raise ValueError(
+            "min-separation is missing: how many rounds apart one user's are; 1 for every round"
+        )
+    apart = positive_int("min-separation", apart)
+    room = -(-total // apart)
+    limit = Participation(
+        most=room if max_participations is None else max_participations,
+        min_separation=apart,
+        num_rows=total,
+    )
+    strategy: Strategy
+    if noise == "tree":
+        strategy = BinaryTree(num_rows=total, restart=steps_per_tree, estimate=estimate)  # type: ignore[arg-type]
+    elif noise == "blt":
+        strategy = optimised_buffers(3 if buffers is None else buffers, limit, momentum=momentum)
+    elif coefficients == "square-root":
+        strategy = square_root_bands(min(apart, total) if bands is None else bands, total)
+    elif coefficients == "optimised":
+        wanted = min(apart, total) if bands is None else bands
+        strategy = optimised_bands(wanted, limit, momentum=momentum)
+    else:
+        raise ValueError(f"coefficients {coefficients!r}: give 'optimised' or 'square-root'")
+    return Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
+
+
+def _root(excess: Callable[[float], float], low: float, high: float) -> float:
+    from scipy.optimize import brentq
+
+    found: Any = brentq(excess, low, high, xtol=1e-12)
+    return float(found)
+
+
+def _total(noise: str, rounds: int | None, steps: int | None, trees: int | None) -> int:
+    if noise == "tree" and rounds is None:
+        if steps is None:
+            raise ValueError("rounds is missing; or give steps-per-tree, and trees")
+        given = positive_int("steps-per-tree", steps)
+        return given * (1 if trees is None else positive_int("trees", trees))
+    if rounds is None:
+        raise ValueError("rounds is missing: for how many the coefficients are made")
+    total = positive_int("rounds", rounds)
+    if trees is not None and (steps is None or -(-total // steps) != trees):
+        raise ValueError(f"trees {trees} do not fit {total:,} rounds; leave it or rounds out")
+    return total
+
+
+def _relation(relation: str) -> Relation:
+    found = Relation.of(relation)
+    if found is Relation.ADD_REMOVE:
+        raise ValueError(
+            "noise with a memory is accounted for a user who contributes zero in all of its rows, "
+            "or not; use relation 'zero-out'"
+        )
+    return found
+
+
+def _account(noise: Correlated, delta: float, relation: str) -> StreamAccount:
+    related, stated = _relation(relation), probability("delta", delta)
+    sigma = noise.cost.value / related.moved
+    event = Event(kind="gaussian", noise_multiplier=noise.cost.value)
+    beside = priced(event, 1, delta=stated, relation=related)
+    return StreamAccount(
+        epsilon=replace(beside, value=_exact(sigma, stated), accountant="exact Gaussian"),
+        epsilon_bs16=epsilon_bs16(0.5 / sigma**2, stated),
+        noise=noise,
+    )
+
+
+def _exact(sigma: float, delta: float) -> float:
+    """Return the ε of a Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+    from dp_accounting import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(sigma, delta))

@@ -1,0 +1,82 @@
+"""`fedpriv account --noise tree|banded|blt` and `fedpriv calibrate` of the same."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from fedpriv.cli.terminal.output import console, fail, print_json
+
+NoiseName = Annotated[
+    str,
+    typer.Option(
+        help="gaussian (drawn anew every round), or with a memory: tree, banded, blt; of those "
+        "sampling earns nothing, and users and cohort are left out."
+    ),
+]
+MinSeparation = Annotated[
+    int | None,
+    typer.Option(help="Noise with a memory: how many rounds apart one user's are at least."),
+]
+MaxParticipations = Annotated[
+    int | None,
+    typer.Option(help="Noise with a memory: a user's rounds at most; by default all that fit."),
+]
+StepsPerTree = Annotated[int | None, typer.Option(help="Trees: rounds until one begins anew.")]
+Trees = Annotated[int | None, typer.Option(help="Trees: how many.")]
+Bands = Annotated[int | None, typer.Option(help="Banded noise: how many, by default as apart.")]
+Buffers = Annotated[int | None, typer.Option(help="BLT: how many, 0 to 6; by default 3.")]
+
+
+def pattern_of(**given: Any) -> dict[str, Any]:
+    """Return what is given of a stream."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def refuse_sampling(noise: str, given: dict[str, Any]) -> None:
+    """Refuse options of drawn cohorts for noise with a memory."""
+    others = [name for name, value in given.items() if value not in (None, False, 1, "poisson")]
+    if others:
+        fail(
+            f"--{others[0]} says nothing of {noise} noise, which costs the same whoever else is "
+            "drawn; leave it out"
+        )
+
+
+def refuse_memory(pattern: dict[str, Any]) -> None:
+    """Refuse options of noise with a memory for noise without one."""
+    for name in pattern:
+        fail(
+            f"--{name.replace('_', '-')} is of noise with a memory; give --noise tree, or leave it"
+        )
+
+
+def price_stream(
+    noise: str,
+    *,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None,
+    relation: str | None,
+    pattern: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Print what a stream costs, or how much of it a target ε asks for; and what it comes to."""
+    from fedpriv.api.stream_account import account_stream, calibrate_stream
+
+    if delta is None:
+        fail("without users there is no default δ; give --delta, such as 1e-6")
+    given: dict[str, Any] = {"noise": noise, "delta": delta, "relation": relation or "zero-out"}
+    try:
+        if epsilon is not None:
+            found = calibrate_stream(epsilon=epsilon, **given, **pattern)
+        elif noise_multiplier is None:
+            fail("missing option '--noise-multiplier'")
+        else:
+            found = account_stream(noise_multiplier=noise_multiplier, **given, **pattern)
+    except ValueError as error:
+        fail(str(error).replace("noise_multiplier", "noise-multiplier"))
+    if as_json:
+        return print_json(found.to_json())
+    return console.print(str(found), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,183 @@
+"""A privatizer whose rows are correlated: a strategy, how much noise, who may be in which rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fedpriv.noise.gaussian import NoisedMean, check_stddev, gaussian, noised_mean
+from fedpriv.noise.participation import Participation
+from fedpriv.noise.privatizer import AfterCrash, Cost, Memory
+from fedpriv.noise.rounded import LARGEST_SCALE, GridNoise, rounded_gaussian
+from fedpriv.noise.streams.strategy import Rows, Strategy
+from fedpriv.ranges import positive_float
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlated:
+    """Rows of C⁻¹ z: Gaussian noise that takes back part of what earlier rows added.
+
+    Attributes:
+        noise_multiplier: Standard deviation of z over the sensitivity of one row's sum.
+        strategy: C.
+        participation: In which rows one user may be, which a sampler has to see to.
+
+    Guarantees:
+        * All rows together are one Gaussian mechanism of noise multiplier
+          `noise_multiplier / strategy.sensitivity(participation)`, for one user who contributes
+          zero or not in all of its rows, whatever earlier rows made of the params on which later
+          ones are computed (Denisov et al. 2022, Theorem 2.1). In real arithmetic where rows are
+          drawn on the sum's grid; else as far as floating point is that.
+        * On a grid the exact mechanism answers the linear map of the whole rows, but for a shift by
+          the strategy's `slack` a coordinate, which depends on the noise and so on the neighbour:
+          z is drawn with as much more standard deviation as that may move.
+
+    Raises:
+        ValueError: If a number is out of range, or the strategy knows no sensitivity, or was made
+            for another number of rows than the limit.
+    """
+
+    noise_multiplier: float
+    strategy: Strategy
+    participation: Participation
+
+    def __post_init__(self) -> None:
+        sigma = positive_float("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", sigma)
+        rows = self.participation.num_rows
+        if rows is not None and rows != self.strategy.num_rows:
+            raise ValueError(
+                f"participation is limited for {rows:,} rows and the strategy has "
+                f"{self.strategy.num_rows:,}; give both the same"
+            )
+        if rows is None:
+            limit = replace(self.participation, num_rows=self.strategy.num_rows)
+            object.__setattr__(self, "participation", limit)
+        self.sensitivity  # noqa: B018 - refuses here what has none
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """How far one user of contributions of length 1 moves C x, in l2."""
+        return self.strategy.sensitivity(self.participation)
+
+    @property
+    def name(self) -> str:
+        """That of its strategy."""
+        return self.strategy.name
+
+    @property
+    def cost(self) -> Cost:
+        """One Gaussian mechanism of all rows, charged with the first."""
+        one_row = self.strategy.one_row(self.participation)
+        return Cost(
+            kind="gaussian",
+            value=self.noise_multiplier / self.sensitivity,
+            whole_run=True,
+            participation=self.participation,
+            one_row=None if one_row is None else self.noise_multiplier / one_row,
+        )
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A row that a crash cut off is lost."""
+        return "burn"
+
+    def scaled(self, noise_multiplier: float) -> Correlated:
+        """Return rows of the same strategy that cost a Gaussian of this noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier * self.sensitivity)
+
+    @property
+    def description(self) -> str:
+        """What it is, for plans and statements."""
+        return (
+            f"noise of {self.strategy.description} and standard deviation "
+            f"{self.noise_multiplier:.6g} over one row's sensitivity before they are combined, for "
+            f"users who take part {self.participation}, whose rows together move it by "
+            f"{self.sensitivity:.6g}"
+        )
+
+    def row_rmse(self) -> float:
+        """Return the root mean square of a row's noise, over the sensitivity of one row's sum."""
+        return self.noise_multiplier * math.sqrt(float(np.mean(self.strategy.row_variance())))
+
+    def prefix_rmse(self) -> float:
+        """Return the root mean square of the noise in a prefix sum, in the same units."""
+        return self.noise_multiplier * math.sqrt(float(np.mean(self.strategy.prefix_variance())))
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return the memory before row 1."""
+        return self.strategy.init(template)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Rows, Memory]:
+        """Return the next row, float32."""
+        stddev = self.noise_multiplier * sensitivity
+        check_stddev(stddev)
+        rows, memory = self.strategy.next(memory, key, lambda own: gaussian(own, template, stddev))
+        return _shaped(rows, template), memory
+
+    def draw_row_on_grid(
+        self,
+        memory: Memory,
+        *,
+        template: Tree,
+        sensitivity: float,
+        granularity: float,
+        key: Key,
+    ) -> tuple[GridNoise, Memory]:
+        """Return the next row in whole steps of the grid, made of exactly rounded Gaussians.
+
+        Raises:
+            ValueError: If the standard deviation is out of the range that a grid carries.
+        """
+        scale, bits = self._on_grid(template, sensitivity, granularity)
+
+        def fresh(own: Key) -> Rows:
+            return {
+                name: rounded_gaussian(
+                    own.fold(name), tuple(template[name].shape), scale * 2.0**bits
+                )
+                for name in sorted(template)
+            }
+
+        numbers, memory = self.strategy.next(memory, key, fresh, bits=bits)
+        return GridNoise(numbers=_shaped(numbers, template), granularity=granularity), memory
+
+    def _on_grid(self, template: Tree, sensitivity: float, granularity: float) -> tuple[float, int]:
+        """Return the standard deviation of z in steps of the grid, and how much finer it is drawn.
+
+        Two neighbours' rows are shifted by at most `slack` each, so 2 slack √(d T) besides the
+        sensitivity of all rows, and the same in proportion of one row's.
+        """
+        from fedpriv.noise.rounded import check_scale
+
+        least = self.noise_multiplier * sensitivity
+        check_scale(least, granularity)
+        # Twice as much is enough for `bits` and `slack`, which only fall and rise with the scale.
+        bits = self.strategy.bits(2.0 * least / granularity)
+        slack = self.strategy.slack(2.0 * least / granularity, bits)
+        size = sum(math.prod(array.shape) for array in template.values())
+        shift = 2.0 * slack * math.sqrt(size * self.strategy.num_rows) / self.sensitivity
+        stddev = self.noise_multiplier * (sensitivity + shift * granularity)
+        scale = float(np.nextafter(stddev / granularity, np.inf))
+        if scale > 2.0 * least / granularity or scale * 2.0**bits > LARGEST_SCALE:
+            raise ValueError(
+                f"{self.name} noise of {scale:.3g} steps of a grid of {granularity!r} is more than "
+                "it carries exactly; lower the noise multiplier, or the number of rows"
+            )
+        return scale, bits
+
+    def release(self, total: PartialSum, drawn: Params | GridNoise, share: float) -> NoisedMean:
+        """Return the noised mean."""
+        return noised_mean(total, drawn, share)
+
+
+def _shaped(rows: Rows, template: Tree) -> Rows:
+    return {name: array.reshape(template[name].shape) for name, array in rows.items()}

@@ -1,0 +1,217 @@
+"""Toeplitz strategies: c_0 = 1, c_1, c_2, ... below the diagonal, alike in every column.
+
+A banded one keeps the last rows. Where its bands are no more than the rows between two of a user's,
+the user's parts never add up, and the sensitivity is √k times a column's length, whatever the sign
+of coefficients (Choquette-Choo et al. 2023, "Amplified Banded Matrix Factorization", Section 3).
+Else a closed form holds only of coefficients that are not negative and never rise: the worst user
+then takes part in rows 1, 1 + b, 1 + 2b, ... (Kalinin and Lampert 2024, Theorem 2; McMahan, Xu and
+Zhang 2024 for buffered ones).
+
+Coefficients are whole multiples of 2^-16, so that rows of whole numbers are made of the very ones
+that sensitivities are computed from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedpriv.noise.participation import Participation
+from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, row_of
+from fedpriv.ranges import positive_int
+from fedpriv.rng import Key
+from fedpriv.tree import Tree
+
+SCALE = 16
+"""Coefficients are whole multiples of 2^-SCALE."""
+_LARGEST = 28  # log2 of the scale of fresh whole numbers: few are beyond double precision
+_AHEAD = 8  # rows that are drawn at once
+
+
+def on_scale(values: np.ndarray) -> np.ndarray:
+    """Return numbers rounded to the multiples of 2^-16 that coefficients may be, float64."""
+    return np.rint(np.asarray(values, np.float64) * 2.0**SCALE) / 2.0**SCALE
+
+
+def inverse_series(coefficients: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return the first coefficients of 1 / C(x), float64 `(num_rows,)`."""
+    from scipy.signal import lfilter
+
+    impulse = np.zeros(num_rows)
+    impulse[0] = 1.0
+    return np.asarray(lfilter([1.0], np.asarray(coefficients[:num_rows], np.float64), impulse))
+
+
+def column_sensitivity(coefficients: np.ndarray, participation: Participation) -> float:
+    """Return the sensitivity of a Toeplitz strategy whose coefficients fall and are not negative.
+
+    Args:
+        coefficients: float64 `(T,)`, the first column.
+        participation: The limit.
+
+    Raises:
+        ValueError: If a coefficient is negative, or above the one before it.
+    """
+    column = np.asarray(coefficients, np.float64)
+    if column.min() < 0 or (np.diff(column) > 0).any():
+        raise ValueError(
+            "the worst user of a Toeplitz strategy is known where coefficients are not negative "
+            "and never rise; let users' rows be farther apart than the bands"
+        )
+    moved = np.zeros(len(column))
+    for number in range(participation.count):
+        start = number * participation.min_separation
+        if start < len(column):
+            moved[start:] += column[: len(column) - start]
+    return float(np.linalg.norm(moved))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banded:
+    """A strategy of `bands` diagonals.
+
+    Attributes:
+        coefficients: c_0 = 1, c_1, ...; one a band, multiples of 2^-16.
+        num_rows: T.
+        how: How they were chosen, in a word.
+
+    Raises:
+        ValueError: If the first is not 1, or one is no multiple of 2^-16, or there are more of them
+            than rows.
+    """
+
+    coefficients: tuple[float, ...]
+    num_rows: int
+    how: str = "given"
+    _inverse: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rows = positive_int("num_rows", self.num_rows)
+        given = tuple(float(value) for value in self.coefficients)
+        if not given or given[0] != 1.0:
+            raise ValueError(f"coefficients {given!r} must begin with 1")
+        if len(given) > rows:
+            raise ValueError(f"{len(given)} bands are more than the {rows} rows; give fewer bands")
+        off = [value for value in given if not abs(value) <= 1.0 or value * 2.0**SCALE % 1.0]
+        if off:
+            raise ValueError(
+                f"coefficient {off[0]!r} is no multiple of 2^-{SCALE} between -1 and 1; round it"
+            )
+        object.__setattr__(self, "coefficients", given)
+        object.__setattr__(self, "num_rows", rows)
+        object.__setattr__(self, "_inverse", inverse_series(np.array(given), rows))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "banded"
+
+    @property
+    def bands(self) -> int:
+        """How many diagonals are not zero."""
+        return len(self.coefficients)
+
+    @property
+    def description(self) -> str:
+        """What it is."""
+        shown = ", ".join(f"{value:.4g}" for value in self.coefficients[:3])
+        rest = ", ..." if self.bands > 3 else ""
+        return f"{self.bands} {self.how} bands ({shown}{rest})"
+
+    def sensitivity(self, participation: Participation) -> float:
+        """Return it exactly; see `column_sensitivity` where bands overlap.
+
+        Raises:
+            ValueError: If rows of a user overlap and a coefficient is negative or rises.
+        """
+        one = self.one_row(participation)
+        if one is not None:
+            return one * float(np.sqrt(participation.count))
+        column = np.zeros(self.num_rows)
+        column[: self.bands] = self.coefficients
+        return column_sensitivity(column, participation)
+
+    def one_row(self, participation: Participation) -> float | None:
+        """Return a column's length, where users' rows are at least the bands apart."""
+        if participation.count > 1 and participation.min_separation < self.bands:
+            return None
+        return float(np.linalg.norm(self.coefficients))
+
+    def row_variance(self) -> np.ndarray:
+        """Return Σ_{j <= t} w_j², w the inverse series."""
+        return np.cumsum(self._inverse**2)
+
+    def prefix_variance(self) -> np.ndarray:
+        """Return Σ_{j <= t} (w_0 + ... + w_j)²."""
+        return np.cumsum(np.cumsum(self._inverse) ** 2)
+
+    def bits(self, scale: float) -> int:
+        """Return so many that sums of bands are whole numbers of 63 bits."""
+        return finer_bits(scale)
+
+    def slack(self, scale: float, bits: int) -> float:
+        """Return the rounding of the sum of bands to the finer grid; none where that holds it."""
+        return 0.0 if bits >= SCALE or self.bands == 1 else 2.0 ** -(bits + 1)
+
+    def init(self, template: Tree) -> Memory:
+        """Return no rows."""
+        return {"row": np.zeros((), np.int64), "drawn": np.zeros((), np.int64)}
+
+    def next(
+        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
+    ) -> tuple[Rows, Memory]:
+        """Return z_t - Σ c_k e_{t-k}; a few rows are made ahead, and kept with the earlier ones."""
+        row = row_of(memory, self.num_rows, self.name)
+        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
+        if row > int(memory["drawn"]):
+            self._ahead(kept, key, fresh, row, bits)
+        rings = {name[5:]: ring for name, ring in kept.items() if name.startswith("rows/")}
+        return {name: ring[row % len(ring)].copy() for name, ring in rings.items()}, kept
+
+    def _ahead(
+        self,
+        kept: dict[str, np.ndarray],
+        key: Key,
+        fresh: Fresh,
+        first: int,
+        bits: int | None,
+    ) -> None:
+        """Draw the next rows into the rings; several at once cost little more than one."""
+        from fedpriv.kernels.streams import band_rows, band_rows_whole
+
+        count = min(_AHEAD if self.bands > 1 else 1, self.num_rows - first + 1)
+        for row in range(first, first + count):
+            for name, array in fresh(key.fold(row)).items():
+                ring = kept.get(f"rows/{name}")
+                if ring is None:
+                    ring = np.zeros((self.bands - 1 + _AHEAD, array.size), array.dtype)
+                    kept[f"rows/{name}"] = ring
+                ring[row % len(ring)] = array.reshape(-1)
+        weights = np.array(self.coefficients[1:])
+        for name in [name for name in kept if name.startswith("rows/")]:
+            if bits is None:
+                band_rows(kept[name], weights, first, count)
+            else:
+                whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
+                band_rows_whole(kept[name], whole, first, count, bits, SCALE)
+        kept["drawn"] = np.array(first + count - 1)
+
+
+def finer_bits(scale: float) -> int:
+    """Return by how many bits fresh whole numbers of this scale may be finer than the grid."""
+    return int(np.clip(np.floor(_LARGEST - np.log2(scale)), 0, SCALE))
+
+
+def rounded_down(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return whole numbers in steps of 2^-bits rounded to whole steps, half up."""
+    return (values + ((1 << bits) >> 1)) >> bits
+
+
+def square_root_coefficients(bands: int) -> np.ndarray:
+    """Return the first coefficients of (1 - x)^(-1/2), float64: C = A^(1/2) of prefix sums A.
+
+    Of one participation it is near optimal (Fichtenberger, Henzinger and Upadhyay 2023).
+    """
+    k = np.arange(1, positive_int("bands", bands))
+    return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])

@@ -1,0 +1,156 @@
+"""Every stream through the door: the oracle's rows, after any kill, and none of them twice."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv.backends import SerialBackend
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.noise.participation import Participation
+from fedpriv.noise.rounded import GridNoise
+from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
+from fedpriv.noise.streams.stream import Correlated
+from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.separated import SeparatedSampler
+from fedpriv.privacy.statement.verify import verify_run
+
+sys.path.append(str(Path(__file__).parent))
+toys = importlib.import_module("toys")
+toy_methods = importlib.import_module("toy_methods")
+
+ROWS, APART = 9, 3
+LIMIT = Participation(most=2, min_separation=APART, num_rows=ROWS)
+STRATEGIES = {
+    "tree": BinaryTree(num_rows=ROWS),
+    "trees": BinaryTree(num_rows=ROWS, restart=4, completion=True),
+    "banded": optimised_bands(APART, LIMIT),
+    "blt": optimised_buffers(2, LIMIT),
+}
+
+
+def method(name):
+    """Return a toy that follows means under a stream."""
+
+    class Followed(toy_methods.Stream):
+        bound = Rounded(bound=Clip(l2_clip_norm=3.0))
+        mechanism = Mechanism(
+            sampler=SeparatedSampler(
+                num_users=toy_methods.N, size=3, min_separation=APART, most=LIMIT.most
+            ),
+            bound=bound,
+            privatizer=Correlated(
+                noise_multiplier=2.0, strategy=STRATEGIES[name], participation=LIMIT
+            ),
+        )
+        plan = Plan(mechanism=mechanism, num_rounds=ROWS, relation="zero-out", delta=1e-3)
+
+    return Followed
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def die():
+    raise Killed
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What was added to each sum that was released, and whom each cohort held."""
+    noise, cohorts = [], []
+    release, drawing = Correlated.release, SeparatedSampler.next
+
+    def released(self, total, drawn, share) -> NoisedMean:
+        numbers = drawn.numbers if isinstance(drawn, GridNoise) else drawn
+        noise.append({name: np.array(array) for name, array in numbers.items()})
+        return release(self, total, drawn, share)
+
+    def drew(self, memory, key, roster):
+        cohort, following = drawing(self, memory, key, roster)
+        cohorts.append(cohort)
+        return cohort, following
+
+    monkeypatch.setattr(Correlated, "release", released)
+    monkeypatch.setattr(SeparatedSampler, "next", drew)
+    return noise, cohorts
+
+
+def play(name, folder, kills=(), mode="simulation"):
+    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    for kill in kills:
+        with toy_methods.dying(kill, die), pytest.raises(Killed):
+            toy_methods.play(method(name), folder, backend, mode=mode)
+    return toy_methods.play(method(name), folder, backend, mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    ("kills", "burned"),
+    [([], []), ([2], [1]), ([5], [4]), ([10], [9]), ([4, 2], [3, 5]), ([2, 1, 1], [1, 2, 3])],
+)
+def test_no_row_meets_two_sums_and_each_is_the_oracles(name, kills, burned, mode, seen, tmp_path):
+    noise, cohorts = seen
+    play(name, tmp_path, kills, mode)
+    _, ledger, _ = read_ledger(tmp_path / "ledger.jsonl")
+    assert [row.row for row in ledger.rows] == list(range(1, ROWS + 1))
+    assert len(ledger.charges) == 1
+    used = [release.attempt for release in ledger.releases]
+    assert used == [row for row in range(1, ROWS + 1) if row not in burned]
+    assert len(noise) == len(used) == len({row["w"].tobytes() for row in noise})
+    assert verify_run(tmp_path).ok
+    times = Counter(user for cohort in cohorts for user in cohort)
+    assert max(times.values()) <= LIMIT.most
+    for user in times:
+        rows = [n for n, cohort in enumerate(cohorts) if user in cohort]
+        assert all(late - early >= APART for early, late in pairwise(rows))
+    oracle = rows_of(name, tmp_path, mode)
+    for row, found in zip(used, noise, strict=True):
+        np.testing.assert_array_equal(found["w"], oracle[row - 1])
+
+
+def rows_of(name, folder, mode):
+    """Return the rows of the run's own key, drawn in one go with nothing lost."""
+    from fedpriv.rng import Key
+
+    if mode == "secure":
+        key = Key.from_bytes((folder / "secret" / "stream.key").read_bytes(), "secure")
+    else:
+        key = Key.simulation(3).fold("vault").fold("stream")
+    made = method(name).mechanism
+    template = {"w": toys.TASK.init_params(Key.simulation(3).fold("init"))["w"]}
+    memory, found = made.privatizer.init(template, key), []
+    for _ in range(ROWS):
+        drawn, memory = made.draw_row(memory, template, key)
+        assert isinstance(drawn, GridNoise) == (mode == "secure")
+        found.append(drawn.numbers["w"] if isinstance(drawn, GridNoise) else drawn["w"])
+    return found
+
+
+def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
+    """A stream that begins anew after a restart, as a count in memory alone would make it."""
+    from fedpriv.running.door.door import RunDoor
+
+    def forgetful(self, mechanism, template, row):
+        key = self._vault.key("stream")
+        if self._memory is None:
+            self._memory = mechanism.privatizer.init(template, key)
+        drawn, self._memory = mechanism.draw_row(self._memory, template, key)
+        return drawn
+
+    monkeypatch.setattr(RunDoor, "_row", forgetful)
+    noise, _ = seen
+    play("tree", tmp_path, [4])
+    assert len({row["w"].tobytes() for row in noise}) < len(noise)
