@@ -184,6 +184,7 @@ def words(corpus: str | None) -> list[Contestant]:
     return [
         _fedpriv(job, "serial"),
         _fedpriv(job, "threads"),
+        _fedpriv(job, "ray"),
         _fedpriv(torch_client, "serial", named=", torch client"),
         _flower(job),
         _pfl(job),
