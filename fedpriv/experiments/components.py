@@ -169,7 +169,7 @@ def make_plan(
         privatizer=noise.privatizer(
             calibrates=promises,
             limit=limit_of(sampler, num_rounds),
-            momentum=experiment.part("server-optimizer").past_of_sums,
+            momentum=_past_of_sums(experiment),
         ),
         micro_batch=micro_batch,
     )
@@ -181,3 +181,9 @@ def make_plan(
         **rest,
     )
     return noise.calibrated(plan) if promises else plan
+
+
+def _past_of_sums(experiment: Experiment) -> float:
+    """Return the momentum of what steps by the released mean, of users or of examples."""
+    slot = "server-optimizer" if experiment.unit == "user" else "optimizer"
+    return experiment.part(slot).past_of_sums

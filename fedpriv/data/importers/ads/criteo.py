@@ -9,7 +9,7 @@ the data. Reading looks at one line at a time: no row's features depend on anoth
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -162,7 +162,7 @@ def _dataset(
     x: sparse.csr_array,
     y: np.ndarray,
     test_share: float,
-    source: dict[str, object],
+    source: Mapping[str, object],
     *,
     synthetic: bool,
 ) -> Dataset:
