@@ -8,8 +8,8 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.methods.own import OwnMethod
+from fedpriv.experiments.parts.separated import limit_of
 from fedpriv.experiments.parts.start import PublicOnly, Start
-from fedpriv.experiments.parts.streams import limit_of
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -162,15 +162,14 @@ def make_plan(
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
-    noise = experiment.part("noise")
+    noise, rows = experiment.part("noise"), {}
+    limit = limit_of(sampler, num_rounds)
+    if limit is not None:  # which only noise with a memory asks for
+        rows = {"limit": limit, "momentum": _momentum(experiment)}
     mechanism = Mechanism(
         sampler=sampler,
         bound=bound,
-        privatizer=noise.privatizer(
-            calibrates=promises,
-            limit=limit_of(sampler, num_rounds),
-            momentum=_past_of_sums(experiment),
-        ),
+        privatizer=noise.privatizer(calibrates=promises, **rows),
         micro_batch=micro_batch,
     )
     plan = Plan(
@@ -183,7 +182,8 @@ def make_plan(
     return noise.calibrated(plan) if promises else plan
 
 
-def _past_of_sums(experiment: Experiment) -> float:
-    """Return the momentum of what steps by the released mean, of users or of examples."""
-    slot = "server-optimizer" if experiment.unit == "user" else "optimizer"
-    return experiment.part(slot).past_of_sums
+def _momentum(experiment: Experiment) -> float:
+    """Return β of an optimiser whose steps are along sums of the past, else 0."""
+    of_users = experiment.has_part("server-optimizer")
+    part = experiment.part("server-optimizer" if of_users else "optimizer")
+    return getattr(part, "past_of_sums", 0.0)

@@ -103,7 +103,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
 
 def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: bool) -> Plan:
     unit: Unit = "example"
-    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size)
+    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size, planned)
     if task.owned is not None:
         unit, sampler = "owner", task.owned.sampler(sampler)
     bound = experiment.part("bound").make()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.streams import NOISE_WITH_MEMORY
+from fedpriv.experiments.parts.noise import WITH_MEMORY
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
@@ -115,7 +115,7 @@ def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Pre
         ValueError: If the updates would be preconditioned twice.
     """
     guided = experiment.part("guide").choose(None).preconditioner
-    if guided is not None and experiment.noise in NOISE_WITH_MEMORY:
+    if guided is not None and experiment.noise in WITH_MEMORY:
         raise ValueError(
             f"guide {experiment.guide!r} changes what rounds are preconditioned by, and noise "
             f"{experiment.noise!r} takes back what earlier rounds added; use noise 'gaussian', or "
