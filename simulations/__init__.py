@@ -1,8 +1,13 @@
 """Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""
 
-from simulations import tags
+from simulations import conversions, images, tags, words
 
-EXPERIMENTS = (*tags.EXPERIMENTS,)
+EXPERIMENTS = (
+    *tags.EXPERIMENTS,
+    *words.EXPERIMENTS,
+    *images.EXPERIMENTS,
+    *conversions.EXPERIMENTS,
+)
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (

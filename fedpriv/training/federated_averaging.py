@@ -13,6 +13,7 @@ are by adaptive composition here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -152,6 +153,8 @@ class FederatedAveraging:
         at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
         outputs: How the checkpoints that the aggregate keeps are measured together
             (`fedpriv.checkpoints.outputs`); None for one model.
+        tensors: From a round's number to what users are told next to the params: public, and a
+            function of the number alone. None for nothing.
 
     Raises:
         ValueError: If aggregates of outputs were to be trained at.
@@ -162,6 +165,7 @@ class FederatedAveraging:
     preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
     at_aggregates: AtAggregates | None = None
     outputs: Rule | None = None
+    tensors: Callable[[int], Params] | None = None
 
     def __post_init__(self) -> None:
         if self.at_aggregates is not None and self.outputs is not None:
@@ -217,7 +221,9 @@ class FederatedAveraging:
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
-        mean = door.ask(Query(params=self.asked_at(state), context=context))
+        more = {} if self.tensors is None else self.tensors(state.round_num + 1)
+        params = self.asked_at(state)
+        mean = door.ask(Query(params={**params, **more} if more else params, context=context))
         return self.next(state, mean, context)
 
     def asked_at(self, state: ServerState) -> Params:
