@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import time
 import types
 import zipfile
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.deployment import bundles, flower_private
 from fedpriv.deployment.pauses import SHORTEST, Pauses
-from fedpriv.deployment.processes import fork
+from fedpriv.deployment.processes import adopt_orphans, children, end_orphans, fork
 
 
 def said(child):
@@ -95,6 +96,42 @@ def test_a_fork_that_is_killed_is_at_its_end():
     assert child.lines() == [b"begun"]
     os.kill(child.pid, signal.SIGKILL)
     assert child.lines() is None
+    child.close()
+
+
+def leave_behind(told, say):
+    """Fork a process that leaves its parent's session, and end before it."""
+    if not (pid := os.fork()):
+        os.setsid()
+        time.sleep(600)
+        os._exit(0)
+    say(str(pid).encode())
+
+
+def test_the_end_of_a_fork_does_not_wait_for_what_it_left_behind():
+    """Which holds its pipe open; a killed message would wait a minute for Flower's heartbeats."""
+    child = fork(leave_behind, list)
+    (pid,) = said(child)
+    child.close()
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def test_what_a_fork_left_behind_is_ended_and_what_it_should_keep_is_not():
+    def alone(told, say):
+        adopt_orphans()
+        kept, child = fork(lambda told, say: signal.pause(), list), fork(leave_behind, list)
+        (left,) = said(child)
+        os.waitpid(child.pid, 0)
+        assert children() == {kept.pid, int(left)}
+        assert end_orphans([kept.pid]) == 1 and end_orphans([kept.pid]) == 0
+        assert children() == {kept.pid}
+        kept.close()
+        say(left)
+
+    child = fork(alone, list)
+    (left,) = said(child)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(left), 0)
     child.close()
 
 

@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from torch import nn
 
 import fedpriv as fp
 from client import app as client_app
+from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.telling.log_lines import LineFormatter, show_log
 from fedpriv.backends.flower.telling.waiting import WAITING, note_waiting
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.tasks.module_task import ModuleTask
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")
@@ -73,6 +76,38 @@ def test_no_line_holds_an_id_a_value_or_an_errors_text(
     failures = [line for line in lines if "a user contributes zero: RuntimeError" in line]
     assert len(failures) == (2 if mode == "simulation" else 0)
     assert fp.load(tmp_path / "run").summary["rounds"] == 2
+
+
+def unopened(experiment):
+    """A user's own code, which says whom it was reading when it fails as a whole."""
+    raise ValueError(f"{TEXT}: {ID} has {VALUE}")
+
+
+def faulty(experiment):
+    return {ID: VALUE}[TEXT]
+
+
+@pytest.mark.parametrize("code", [unopened, faulty], ids=["own error", "fault"])
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_a_node_that_fails_as_a_whole_says_kind_and_place(
+    code, mode, marked, deploy, tmp_path, capfd, monkeypatch
+):
+    """Law: neither its own log, nor what it answers, the server's log or the run folder, has the
+    text of an error that was raised where its users' data were open."""
+    secure = {"secure": True, "allow_unauthenticated_nodes": True} if mode == "secure" else {}
+
+    def on_nodes(given, corpus, data):
+        return make_task(replace(given, task=code), corpus, data)
+
+    monkeypatch.setattr(settings, "make_task", on_nodes)
+    changes = {"corpus": "", "cohort": 10, "register_seconds": 1.0}
+    with pytest.raises(ValueError, match="nodes failed") as refused:
+        deploy(experiment=marked, out=tmp_path / "run", **changes, **secure)
+    err = capfd.readouterr().err
+    folder = "".join(p.read_text("utf-8", "replace") for p in (tmp_path / "run").rglob("*.json*"))
+    for marker in (TEXT, "1234567"):  # ids of the roster are said to who starts nodes
+        assert marker not in err + str(refused.value) + folder
+    assert all(f" in {code.__name__}" in said for said in (err, str(refused.value)))
 
 
 def test_a_logged_traceback_shows_kind_and_places():
