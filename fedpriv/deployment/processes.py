@@ -40,7 +40,9 @@ class Forked:
         return [self.ended] if self._silent else [self.said, self.ended]
 
     def lines(self) -> list[bytes] | None:
-        """Return what it said since, once there is something; None if it has ended, and said all.
+        """Return what it said since; None if it has ended, and said all. Waits for one of them.
+
+        Empty where it closed its pipe before its end, which is then waited for by the next call.
 
         What it started itself may live on and hold its pipes open: that is not waited for.
         """

@@ -7,11 +7,9 @@ what they need, but runs nothing of a bundle's.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import logging
-import os
 import select
 import signal
 import sys
@@ -28,7 +26,7 @@ from fedpriv.deployment.flower_private import (
     run_server_app,
 )
 from fedpriv.deployment.message import bury, log_to_stderr
-from fedpriv.deployment.pauses import Pauses
+from fedpriv.deployment.pauses import ASKED, Pauses
 from fedpriv.deployment.processes import Forked, adopt_orphans, end_orphans, fork
 from fedpriv.deployment.warm import Node, as_line, keep_warm
 
@@ -77,9 +75,13 @@ class SuperExec:
     def serve(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Have tasks done until there is an end of it."""
         client = self.node.connection.client(secret=self.secret, name="SuperExec")
+        asked = self.node.apps / ASKED
+        asked.parent.mkdir(parents=True, exist_ok=True)
         try:
             while not ended():
-                if (task := acquire(client)) is not None:
+                task = acquire(client)
+                asked.touch(0o600)
+                if task is not None:
                     self.pauses.worked()
                     self._begin(task)
                 self._listen(self.pauses.next())
@@ -106,9 +108,7 @@ class SuperExec:
     def _listen(self, seconds: float) -> None:
         """Take what children say for so long, or until one says something."""
         asked = {at: server.pid for server in self._servers.values() for at in server.descriptors}
-        by_run = {
-            at: run_id for run_id, run in self._runs.items() for at in run.child.descriptors
-        }
+        by_run = {at: run_id for run_id, run in self._runs.items() for at in run.child.descriptors}
         ready, _, _ = select.select([*asked, *by_run], [], [], seconds)
         for pid in {asked[at] for at in ready if at in asked}:
             if self._servers[pid].lines() is None:

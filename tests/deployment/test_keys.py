@@ -1,4 +1,4 @@
-"""The script that makes a deployment's keys: modes, names, what is there already, what is half made."""
+"""The script that makes a deployment's keys: modes, names, and what is there or half made."""
 
 from __future__ import annotations
 

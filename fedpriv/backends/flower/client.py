@@ -176,7 +176,7 @@ def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
 
 
 def _in_one_line(message: Message, work: Callable[[], Message]) -> Message:
-    """Answer a message; where that fails, with why in a line, and with no text of a user's error."""
+    """Answer a message; where that fails, with why in a line, without text of a user's error."""
     try:
         return work()
     except Exception as error:

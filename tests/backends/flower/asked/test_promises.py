@@ -143,9 +143,9 @@ def test_both_places_must_allow_a_promise(variable, key, found):
 @pytest.mark.parametrize("blank", [" ", ",", "\n", " , "])
 def test_a_list_that_lists_nothing_allows_nothing(blank):
     """One that was cut off, or filled from an empty file, is not taken for none at all."""
-    with pytest.raises(ValueError, match="FEDPRIV_PROMISES is .* lists no promise"):
+    with pytest.raises(ValueError, match=r"FEDPRIV_PROMISES is .* lists no promise"):
         allowed_promises({}, {PROMISES_VARIABLE: blank})
-    with pytest.raises(ValueError, match="promises is .* lists no promise"):
+    with pytest.raises(ValueError, match=r"promises is .* lists no promise"):
         allowed_promises({PROMISES_KEY: blank}, {})
 
 
