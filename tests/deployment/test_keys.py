@@ -9,8 +9,10 @@ import stat
 import subprocess
 
 import pytest
+from typer.testing import CliRunner
 
 from fedpriv.backends.flower.node_keys import read_node_keys
+from fedpriv.cli import app
 from fedpriv.deployment.checks import check_keys
 from tests.deployment.layout import CHECKOUT
 
@@ -62,6 +64,23 @@ def test_every_file_is_its_owners_alone_whatever_the_mask(folder):
     assert not (folder / "keys" / "client-1" / "node.key").exists()
     bound = read_node_keys(folder / "node-users.json")
     assert sorted(map(sorted, bound.users.values())) == [["ann", "bob"], ["cid"]]
+
+
+def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
+    """Who is on two nodes is bound to none, and contributes zero."""
+    deploy = tmp_path / "deploy"
+    (deploy / "parts").mkdir(parents=True)
+    for number, ids in enumerate((["a", "b", "x"], ["c", "x"]), start=1):
+        (tmp_path / f"node-{number}.ids").write_text("\n".join(ids), "utf-8")
+    lists = [str(tmp_path / f"node-{number}.ids") for number in (1, 2)]
+    roster = ["data", "roster", *lists, "--out", str(tmp_path / "roster.txt")]
+    done = CliRunner().invoke(app, [*roster, "--users", str(deploy / "parts" / "users.json")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "roster.txt").read_text("utf-8").split() == ["a", "b", "c", "x"]
+    assert made(deploy, "2").returncode == 0
+    bound = read_node_keys(deploy / "node-users.json").users.values()
+    assert sorted(map(sorted, bound)) == [["a", "b"], ["c"]]
+    assert (deploy / "data" / "node-2").is_dir()
 
 
 def test_what_is_there_stays_as_it_is(folder):

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from tests.deployment import compose_schema
+from tests.deployment.compose import schema as compose_schema
 from tests.deployment.layout import read
 
 TWINS = {
@@ -32,7 +32,7 @@ TWINS = {
 }
 
 
-def test_the_file_is_of_the_schema(monkeypatch):
+def test_the_file_is_of_the_schema():
     assert compose_schema.faults(read()) == []
     choices = {"FEDPRIV_FILES": "visits.sqlite", "FEDPRIV_PROMISES": "0" * 64, "BASE": "debian:12"}
     assert compose_schema.faults(read(environment=choices)) == []
