@@ -70,7 +70,7 @@ class Layout:
             text = re.sub(r"--(port|listens) (8000|9094)\b", rf"--\1 {self.ports[name]}", text)
         for volume in self.compose["services"][name].get("volumes", []):
             source, target, *_ = volume.split(":")
-            text = re.sub(rf"(?<![\w/.]){re.escape(target)}(?=[/\s\"']|$)", source, text)
+            text = re.sub(rf"(?<![\w/.]){re.escape(target)}(?=[/;\s\"']|$)", source, text)
         text = text.replace("/tmp/flwr", str(self.folder / "homes" / name / "flwr"))
         text = text.replace('cp -R /opt/numba "$NUMBA_CACHE_DIR" && ', "")  # of an image
         return text.replace("0.0.0.0", "127.0.0.1")
