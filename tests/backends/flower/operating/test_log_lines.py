@@ -129,15 +129,18 @@ def test_a_log_that_is_somebodys_is_left_alone(deploy):
     assert logger.handlers == [own]
 
 
-def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch):
-    """Flower's processes give the root logger a handler of standard error."""
+@pytest.mark.parametrize("later", [False, True])
+def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch, later):
+    """Flower's processes give the root logger a handler of standard error, libraries later too."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     root, ours = logging.getLogger(), logging.getLogger("fedpriv")
     monkeypatch.setattr(ours, "handlers", [])
     of_flower = logging.StreamHandler(stream)
-    root.addHandler(of_flower)
     try:
+        if later:
+            show_log()
+        root.addHandler(of_flower)
         show_log()
         logging.getLogger("fedpriv.server").info("round 1")
         logging.getLogger("flwr").error("its own")
