@@ -48,7 +48,7 @@ try:
         said += data
 except OSError:
     pass
-print(" ".join(word.split()[1].decode() for word in said.split(b"HTTP/1.1")[1:]))
+print(" ".join(word.split()[0].decode() for word in said.split(b"HTTP/1.1")[1:]))
 """
 _FLOOD = """
 import http.client, socket, ssl
