@@ -66,14 +66,18 @@ for _ in range(31):
     held.append(line)
 try:
     line = http.client.HTTPSConnection("gate", 8443, timeout=60, context=context)
-    line.request("POST", "/v1/fleet/push-object", bytes(5000000))
+    kind = {"Content-Type": "application/protobuf"}
+    line.request("POST", "/v1/fleet/push-object", bytes(5000000), kind)
     print(line.getresponse().status)
 except OSError as error:
     print("unreachable")
 """
 _LIST = "POST {}/v1/control/list-runs HTTP/1.1\\r\\nHost: gate\\r\\nContent-Length: 0"
 _END = "\\r\\nConnection: close\\r\\n\\r\\n"
-_PULL = "POST /v1/fleet/pull-messages HTTP/1.1\\r\\nHost: gate\\r\\n"
+_PULL = (
+    "POST /v1/fleet/pull-messages HTTP/1.1\\r\\nHost: gate\\r\\n"
+    "Content-Type: application/protobuf\\r\\n"
+)
 
 #: Name: service, script, arguments, what it must print.
 PROBES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
