@@ -62,9 +62,9 @@ def clean_environment(folder: Path) -> str:
         [python, "-m", "pip", "install", "--quiet", *wheels,
          "--constraint", str(CHECKOUT / "constraints.txt"),
          "--requirement", str(CHECKOUT / "server" / "requirements.txt"), "setuptools", "wheel"],
+        [python, "-m", "pip", "check"],  # before our own, whose Ray images do without
         [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
          "--no-index", str(place / "own")],
-        [python, "-m", "pip", "check"],
         [python, "-c", _USED],
         [str(place / "venv" / "bin" / "fedpriv"), "superexec", "--help"],
     ):  # fmt: skip
