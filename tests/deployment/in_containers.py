@@ -226,7 +226,7 @@ def _unregistered(here: Deployment) -> None:
     done = here.docker(
         "run", "--rm", "--network", f"{PROJECT}_nodes", "--volume", f"{keys}:/keys:ro",
         "--env", "SUPERLINK=gate:8443", "--tmpfs", "/tmp", "--user", str(service["user"]),
-        "fedpriv-node", "timeout", "60", "sh", "-c", service["command"][2],
+        "fedpriv-node", "timeout", "300", "sh", "-c", service["command"][2],
     )  # fmt: skip
     said = " ".join((done.stdout + done.stderr).split())
     here.holds(

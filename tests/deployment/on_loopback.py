@@ -152,7 +152,7 @@ def _stranger(layout: Layout) -> None:
     )
     command = command.replace(f"--port {layout.ports['supernode-1']}", f"--port {port}")
     done = subprocess.run(
-        [*as_user(), "timeout", "60", "sh", "-c", command],
+        [*as_user(), "timeout", "300", "sh", "-c", command],
         cwd=layout.folder / "homes" / "supernode-1",
         env=layout.environment("supernode-1"),
         capture_output=True, text=True, check=False,
