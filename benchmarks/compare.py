@@ -5,6 +5,7 @@
     python benchmarks/compare.py plumbing        a client that returns its params, three sizes
     python benchmarks/compare.py plumbing-dp     the same with clipping and noise
     python benchmarks/compare.py cifar           pfl's own CIFAR-10 job
+    python benchmarks/compare.py words           the recurrent network of Stack Overflow
     python benchmarks/compare.py full            all of these, then the benchmarks without peers
 
 Every tool's worker is started once, runs one first round and its warm-up, and then sleeps while
@@ -37,7 +38,7 @@ from harness.figures import Entry
 from harness.worker_process import WorkerError, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar")
+PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar", "words")
 Answer = TypeVar("Answer")
 
 
@@ -152,6 +153,9 @@ def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Cal
     if part == "cifar":
         title = "pfl's own benchmark: CIFAR-10, 1,000 users, 50 a round, 5 steps of 10 images each"
         return [(title, lambda: contestants.cifar(arguments.cifar))]
+    if part == "words":
+        title = "Next words: the LSTM of Stack Overflow, 20 of 400 users a round"
+        return [(title, lambda: contestants.words(arguments.corpus))]
     private = part == "plumbing-dp"
     manner = "with clipping and noise" if private else "no clipping, no noise"
     return [
@@ -169,6 +173,16 @@ def about_data(part: str, corpus: str | None) -> list[str]:
         return ["Data: " + (contestants.DATA / "cifar" / "about.txt").read_text("utf-8").strip()]
     if part.startswith("plumbing"):
         return ["20 of 400 users a round; the client returns the params it got."]
+    if part == "words":
+        told = json.loads((contestants.words_folder(corpus) / "about.json").read_text("utf-8"))
+        label = "SYNTHETIC corpus" if told["synthetic"] else "Corpus"
+        return [
+            f"{label} {told['corpus']}, roster {told['roster']}: 20 of {told['num_users']} users a "
+            f"round, at most {told['max_examples']} sentences a user of 20 words at most "
+            f"({told['words_a_sentence']:.1f} targets on average), batches of 16, one local epoch, "
+            "4.05 million float32 parameters, clipping and Gaussian noise. Peers train the torch "
+            "client of `jobs/words_job`, fedpriv its own trainer (and, where it says so, theirs)."
+        ]
     told = json.loads((contestants.tag_folder(corpus) / "about.json").read_text("utf-8"))
     label = "SYNTHETIC corpus" if told["synthetic"] else "Corpus"
     size = (told["num_words"] + 1) * told["num_tags"]

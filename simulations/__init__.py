@@ -1,8 +1,13 @@
 """Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""
 
-from simulations import tags
+from simulations import conversions, images, tags, words
 
-EXPERIMENTS = (*tags.EXPERIMENTS,)
+EXPERIMENTS = (
+    *tags.EXPERIMENTS,
+    *words.EXPERIMENTS,
+    *images.EXPERIMENTS,
+    *conversions.EXPERIMENTS,
+)
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
@@ -12,5 +17,6 @@ REPRODUCTIONS = (
     *(f"simulations.adadps.figures.figure{number}" for number in range(1, 7)),
     "simulations.agd.command",
     "simulations.bolt_on.command",
+    "simulations.scraps.command",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

@@ -50,7 +50,8 @@ def ray(request: pytest.FixtureRequest) -> Cluster:
 
     stash = request.config.stash
     if _RAY not in stash:
-        helpers = [HERE / "laws", *(HERE / "backends" / room for room in ("", "door", "flower"))]
+        laws = (HERE / "laws", HERE / "laws" / "words")
+        helpers = [*laws, *(HERE / "backends" / room for room in ("", "door", "flower"))]
         found = [*map(str, helpers), *filter(None, [os.environ.get("PYTHONPATH")])]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", os.pathsep.join(found))

@@ -25,6 +25,8 @@ _FLOWER = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_HOME": str(DATA / "flower-home"),
 }
+# This checkout's fedpriv, whichever is installed.
+_OURS = os.pathsep.join([str(JOBS), str(HERE.parent)])
 _QUIET = {"PYTHONPATH": str(JOBS), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 
 
@@ -45,7 +47,7 @@ class Contestant:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1) -> Contestant:
+def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1, named: str = "") -> Contestant:
     """Return fedpriv on an engine; `threads` are torch's within one operation."""
     name = "fedpriv" if engine == "serial" else f"fedpriv, {engine.capitalize()}"
     more = ["with checkpoints"] if "--checkpoints" in options else []
@@ -54,10 +56,10 @@ def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1) -> Contesta
     threaded = f", {threads} threads" if threads > 1 else ""
     command = [sys.executable, str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
     return Contestant(
-        name=", ".join([name + workers + threaded, *more]),
+        name=", ".join([name + workers + threaded + named, *more]),
         tool="fedpriv",
         command=[*command, *options],
-        environment={**_QUIET, "OMP_NUM_THREADS": str(threads)},
+        environment={**_QUIET, "PYTHONPATH": _OURS, "OMP_NUM_THREADS": str(threads)},
     )
 
 
@@ -169,10 +171,37 @@ def cifar(file: Path | None) -> list[Contestant]:
     ]
 
 
+def words(corpus: str | None) -> list[Contestant]:
+    """Return who trains the recurrent network of Stack Overflow: peers with the torch client."""
+    settings = {
+        "data": str(words_folder(corpus)),
+        "batch_size": 16,
+        "learning_rate": 0.5,
+        "l2_clip_norm": 1.0,
+        "workers": _cores(),
+    }
+    job, torch_client = Job(client="words", **settings), Job(client="words-torch", **settings)
+    return [
+        _fedpriv(job, "serial"),
+        _fedpriv(job, "threads"),
+        _fedpriv(job, "ray"),
+        _fedpriv(torch_client, "serial", named=", torch client"),
+        _flower(job),
+        _pfl(job),
+        _pfl(job, processes=_cores()),
+    ]
+
+
+def words_folder(corpus: str | None) -> Path:
+    """Return the exported users of next-word prediction, exporting them first if need be."""
+    folder = DATA / f"words-{Path(corpus).name}" if corpus else DATA / "words"
+    return _made(folder, lambda: _export("export_words.py", folder, corpus))
+
+
 def tag_folder(corpus: str | None) -> Path:
     """Return the exported users of tag prediction, exporting them first if need be."""
     folder = DATA / f"tags-{corpus}" if corpus else DATA / "tags"
-    return _made(folder, lambda: _export_tags(folder, corpus))
+    return _made(folder, lambda: _export("export_tags.py", folder, corpus))
 
 
 def cifar_folder(file: Path | None) -> Path:
@@ -183,8 +212,8 @@ def cifar_folder(file: Path | None) -> Path:
     return _made(folder, lambda: cifar_job.export(file or _beside("cifar10"), folder))
 
 
-def _export_tags(folder: Path, corpus: str | None) -> None:
-    command = [sys.executable, str(HERE / "export_tags.py"), str(folder)]
+def _export(script: str, folder: Path, corpus: str | None) -> None:
+    command = [sys.executable, str(HERE / script), str(folder)]
     command += [f"--corpus={corpus}"] if corpus else []
     subprocess.run(command, check=True, stdout=sys.stderr)
 

@@ -17,6 +17,7 @@ import numpy as np
 from protocol import Job
 from tag_data import Examples, TagUsers
 from torch import nn
+from words_job.task import WordsTask
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import roster_sha256
@@ -136,6 +137,8 @@ class TaskOf:
 
     def __call__(self, experiment: Experiment, corpus: Corpus | None) -> Any:
         """Return the task."""
+        if self.job.client.startswith("words"):
+            return WordsTask(self.job)
         if self.job.client != "cnn":
             return ClientTask(self.job)
         users = cifar_job.load_users(self.job.data)

@@ -10,25 +10,32 @@ from typing import Any
 
 import dense_client
 import sparse_client
+import words_job.client
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
 from protocol import Job
 from tag_data import TagUsers
 
-CLIENTS: dict[str, Any] = {"dense": dense_client, "sparse": sparse_client}
+CLIENTS: dict[str, Any] = {
+    "dense": dense_client,
+    "sparse": sparse_client,
+    "words": words_job.client,
+}
 
 
 @lru_cache(maxsize=1)
-def resident_users(folder: str) -> TagUsers:
+def resident_users(folder: str, client: str) -> Any:
     """Return the users, opened once a process."""
-    return TagUsers(folder)
+    return words_job.client.WordUsers(folder) if client == "words" else TagUsers(folder)
 
 
 @lru_cache(maxsize=1)
 def resident_model(job: Job) -> Any:
     """Return the model, made once a process."""
-    users = resident_users(job.data)
+    if job.client == "words":
+        return words_job.client.make_model()
+    users = resident_users(job.data, job.client)
     if job.client == "dense":
         return dense_client.make_model(users.num_words, users.num_tags)
     return sparse_client.BagOfWords(users.num_words, users.num_tags)
@@ -52,7 +59,9 @@ def train(message: Message, context: Context, job: Job) -> Message:
     """Load the params into the resident model, train it on the user's examples, return it."""
     model = resident_model(job)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    examples = resident_users(job.data).examples(int(context.node_config["partition-id"]))
+    examples = resident_users(job.data, job.client).examples(
+        int(context.node_config["partition-id"])
+    )
     CLIENTS[job.client].local_sgd(
         model, examples, learning_rate=job.learning_rate, batch_size=job.batch_size
     )

@@ -36,6 +36,11 @@ class LedgerOnly:
             )
         )
 
+    @property
+    def is_hardened(self) -> bool:
+        """As the run folder's."""
+        return self._folder.is_hardened
+
     def keep(self, state: Any) -> None:
         """Sync the release; there is no checkpoint file that it could be the digest of."""
         self.ledger.release(state.round_num, self.ledger.last_attempt, "0" * 64)

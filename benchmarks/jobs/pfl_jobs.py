@@ -18,6 +18,7 @@ import dense_client
 import numpy as np
 import sparse_client
 import torch
+import words_job.client
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByUser
 from pfl.algorithm.base import NNAlgorithmParams
@@ -67,8 +68,8 @@ class ClientAveraging(FederatedAveraging):
     ) -> tuple[Any, Metrics]:
         """Train the resident model in place and return its difference."""
         if JOB.client != "echo":
-            client = dense_client if JOB.client == "dense" else sparse_client
-            client.local_sgd(
+            clients = {"dense": dense_client, "words": words_job.client}
+            clients.get(JOB.client, sparse_client).local_sgd(
                 model.pytorch_model,
                 user_dataset.raw_data[1],
                 learning_rate=JOB.learning_rate,
@@ -89,12 +90,14 @@ class Echo(nn.Module):
         self.params = nn.Parameter(torch.zeros(num_params // columns, columns))
 
 
-def make_model(users: TagUsers | None) -> nn.Module:
+def make_model(users: Any) -> nn.Module:
     """Return the job's module, with the two methods that pfl asks for."""
     if JOB.client == "echo":
         module: nn.Module = Echo(JOB.num_params)
     elif JOB.client == "cnn":
         module = cifar_job.make_cnn()
+    elif JOB.client == "words":
+        module = words_job.client.make_model()
     elif JOB.client == "dense":
         assert users is not None
         module = dense_client.make_model(users.num_words, users.num_tags)
@@ -111,7 +114,7 @@ def make_model(users: TagUsers | None) -> nn.Module:
     return module
 
 
-def make_dataset(users: TagUsers | None) -> FederatedDataset:
+def make_dataset(users: Any) -> FederatedDataset:
     """Return the users, drawn at random, balanced over processes by their examples."""
     if users is None and JOB.client == "cnn":
         data = {
@@ -124,7 +127,9 @@ def make_dataset(users: TagUsers | None) -> FederatedDataset:
         if users is None:
             return Dataset([np.zeros(1)], user_id=str(user))
         examples = users.examples(user)
-        return Dataset([examples.labels, examples], user_id=str(user))
+        # Raw data has to begin with one entry an example.
+        first = examples[0] if JOB.client == "words" else examples.labels
+        return Dataset([first, examples], user_id=str(user))
 
     weights = {u: 1 if users is None else users.num_examples(u) for u in range(JOB.num_users)}
     sampler = get_user_sampler("random", list(range(JOB.num_users)))
@@ -134,7 +139,9 @@ def make_dataset(users: TagUsers | None) -> FederatedDataset:
 def main() -> None:
     np.random.seed(0)
     torch.manual_seed(0)
-    users = TagUsers(JOB.data) if JOB.client in ("dense", "sparse") else None
+    users: Any = TagUsers(JOB.data) if JOB.client in ("dense", "sparse") else None
+    if JOB.client == "words":
+        users = words_job.client.WordUsers(JOB.data)
     module = make_model(users)
     model = PyTorchModel(
         module,

@@ -23,7 +23,8 @@ class Job:
     """What every tool is asked to do; the same values go to all of them.
 
     Attributes:
-        client: "dense" or "sparse" (tag prediction), "echo" (plumbing) or "cnn" (CIFAR-10).
+        client: "dense" or "sparse" (tag prediction), "words" (next words; "words-torch" for the
+            peers' client within fedpriv), "echo" (plumbing) or "cnn" (CIFAR-10).
         data: Folder of the exported users; empty for "echo".
         num_users: Size of the roster.
         cohort: Users a round.

@@ -237,9 +237,9 @@ def _account(noise: Correlated, delta: float, relation: str) -> StreamAccount:
     related, stated = _relation(relation), probability("delta", delta)
     sigma = noise.cost.value / related.moved
     event = Event(kind="gaussian", noise_multiplier=noise.cost.value)
-    beside = priced(event, 1, delta=stated, relation=related)
+    known = priced(event, 1, delta=stated, relation=related)
     return StreamAccount(
-        epsilon=replace(beside, value=_exact(sigma, stated), accountant="exact Gaussian"),
+        epsilon=replace(known, value=_exact(sigma, stated), accountant="exact Gaussian"),
         epsilon_bs16=epsilon_bs16(0.5 / sigma**2, stated),
         noise=noise,
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.methods.own import OwnMethod
+from fedpriv.experiments.parts.separated import limit_of
 from fedpriv.experiments.parts.start import PublicOnly, Start
-from fedpriv.experiments.parts.streams import limit_of
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -19,6 +19,7 @@ from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, check_plan
+from fedpriv.training.ensembles import check_measurable
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
@@ -40,7 +41,8 @@ class Components:
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
             cohorts would be drawn with another probability than its ε is of. If the clip norm
-            adapts and noise is correlated over rounds.
+            adapts and noise is correlated over rounds. If outputs are
+            to be aggregated, and the task's model answers with no class.
     """
 
     task: Any
@@ -53,6 +55,7 @@ class Components:
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
         check_plan(self.algorithm, self.plan)
+        check_measurable(self.task, self.algorithm)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the params before the first round, and where they came from.
@@ -162,15 +165,14 @@ def make_plan(
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
-    noise = experiment.part("noise")
+    noise, rows = experiment.part("noise"), {}
+    limit = limit_of(sampler, num_rounds)
+    if limit is not None:  # which only noise with a memory asks for
+        rows = {"limit": limit, "momentum": _momentum(experiment)}
     mechanism = Mechanism(
         sampler=sampler,
         bound=bound,
-        privatizer=noise.privatizer(
-            calibrates=promises,
-            limit=limit_of(sampler, num_rounds),
-            momentum=experiment.part("server-optimizer").past_of_sums,
-        ),
+        privatizer=noise.privatizer(calibrates=promises, **rows),
         micro_batch=micro_batch,
     )
     plan = Plan(
@@ -181,3 +183,10 @@ def make_plan(
         **rest,
     )
     return noise.calibrated(plan) if promises else plan
+
+
+def _momentum(experiment: Experiment) -> float:
+    """Return β of an optimiser whose steps are along sums of the past, else 0."""
+    of_users = experiment.has_part("server-optimizer")
+    part = experiment.part("server-optimizer" if of_users else "optimizer")
+    return getattr(part, "past_of_sums", 0.0)

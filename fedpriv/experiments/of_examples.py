@@ -87,8 +87,8 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
         plan=_plan(experiment, task, planned, promises=chosen.promises),
         algorithm=FederatedAveraging(
             optimizer=experiment.part("schedule").scheduled(optimizer, planned),
-            aggregate=experiment.part("aggregate").make(),
             preconditioner=chosen.preconditioner or NoPreconditioner(),
+            **experiment.part("aggregate").averaging(),
         ),
         trainer=CentralSum(
             gradients=task.train,
@@ -103,7 +103,7 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
 
 def _plan(experiment: Experiment, task: CentralTask, planned: int, *, promises: bool) -> Plan:
     unit: Unit = "example"
-    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size)
+    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size, planned)
     if task.owned is not None:
         unit, sampler = "owner", task.owned.sampler(sampler)
     bound = experiment.part("bound").make()

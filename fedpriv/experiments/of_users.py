@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.streams import NOISE_WITH_MEMORY
+from fedpriv.experiments.parts.noise import WITH_MEMORY
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.tasks.task import Task
+from fedpriv.tasks.task import ShiftsOverRounds, Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
 
@@ -40,7 +40,7 @@ def make_components(experiment: Experiment, task: Task) -> Components:
     return Components(
         task=task,
         plan=_plan(experiment, task),
-        algorithm=_algorithm(experiment, side),
+        algorithm=_algorithm(experiment, task, side),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
         start=experiment.part("start").make,
@@ -80,7 +80,9 @@ def make_trainer(
     return experiment.part("clip-norm").sending(trainer, experiment.part("bound").make())
 
 
-def _algorithm(experiment: Experiment, side: SideInformation | None) -> FederatedAveraging:
+def _algorithm(
+    experiment: Experiment, task: Task, side: SideInformation | None
+) -> FederatedAveraging:
     """Return what the server does.
 
     Raises:
@@ -88,13 +90,13 @@ def _algorithm(experiment: Experiment, side: SideInformation | None) -> Federate
     """
     preconditioner = _preconditioner(experiment, side)
     optimizer = experiment.part("server-optimizer").make()
-    aggregate = experiment.part("aggregate").make()
+    aggregate = experiment.part("aggregate").averaging()
+    tensors = task.round_tensors if isinstance(task, ShiftsOverRounds) else None
+    given = {"optimizer": optimizer, "tensors": tensors, **aggregate}
     if not experiment.has_part("clip-norm"):
-        return FederatedAveraging(
-            optimizer=optimizer, aggregate=aggregate, preconditioner=preconditioner
-        )
+        return FederatedAveraging(preconditioner=preconditioner, **given)
     return experiment.part("clip-norm").averaging(
-        experiment.part("bound").make(), preconditioner, optimizer=optimizer, aggregate=aggregate
+        experiment.part("bound").make(), preconditioner, **given
     )
 
 
@@ -105,7 +107,7 @@ def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Pre
         ValueError: If the updates would be preconditioned twice.
     """
     guided = experiment.part("guide").choose(None).preconditioner
-    if guided is not None and experiment.noise in NOISE_WITH_MEMORY:
+    if guided is not None and experiment.noise in WITH_MEMORY:
         raise ValueError(
             f"guide {experiment.guide!r} changes what rounds are preconditioned by, and noise "
             f"{experiment.noise!r} takes back what earlier rounds added; use noise 'gaussian', or "

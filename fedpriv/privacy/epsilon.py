@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.privacy.event import Relation
+from fedpriv.ranges import finite_float, positive_int
 
 
 def rounded_up(value: float, digits: int) -> float:
@@ -116,3 +117,18 @@ class Epsilon:
             "accountant": self.accountant,
             **({} if finite else {"reason": self.reason}),
         }
+
+
+def default_delta(num_users: int) -> float:
+    """Return δ = n^-1.1, below one chance in n that a user is exposed outright.
+
+    Raises:
+        ValueError: If there are not at least two users.
+
+    >>> f"{default_delta(400):.4g}"
+    '0.001373'
+    """
+    users = positive_int("num_users", num_users)
+    if users < 2:
+        raise ValueError("one user has no default δ; give delta, such as 1e-5")
+    return finite_float("delta", float(users) ** -1.1)

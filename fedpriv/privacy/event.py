@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from fedpriv.ranges import finite_float, positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:
@@ -402,18 +402,3 @@ def cohort_event(
     return Event(
         kind="poisson-gaussian", noise_multiplier=noise_multiplier, sampling_prob=mean / users
     )
-
-
-def default_delta(num_users: int) -> float:
-    """Return δ = n^-1.1, below one chance in n that a user is exposed outright.
-
-    Raises:
-        ValueError: If there are not at least two users.
-
-    >>> f"{default_delta(400):.4g}"
-    '0.001373'
-    """
-    users = positive_int("num_users", num_users)
-    if users < 2:
-        raise ValueError("one user has no default δ; give delta, such as 1e-5")
-    return finite_float("delta", float(users) ** -1.1)

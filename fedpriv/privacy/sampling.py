@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
+from fedpriv.privacy.roster import check_roster, least_of
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 
@@ -123,7 +123,7 @@ class PoissonSampler:
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Draw the cohort of one attempt; see `next`."""
-        _check_roster(roster, self.num_users)
+        check_roster(roster, self.num_users)
         if key.mode == "secure":
             drawn = self._tossed(key)
         else:
@@ -142,7 +142,7 @@ class PoissonSampler:
             drawn = np.flatnonzero(key.words(self.num_users) < np.uint64(threshold))
         if self.cap is None or drawn.size <= self.cap:
             return drawn
-        return drawn[_least(key.fold("cap"), drawn.size, self.cap)]
+        return drawn[least_of(key.fold("cap"), drawn.size, self.cap)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,9 +269,9 @@ class FixedSizeSampler:
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Draw the cohort of one attempt; see `next`."""
-        _check_roster(roster, self.num_users)
+        check_roster(roster, self.num_users)
         if key.mode == "secure":
-            drawn = _least(key, len(roster), self.size)
+            drawn = least_of(key, len(roster), self.size)
         else:
             drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
         return tuple(roster[int(index)] for index in np.sort(drawn))
@@ -307,17 +307,8 @@ class Everybody:
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:
         """Return the roster."""
-        _check_roster(roster, self.num_users)
+        check_roster(roster, self.num_users)
         return tuple(roster), memory
-
-
-def _least(key: Key, number: int, size: int) -> np.ndarray:
-    """Return a uniform subset of positions, sorted: those with the least of cryptographic words.
-
-    Two of n equal words, at most n² 2^-65 likely, prefer the earlier position.
-    """
-    order = np.argsort(key.words(number), kind="stable")
-    return np.sort(order[:size])
 
 
 def _plain_event(cost: Cost) -> Event:
@@ -356,49 +347,3 @@ def _cohort_event(cost: Cost, **cohort: Any) -> Event:
             "part (Everybody)"
         )
     return _plain_event(cost)
-
-
-def _check_roster(roster: Sequence[str], num_users: int) -> None:
-    if isinstance(roster, str) or len(roster) == 0:
-        raise ValueError(f"roster {roster!r} holds no users; give the list of the corpus's ids")
-    if len(roster) != num_users:
-        raise ValueError(
-            f"the roster has {len(roster)} users, the sampler was made for {num_users}: they would "
-            "be drawn with another probability than is accounted; make a new plan"
-        )
-    if type(roster) is tuple:
-        _check_distinct_once(_Itself(roster))
-    else:
-        _check_distinct(roster)
-
-
-class _Itself:
-    """A roster that equals nothing but the very same object: hashing it does not read it."""
-
-    __slots__ = ("roster",)
-
-    def __init__(self, roster: tuple[str, ...]) -> None:
-        self.roster = roster
-
-    def __hash__(self) -> int:
-        return id(self.roster)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.roster is other.roster
-
-
-@lru_cache(maxsize=2)
-def _check_distinct_once(itself: _Itself) -> None:
-    # A run draws every cohort from one frozen tuple, and the set of 342,477 ids takes longer than
-    # the draw. The cache holds the tuple, so no other object can come to have its address, and
-    # what raises is not cached. A list may change between two draws: it is always looked at.
-    _check_distinct(itself.roster)
-
-
-def _check_distinct(roster: Sequence[str]) -> None:
-    distinct = len(set(roster))
-    if distinct != len(roster):
-        raise ValueError(
-            f"the roster has {len(roster)} entries but only {distinct} distinct users; "
-            "a user listed twice would be drawn twice as often: remove the duplicates"
-        )

@@ -2,15 +2,16 @@
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
-simulations (`KnowsUserLosses`), files that go with the model
-(`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at whether its
-public examples are private (`ComparesPublic`). A centralised task is a
-`fedpriv.tasks.example_task.CentralTask`.
+simulations (`KnowsUserLosses`), probabilities of classes
+(`fedpriv.training.ensembles.ScoresClasses`), what users are told in each round
+(`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
+task on (`MakesExamples`), and a look at whether its public examples are private (`ComparesPublic`).
+A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -143,6 +144,16 @@ class ComparesPublicTraining(Protocol):
 
     def public_train_of_rostered(self) -> tuple[int, int]:
         """Return how many of these equal a rostered user's, and of how many; asked likewise."""
+        ...
+
+
+@runtime_checkable
+class ShiftsOverRounds(Protocol):
+    """A task whose users are told something in each round, such as which of their data counts."""
+
+    @property
+    def round_tensors(self) -> Callable[[int], Params] | None:
+        """From a round's number to public tensors; None for none. It may look at nothing else."""
         ...
 
 

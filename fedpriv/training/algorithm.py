@@ -260,6 +260,22 @@ def decided_by(algorithm: Algorithm, state: State) -> Mapping[str, float]:
     return algorithm.decided(state.save().numbers)
 
 
+@runtime_checkable
+class MeasuresSeveral(Protocol):
+    """An algorithm of which more than one model may be measured together."""
+
+    def measured(self, state: Any) -> Params:
+        """Return the result, or several models as one tree (`fedpriv.checkpoints.outputs`)."""
+        ...
+
+
+def measured_params(algorithm: Algorithm, state: State) -> Params:
+    """Return what a state is measured by: its result, if the algorithm says nothing else."""
+    if isinstance(algorithm, MeasuresSeveral):
+        return algorithm.measured(state)
+    return algorithm.result(state)
+
+
 class Algorithm(Protocol):
     """What asks queries, and steps by their answers."""
 

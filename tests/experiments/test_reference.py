@@ -102,7 +102,7 @@ class TestCompletion:
 
     def test_of_experiments(self):
         names = [name for name, _ in complete_experiments("dp-fed")]
-        assert names == ["dp-fedadam-tags", "dp-fedavg-tags"]
+        assert names == ["dp-fedadam-tags", "dp-fedavg-tags", "dp-fedavg-words"]
         assert {name for name, _ in complete_experiments("")} == set(find_experiments())
 
     def test_of_options_that_the_experiment_has(self):

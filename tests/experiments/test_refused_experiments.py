@@ -21,7 +21,7 @@ BAD = [
     ("noise", "laplace"),
     ("noise", 1.0),
     ("relation", "add"),
-    ("relation", "zero-out"),
+    ("relation", "blank-out"),
     ("sampling", "uniform"),
     ("server-optimizer", "sgdm"),
     ("aggregate", "mean"),

@@ -198,7 +198,7 @@ def test_every_grid_is_small_enough_to_hold(sigma, rounds):
     event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05)
     for relation in Relation:
         interval = grid_interval(event, rounds, relation)
-        effective = sigma if relation is Relation.ADD_REMOVE else sigma / 2
+        effective = sigma if relation is not Relation.REPLACE_ONE else sigma / 2
         assert (0.5 / effective**2 + 10.0 / effective) / interval <= 1.6e5
 
 

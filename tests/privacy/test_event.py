@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.epsilon import default_delta
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
 
 GOOD = [
     {"kind": "gaussian", "noise_multiplier": 2.0},

@@ -46,7 +46,9 @@ class TestPure:
     @pytest.mark.parametrize("relation", list(Relation))
     def test_alone_at_delta_zero_they_cost_their_sum(self, relation):
         told = epsilon(pure(0.1), 10, delta=0.0, relation=relation)
-        times = 1.0 if relation is Relation.ADD_REMOVE else 2.0  # one who leaves, one who comes
+        times = (
+            1.0 if relation is not Relation.REPLACE_ONE else 2.0
+        )  # one who leaves, one who comes
         assert told.value == times  # ten tenths, not a rounding off
         assert (told.delta, told.accountant, told.rdp) == (0.0, "composition", None)
         assert str(told) == (
@@ -116,7 +118,7 @@ class TestZcdp:
     def test_it_is_dp_accountings_rdp(self, rho, count, relation):
         """Of whoever is there or not; a replaced user is two of them, and costs 4ρ."""
         told = epsilon(zcdp(rho), count, delta=1e-5, relation=relation)
-        times = 1.0 if relation is Relation.ADD_REMOVE else 4.0
+        times = 1.0 if relation is not Relation.REPLACE_ONE else 4.0
         expected = RdpAccountant().compose(dp.ZCDpEvent(times * rho), count).get_epsilon(1e-5)
         assert told.value == told.rdp == pytest.approx(expected, rel=1e-12)
         assert told.accountant == "RDP"

@@ -37,7 +37,8 @@ COUNTED = (
 )
 """What of a view's provenance is counted on rostered users; a share to the last digit is, too."""
 
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Error numbers of a corpus that nothing can be written into."""
 
 
 def found(
@@ -85,7 +86,7 @@ def found(
     except PermissionError:
         pass
     except OSError as error:
-        if error.errno not in _READ_ONLY:
+        if error.errno not in READ_ONLY:
             raise
     return made(elsewhere)
 

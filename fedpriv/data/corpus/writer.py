@@ -25,6 +25,7 @@ from fedpriv.data.corpus.vocabulary import most_counted
 from fedpriv.data.files.places import keep_private, writing_to
 from fedpriv.data.sentences.grouping import COLUMNS, group
 from fedpriv.data.sentences.interning import Interner
+from fedpriv.data.sentences.sequences import KINDS, PostKind
 from fedpriv.data.sentences.store import ELSEWHERE, HELD_USERS, OWN
 
 _BUFFER = 1 << 18  # numbers held for a file before they are written
@@ -44,6 +45,7 @@ class Sentence:
         thread: key of the question that the post asks or answers; what shares it never stands on
             both sides of a split by thread. None takes the title and the tags.
         day: days from 1970 to when the thread was begun; None where that is not known.
+        kind: of the post it stands in, "question" or "answer"; None where that is not known.
     """
 
     user_id: str
@@ -54,6 +56,7 @@ class Sentence:
     title_user_id: str | None = None
     thread: str | None = None
     day: int | None = None
+    kind: PostKind | None = None
 
     @property
     def thread_key(self) -> str:
@@ -188,6 +191,8 @@ class CorpusWriter:
         buffers["num_tags"].append(len(tags))
         num_tokens = len(sentence.tokens) + len(title)
         buffers["num_tokens"].append(num_tokens)
+        buffers["num_sentence_tokens"].append(len(sentence.tokens))
+        buffers["kinds"].append(KINDS.index(sentence.kind))
         buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
         buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
         buffers["askers"].append(self._title_user(sentence, not sentence.own_title))

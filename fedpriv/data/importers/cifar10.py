@@ -1,12 +1,15 @@
-"""CIFAR-10 in its binary form: records of one label byte and 3,072 pixel bytes.
+"""CIFAR-10 and CIFAR-100 in their binary form: labels of one byte each, and 3,072 pixel bytes.
 
 The canonical set is 50,000 + 10,000 images. A reduced, lossy set (10,000 + 2,000 images that went
 through JPEG) is read too, under a name of its own, so that no result on it can pass for CIFAR-10.
+CIFAR-100 has two labels a record, one of 20 kinds and one of 100 classes. Its other published form
+is a pickle, which is not read: pickles run what is in them.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,12 @@ _REDUCED = ("cifar10_jpeg_train10k.bin.xz", "cifar10_jpeg_test2k.bin.xz")
 CHOICES = {FULL: ((_ARCHIVE,), (*_TRAIN, _TEST)), REDUCED: (_REDUCED,)}
 
 _GET = "get them with `fedpriv data fetch cifar10`, or name a folder with cifar-10-binary.tar.gz"
+HUNDRED = "cifar100"
+_HUNDRED_ARCHIVE = "cifar-100-binary.tar.gz"
+_HUNDRED_FILES = ("train.bin", "test.bin")
+_HUNDRED_IMAGES = (50_000, 10_000)
+_GET_HUNDRED = "name a folder with cifar-100-binary.tar.gz, or with train.bin and test.bin of it"
+_CREDIT = "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images"
 _PIXELS = 3 * 32 * 32
 _RECORD = 1 + _PIXELS
 _IMAGES_A_FILE = 10_000
@@ -68,7 +77,6 @@ def load_cifar10(
                     f"{where} has {len(labels):,} images, not {_IMAGES_A_FILE:,}: it is truncated "
                     "or another file"
                 )
-    credit = "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images"
     lossy = "10,000 + 2,000 images decoded from JPEG: lossy, not comparable with CIFAR-10 results"
     return Dataset(
         name=found,
@@ -78,7 +86,7 @@ def load_cifar10(
         y_test=parts[-1][1],
         provenance={
             "source": checksums(paths),
-            "credit": credit,
+            "credit": _CREDIT,
             "licence": "as CIFAR-10",
             "private_side_information": [],
             "public": None,
@@ -87,8 +95,49 @@ def load_cifar10(
     )
 
 
+def load_cifar100(
+    argument: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
+) -> Dataset:
+    """Return CIFAR-100: images uint8 (n, 3, 32, 32), labels int64 0 to 99, the fine ones.
+
+    Args:
+        argument: A folder with the files, or one of them; None to look around.
+        progress: Called with the bytes read, file after file.
+
+    Raises:
+        ValueError: If a file is missing, truncated, damaged, or has a label that is none.
+    """
+    choices = [(_HUNDRED_ARCHIVE,), _HUNDRED_FILES]
+    paths = find_files("cifar100", choices, argument, get=_GET_HUNDRED)
+    if paths[0].name == _HUNDRED_ARCHIVE:
+        contents = _from_archive(paths[0], progress, _HUNDRED_FILES, 50_000 * (_RECORD + 1))
+    else:
+        contents = [(str(p), read_file(p, at_most=_LARGEST, progress=progress)) for p in paths]
+    parts = [read_fine_records(content, where) for where, content in contents]
+    for (where, _), (_, labels), number in zip(contents, parts, _HUNDRED_IMAGES, strict=True):
+        if len(labels) != number:
+            raise ValueError(
+                f"{where} has {len(labels):,} images, not {number:,}: it is truncated or another "
+                "file"
+            )
+    return Dataset(
+        name=HUNDRED,
+        x_train=parts[0][0],
+        y_train=parts[0][1],
+        x_test=parts[1][0],
+        y_test=parts[1][1],
+        provenance={
+            "source": checksums(paths),
+            "credit": _CREDIT,
+            "licence": "as CIFAR-100",
+            "private_side_information": [],
+            "public": None,
+        },
+    )
+
+
 def read_records(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (images uint8 (n, 3, 32, 32), labels int64 (n,)) of binary records.
+    """Return (images uint8 (n, 3, 32, 32), labels int64 (n,)) of binary records of CIFAR-10.
 
     Args:
         content: The records.
@@ -97,29 +146,51 @@ def read_records(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ValueError: If they are not whole records, there are none, or a label is above 9.
     """
-    if not content or len(content) % _RECORD:
+    return _records(content, where, (10,), "CIFAR-10")
+
+
+def read_fine_records(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the same of CIFAR-100: labels are the fine ones, 0 to 99.
+
+    Raises:
+        ValueError: If they are not whole records, there are none, or a label is out of range.
+    """
+    return _records(content, where, (20, 100), "CIFAR-100")
+
+
+def _records(
+    content: bytes, where: str, classes: Sequence[int], kind: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return images and the last of a record's labels; the others are checked too."""
+    size = len(classes) + _PIXELS
+    if not content or len(content) % size:
         raise ValueError(
-            f"{where} has {len(content):,} bytes, which is no whole number of {_RECORD:,}-byte "
+            f"{where} has {len(content):,} bytes, which is no whole number of {size:,}-byte "
             "records: it is truncated or another file"
         )
-    records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
-    labels = records[:, 0].astype(np.int64)
-    if labels.max() > 9:
-        first = int(np.argmax(labels > 9))
-        raise ValueError(
-            f"{where}, record {first:,}: label {labels[first]} is not one of 0 to 9; this is no "
-            "CIFAR-10 file"
-        )
-    return records[:, 1:].reshape(-1, 3, 32, 32), labels
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
+    for place, number in enumerate(classes):
+        labels = records[:, place].astype(np.int64)
+        if labels.max() >= number:
+            first = int(np.argmax(labels >= number))
+            raise ValueError(
+                f"{where}, record {first:,}: label {labels[first]} is not one of 0 to "
+                f"{number - 1}; this is no {kind} file"
+            )
+    return records[:, len(classes) :].reshape(-1, 3, 32, 32), labels
 
 
-def _from_archive(path: Path, progress: Progress | None) -> list[tuple[str, bytes]]:
-    wanted = (*_TRAIN, _TEST)
+def _from_archive(
+    path: Path,
+    progress: Progress | None,
+    wanted: tuple[str, ...] = (*_TRAIN, _TEST),
+    at_most: int = _IMAGES_A_FILE * _RECORD,
+) -> list[tuple[str, bytes]]:
     found: dict[str, bytes] = {}
     members = tar_members(
         path,
         lambda name: name.rpartition("/")[2] in wanted,
-        at_most=_IMAGES_A_FILE * _RECORD,
+        at_most=at_most,
         progress=progress,
     )
     for name, content in members:

@@ -235,6 +235,7 @@ def _add_post(
                 title_user_id=author,
                 thread=thread or f"post {row.get('Id', '')}",
                 day=day,
+                kind="question" if kind == QUESTION else "answer",
             )
         )
 

@@ -247,6 +247,7 @@ def _sentences(
             tags=tag_lists[post],
             own_title=own[post],
             thread=f"{user_id}-{post}",
+            kind="question" if own[post] else "answer",
         )
 
 

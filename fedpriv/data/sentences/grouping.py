@@ -20,7 +20,7 @@ from fedpriv.data.sentences.store import BATCH_SENTENCES, ELSEWHERE
 
 COLUMNS = (
     "users", "title_users", "askers", "threads", "days", "num_tokens", "num_own_tokens", "num_tags",
-    "words", "tags",
+    "num_sentence_tokens", "kinds", "words", "tags",
 )  # fmt: skip
 """Names of the raw files: int32, in the order in which sentences were added."""
 
@@ -151,6 +151,7 @@ def _write(
         "word_offsets": np.int64, "words": np.int32, "counts": narrow, "own_counts": narrow,
         "num_tokens": np.int32, "title_users": np.int32, "askers": np.int32, "threads": np.int32,
         "days": np.int32, "tag_offsets": np.int64, "tags": np.int32,
+        "sequence_offsets": np.int64, "sequences": np.int32, "kinds": np.uint8,
     }  # fmt: skip
     all_tokens = 0
     with ExitStack() as stack:
@@ -160,6 +161,7 @@ def _write(
         }
         files["word_offsets"].append(np.zeros(1, dtype=np.int64))
         files["tag_offsets"].append(np.zeros(1, dtype=np.int64))
+        files["sequence_offsets"].append(np.zeros(1, dtype=np.int64))
         for start in range(0, sorter.num_sentences, BATCH_SENTENCES):
             rows = read(raw, "order", start, BATCH_SENTENCES, np.int64)
             tokens, token_rows = _runs(raw, rows, "words", "word_starts", "num_tokens")
@@ -167,6 +169,10 @@ def _write(
             place = ranges(np.zeros(len(rows), dtype=np.int64), num_tokens)
             own = place < _pick(raw, "num_own_tokens", rows, np.int32)[token_rows]
             words = maps.words[tokens]
+            in_order = _pick(raw, "num_sentence_tokens", rows, np.int32)
+            files["sequence_offsets"].append(files["sequences"].length + np.cumsum(in_order))
+            files["sequences"].append(words[place < in_order[token_rows]])
+            files["kinds"].append(_pick(raw, "kinds", rows, np.int32))
             lengths, words, counts, own_counts = _count(token_rows, words, own, len(rows))
             files["word_offsets"].append(files["words"].length + np.cumsum(lengths))
             files["words"].append(words)

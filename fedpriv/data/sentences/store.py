@@ -15,11 +15,15 @@ sentences in the order they were added):
     days         int32 (S)      days from 1970 to when the thread was begun, -1 where not known
     tag_offsets  int64 (S + 1)  first entry of each sentence in the file below
     tags         int32          the post's tags, increasing in a sentence
+    sequence_offsets int64 (S + 1)  first entry of each sentence in the file below
+    sequences    int32          the sentence's words in order, without the title's
+    kinds        uint8 (S)      of its post: 0 not known, 1 question, 2 answer
 
 `words.txt`, `tags.txt` and `threads.txt` name the numbers, one to a line in sorted order;
 `users.json` the users. `threads.txt` has a thread's key a line and `titles.txt` its title, words
 apart by spaces; the latter is missing where titles by other users were not to be kept. Corpora of
-version 1 know neither threads nor askers nor days.
+version 1 know neither threads nor askers nor days; those prepared before the order of words was
+kept have none of the last three (`fedpriv.data.sentences.sequences`).
 """
 
 from __future__ import annotations

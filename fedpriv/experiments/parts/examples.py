@@ -11,10 +11,13 @@ from fedpriv import optimizers
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, shared, steps
+from fedpriv.experiments.parts.aggregates import AGGREGATE
 from fedpriv.experiments.parts.methods import bolt_on
 from fedpriv.experiments.parts.methods.agd import AgdOfExamples
 from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfExamples
 from fedpriv.experiments.parts.methods.own import method_slot
+from fedpriv.experiments.parts.noise import NOISE
+from fedpriv.experiments.parts.separated import BATCHES_APART, promise_slots
 from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
 from fedpriv.mechanisms import Bound, RoundedSum
 from fedpriv.privacy.plans.named import sampler_of
@@ -169,7 +172,7 @@ class ExactSum:
 class PoissonBatches:
     """Every example's own independent Bernoulli draw."""
 
-    def sampler(self, num_examples: int, batch_size: float) -> Sampler:
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
         """Return who draws."""
         return sampler_of("poisson", num_examples, batch_size)
 
@@ -178,7 +181,7 @@ class PoissonBatches:
 class FixedBatches:
     """So many examples each step."""
 
-    def sampler(self, num_examples: int, batch_size: float) -> Sampler:
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
         """Return who draws.
 
         Raises:
@@ -187,6 +190,12 @@ class FixedBatches:
         return sampler_of("fixed", num_examples, batch_size)
 
 
+_SAMPLING: Mapping[str, type] = {
+    "poisson": PoissonBatches,
+    "fixed": FixedBatches,
+    **BATCHES_APART,
+}
+_PROMISES = promise_slots(_SAMPLING, "agd")
 SLOTS = (
     method_slot(agd=AgdOfExamples, bolt_on=BoltOnOfExamples),
     *bolt_on.SLOTS,
@@ -194,18 +203,25 @@ SLOTS = (
     Slot(
         name="sampling",
         help="How batches are drawn.",
-        choices={"poisson": PoissonBatches, "fixed": FixedBatches},
+        choices=_SAMPLING,
         within=shared.AVERAGING,
     ),
     shared.BOUND,
-    shared.NOISE,
+    NOISE,
     Slot(
         name="sum",
         help="Of bounded gradients.",
         choices={"": ExactSum},
-        within=("noise", frozenset(shared.NOISE.choices) - {"none"}),
+        within=("noise", frozenset(NOISE.choices) - {"none"}),
     ),
-    *shared.PROMISE_BY_METHOD,
+    *_PROMISES,
+    # What is proved of a finished result is of a replaced example: a set of one less has other
+    # batches, and moves further than one whose place stays empty.
+    replace(
+        _PROMISES[0],
+        within=("method", frozenset({"bolt-on"})),
+        defaults={"relation": "replace-one"},
+    ),
     Slot(
         name="optimizer",
         help="What is made of the released mean gradient.",
@@ -231,6 +247,6 @@ SLOTS = (
         choices={"": WarmStart},
         within=shared.AVERAGING,
     ),
-    shared.AGGREGATE,
+    AGGREGATE,
     shared.RUN,
 )

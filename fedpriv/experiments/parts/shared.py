@@ -8,19 +8,13 @@ choose from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.ranges import Range, positive_float
-from fedpriv.transform import Transform, identity
+from fedpriv.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,95 +60,6 @@ class NoBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianNoise:
-    """Gaussian noise on the sum of bounded updates."""
-
-    noise_multiplier: float | None = option(
-        None, "Stddev of the noise over the sum's sensitivity; none to calibrate.",
-        Range.AT_LEAST_ZERO,
-    )  # fmt: skip
-    target_epsilon: float | None = option(
-        None, "Calibrates the noise, and ends a run before it would be exceeded.",
-        Range.ABOVE_ZERO,
-    )  # fmt: skip
-
-    def privatizer(
-        self,
-        *,
-        calibrates: bool = True,
-        limit: Participation | None = None,
-        momentum: float = 0.0,
-    ) -> Privatizer:
-        """Return the noise; that of multiplier 1 where `calibrated` finds another.
-
-        Args:
-            calibrates: Whether there will be an ε to calibrate to.
-            limit: In which rows one user may be, where cohorts are drawn so that it is known.
-            momentum: Of the server, for noise whose error it is part of.
-
-        Raises:
-            ValueError: If neither says how much noise.
-        """
-        if self.noise_multiplier is not None:
-            sigma = positive_float("noise_multiplier", self.noise_multiplier)
-            return Gaussian(noise_multiplier=sigma)
-        if not calibrates:
-            raise ValueError(
-                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
-            )
-        if self.target_epsilon is None:
-            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        return Gaussian(noise_multiplier=1.0)
-
-    def calibrated(self, plan: Plan) -> Plan:
-        """Return a plan of this noise, calibrated to its target or ended by it."""
-        if self.target_epsilon is None:
-            return plan
-        if self.noise_multiplier is None:
-            return plan.calibrated(self.target_epsilon)
-        return replace(plan, target_epsilon=self.target_epsilon)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoNoise:
-    """Sums are released as they are."""
-
-    def privatizer(
-        self,
-        *,
-        calibrates: bool = True,
-        limit: Participation | None = None,
-        momentum: float = 0.0,
-    ) -> Privatizer:
-        """Return what adds nothing."""
-        return Unprotected()
-
-    def calibrated(self, plan: Plan) -> Plan:
-        """Return the plan."""
-        return plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Average:
-    """An exponential moving average of the released models."""
-
-    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return aggregates.ema(self.ema_decay)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
-    """The last released model."""
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return identity()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """How a run is repeated, and how often it is looked at."""
 
@@ -167,34 +72,10 @@ class Keeping:
 AVERAGING = ("method", frozenset({"averaging"}))
 """With what slots of averaging are there."""
 
-PROMISE = Slot(name="promise", help="What the ε is of.", choices={"": Promise})
-PROMISE_BY_METHOD = (
-    replace(PROMISE, within=("method", frozenset({"averaging", "agd"}))),
-    # What is proved of a finished result is of a replaced example: a set of one less has other
-    # batches, and moves further than one whose place stays empty.
-    replace(
-        PROMISE,
-        within=("method", frozenset({"bolt-on"})),
-        defaults={"relation": "replace-one"},
-    ),
-)
-"""That of examples, whose relation is another by default where a result is perturbed."""
 BOUND = Slot(
     name="bound",
     help="How each update is bounded.",
     choices={"clip": Clipped, "normalise": Normalised, "none": NoBound},
-    within=AVERAGING,
-)
-NOISE = Slot(
-    name="noise",
-    help="What is added to the sum.",
-    choices={"gaussian": GaussianNoise, "none": NoNoise},
-    within=AVERAGING,
-)
-AGGREGATE = Slot(
-    name="aggregate",
-    help="What is made of the released models.",
-    choices={"none": Last, "ema": Average},
     within=AVERAGING,
 )
 RUN = Slot(name="run", help="How it is run.", choices={"": Keeping})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.experiments.composing.composition import Slot
@@ -152,6 +152,10 @@ class FromFile:
     start_file: str | None = option(
         None, "A safetensors file with the model's tensors; for Flower an absolute path."
     )
+    start_which: Literal["last", "ema"] = option(
+        "last", "Of a checkpoint that holds both: the last params, or their running average.",
+        before="last",
+    )  # fmt: skip
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the start.
@@ -166,13 +170,32 @@ class FromFile:
         path = Path(self.start_file)
         if not path.is_file():
             raise ValueError(f"start-file {str(path)!r}: there is no such file")
-        tensors, _ = read_tensors(path)
+        tensors = _which(read_tensors(path)[0], self.start_which, path)
         check_tensors(path, tensors, task.init_params(key))
         return Start(
             params=tensors,
             facts={"kind": "file", "sha256": params_sha256(tensors), "file": path.name},
         )
 
+
+def _which(tensors: Params, which: str, path: Path) -> Params:
+    """Return the last params of a checkpoint, or their average, under the params' own names.
+
+    Raises:
+        ValueError: If the file has no average.
+    """
+    averaged = {n.removeprefix(_EMA): a for n, a in tensors.items() if n.startswith(_EMA)}
+    if which == "last":
+        return {name: array for name, array in tensors.items() if not name.startswith(_EMA)}
+    if not averaged:
+        raise ValueError(
+            f"start-which ema: {path} has no running average; train it with aggregate ema, or set "
+            "start-which last"
+        )
+    return averaged
+
+
+_EMA = "ema/"
 
 START = Slot(
     name="start",

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, precondition, shared, steps
+from fedpriv.experiments.parts.aggregates import AGGREGATE
 from fedpriv.experiments.parts.clip_norm import CLIP_NORM
 from fedpriv.experiments.parts.methods import bolt_on
 from fedpriv.experiments.parts.methods.agd import AgdOfUsers
 from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfUsers
 from fedpriv.experiments.parts.methods.own import method_slot
+from fedpriv.experiments.parts.noise import NOISE
+from fedpriv.experiments.parts.separated import COHORTS_APART, promise_slots
 from fedpriv.experiments.parts.start import START
-from fedpriv.experiments.parts.streams import COHORTS_APART, NOISE_WITH_MEMORY
 from fedpriv.mechanisms import Bound, Rounded
 from fedpriv.privacy.plans.named import sampler_of
 from fedpriv.privacy.sampling import Sampler
@@ -216,17 +218,11 @@ _SERVER: Mapping[str, float] = {"learning_rate": 1.0, "adaptivity": 1e-3}
 TAG_PREDICTION = Slot(
     name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
 )
-NOISE = replace(shared.NOISE, choices={**shared.NOISE.choices, **NOISE_WITH_MEMORY})
-_PROMISES = (
-    replace(shared.PROMISE, within=("method", frozenset({"agd", "bolt-on"}))),
-    replace(shared.PROMISE, within=("noise", frozenset(shared.NOISE.choices))),
-    # Who takes part in which row is the same with a user's records and without them.
-    replace(
-        shared.PROMISE,
-        within=("noise", frozenset(NOISE_WITH_MEMORY)),
-        defaults={"relation": "zero-out"},
-    ),
-)
+_SAMPLING: Mapping[str, type] = {
+    "poisson": PoissonCohorts,
+    "fixed": FixedCohorts,
+    **COHORTS_APART,
+}
 SLOTS = (
     START,
     method_slot(agd=AgdOfUsers, bolt_on=BoltOnOfUsers),
@@ -235,7 +231,7 @@ SLOTS = (
     Slot(
         name="sampling",
         help="How cohorts are drawn.",
-        choices={"poisson": PoissonCohorts, "fixed": FixedCohorts, **COHORTS_APART},
+        choices=_SAMPLING,
         within=shared.AVERAGING,
     ),
     shared.BOUND,
@@ -248,7 +244,7 @@ SLOTS = (
         # Without noise a bound may be so high that it never binds, and its grid would be coarse.
         within=("noise", frozenset(NOISE.choices) - {"none"}),
     ),
-    *_PROMISES,
+    *promise_slots(_SAMPLING, "agd", "bolt-on"),
     Slot(
         name="local work", help="What a user does.", choices={"": LocalSgd}, within=shared.AVERAGING
     ),
@@ -278,6 +274,6 @@ SLOTS = (
         defaults=_SERVER,
         within=shared.AVERAGING,
     ),
-    shared.AGGREGATE,
+    AGGREGATE,
     shared.RUN,
 )

@@ -163,9 +163,9 @@ def _buffers(buffers: int, participation: Participation, rows: int, beta: float)
             best, least = found.x, float(found.fun)
     assert best is not None
     outputs, decays = parameters(best)
-    unit = 2.0**-SCALE
-    outputs = np.maximum(np.floor(outputs / unit) * unit, unit)  # down: their sum stays below 1
-    decays = np.clip(on_scale(decays), unit, 1.0 - unit)
+    step = 2.0**-SCALE
+    outputs = np.maximum(np.floor(outputs / step) * step, step)  # down: their sum stays below 1
+    decays = np.clip(on_scale(decays), step, 1.0 - step)
     order = np.argsort(decays)
     return Buffered(
         outputs=tuple(outputs[order].tolist()),

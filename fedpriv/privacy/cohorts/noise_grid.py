@@ -18,8 +18,8 @@ from typing import Any
 
 from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
 from fedpriv.privacy.cohorts.knee import Knee, knee_of, knee_words
-from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.privacy.event import Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.epsilon import default_delta, shown_delta
+from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.ranges import positive_float, positive_int

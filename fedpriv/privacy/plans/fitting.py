@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.plans.promise import Unit
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.selection.trials import Trials
 
 if TYPE_CHECKING:
@@ -31,17 +31,21 @@ def check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
         raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
 
 
-def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) -> None:
+def check_sampling(
+    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
+) -> None:
     """Refuse cohorts that have no price under a relation, or a needlessly high one.
 
     Args:
-        sampler: Who is drawn; None where that was not recorded.
-        event: What a charge does.
+        mechanism: Who is drawn, where that was recorded, and what a charge does.
+        num_rounds: T.
         relation: Who is a neighbour.
 
     Raises:
-        ValueError: If that is so.
+        ValueError: If that is so, or there are more rounds than rows of correlated noise.
     """
+    sampler, event = mechanism.sampler, mechanism.event
+    _check_rows(mechanism, num_rounds, relation)
     if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
         mean = sampler.expected_cohort_size
         least = min(math.ceil(2.0 * mean), sampler.num_users)
@@ -59,7 +63,7 @@ def check_sampling(sampler: Sampler | None, event: Event, relation: Relation) ->
         )
 
 
-def check_rows(
+def _check_rows(
     mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
 ) -> None:
     """Refuse more rounds than correlated noise was made for, and a relation it is not priced under.

@@ -31,12 +31,7 @@ from fedpriv.privacy.calibration import affordable_rounds, calibrate
 from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.fitting import (
-    check_micro_batch,
-    check_rows,
-    check_sampling,
-    check_trials,
-)
+from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling, check_trials
 from fedpriv.privacy.plans.promise import (
     Unit,
     Used,
@@ -108,8 +103,7 @@ class Plan:
                 f"target_epsilon {self.target_epsilon} cannot be kept with noise "
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
-        check_sampling(self.mechanism.sampler, self.event, self.relation)
-        check_rows(self.mechanism, self.num_rounds, self.relation)
+        check_sampling(self.mechanism, self.num_rounds, self.relation)
         check_trials(self.trials, self.event, self.relation)
         target = self.target_epsilon
         if self.charged_once and target is not None and self.total().value > target:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fedpriv.privacy.accounting import checked_delta
-from fedpriv.privacy.event import Event, default_delta
+from fedpriv.privacy.epsilon import default_delta
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.unit_words import words_of
 
 Unit = Literal["user", "example", "owner"]

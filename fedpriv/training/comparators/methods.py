@@ -30,9 +30,9 @@ from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.objective import ObjectiveNoise
 from fedpriv.noise.sphere_rows import SphereRows
 from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.cohorts.partition import Partition
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.partition import Partition
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler

@@ -36,6 +36,8 @@ class GradientLearner:
         gradient: Of their loss.
         key: Orders the examples, and is folded for what a model draws.
         measured: From params to metrics on examples held out.
+        rates: The learning rates that are worth a try.
+        batch_size: Examples of a step.
     """
 
     num_examples: int
@@ -43,11 +45,8 @@ class GradientLearner:
     gradient: Gradient = field(repr=False)
     key: Key
     measured: Callable[[Params], Metrics | None] = field(repr=False)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The learning rates that are worth a try."""
-        return 1e-3, 1e-2, 1e-1
+    rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+    batch_size: int = BATCH_SIZE
 
     def init(self) -> Params:
         """Return the params before."""
@@ -60,8 +59,8 @@ class GradientLearner:
         state, number = optimizer.init(params), 0
         while True:
             order = self.key.fold(number).generator().permutation(self.num_examples)
-            for first in range(0, self.num_examples, BATCH_SIZE):
-                batch = np.sort(order[first : first + BATCH_SIZE])
+            for first in range(0, self.num_examples, self.batch_size):
+                batch = np.sort(order[first : first + self.batch_size])
                 found = self.gradient(params, batch, self.key.fold(number).fold(first))
                 step, state = optimizer.next({n: -g for n, g in found.items()}, state)
                 params = {name: params[name] + step[name] for name in params}

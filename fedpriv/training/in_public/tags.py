@@ -41,7 +41,7 @@ class AdaGrad:
         Raises:
             ValueError: If a logit is not finite.
         """
-        from fedpriv.kernels.sparse_adagrad import adagrad_pass
+        from fedpriv.kernels.sparse_softmax import adagrad_pass
 
         params, squares = self._params, self._squares
         unsound = adagrad_pass(

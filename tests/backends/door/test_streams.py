@@ -19,10 +19,10 @@ from fedpriv.noise.rounded import GridNoise
 from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
 from fedpriv.noise.streams.stream import Correlated
 from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.privacy.cohorts.separated import SeparatedSampler
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.separated import SeparatedSampler
 from fedpriv.privacy.statement.verify import verify_run
 
 sys.path.append(str(Path(__file__).parent))

@@ -199,3 +199,54 @@ def test_the_reduced_set_itself(shared_data):
 
 CIFAR_TRAIN = [1004, 989, 984, 1034, 957, 1055, 1003, 1025, 976, 973]
 CIFAR_TEST = [189, 190, 209, 204, 200, 215, 219, 186, 191, 197]
+
+
+def fine_records(labels, seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
+    kinds = np.array([label // 5 for label in labels], np.uint8)
+    both = np.column_stack([kinds, np.array(labels, np.uint8), pixels])
+    return both.tobytes(), pixels
+
+
+@pytest.fixture
+def hundred(tmp_path, monkeypatch):
+    """A folder with a tiny CIFAR-100 in its binary form, packed or not."""
+    monkeypatch.setattr(cifar10, "_HUNDRED_IMAGES", (3, 2))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+    def write(*, pack, train=(0, 99, 7), test=(5, 50)):
+        folder = tmp_path / "files"
+        folder.mkdir()
+        files = {"train.bin": fine_records(train, 0)[0], "test.bin": fine_records(test, 1)[0]}
+        if not pack:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            return folder
+        with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(f"cifar-100-binary/{name}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_cifar100_has_fine_labels(hundred, pack):
+    data = cifar10.load_cifar100(hundred(pack=pack))
+    assert data.name == "cifar100"
+    assert data.y_train.tolist() == [0, 99, 7] and data.y_test.tolist() == [5, 50]
+    expected = fine_records([0, 99, 7], 0)[1].reshape(3, 3, 32, 32)
+    np.testing.assert_array_equal(data.x_train, expected)
+
+
+def test_cifar100_with_other_labels_or_too_few_images_is_refused(hundred, tmp_path):
+    with pytest.raises(ValueError, match="label 100 is not one of 0 to 99"):
+        cifar10.read_fine_records(bytes([0, 100]) + bytes(3072), "here")
+    with pytest.raises(ValueError, match="label 20 is not one of 0 to 19"):
+        cifar10.read_fine_records(bytes([20, 3]) + bytes(3072), "here")
+    with pytest.raises(ValueError, match="no whole number"):
+        cifar10.read_fine_records(bytes(3073), "here")
+    with pytest.raises(ValueError, match="not 3"):
+        cifar10.load_cifar100(hundred(pack=False, train=(1, 2)))

@@ -15,6 +15,7 @@ from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import SLOTS, Experiment
 from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.guides import PreconditionerChoice
+from fedpriv.experiments.parts.noise import NOISE
 from fedpriv.mechanisms.bound import Clip
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
 from fedpriv.noise.gaussian import gaussian, noised_mean
@@ -221,7 +222,7 @@ def test_a_bound(last, monkeypatch):
 
 
 def test_a_noise(last, monkeypatch):
-    monkeypatch.setitem(shared.NOISE.choices, "two-draws", TwiceDrawn)
+    monkeypatch.setitem(NOISE.choices, "two-draws", TwiceDrawn)
     made, params = last(noise="two-draws", strength=2.0)
     assert made.plan.live_mechanism.privatizer == TwoDraws(noise_multiplier=2.0)
     plain, other = last(noise_multiplier=2.0)

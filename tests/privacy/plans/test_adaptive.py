@@ -12,7 +12,8 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event, default_delta
+from fedpriv.privacy.epsilon import default_delta
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, read_plan, rho_of
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 
@@ -169,7 +170,7 @@ class TestValues:
             ({"delta": 0.0}, "delta 0"),
             ({"delta": 1.0}, "delta 1"),
             ({"delta": NAN}, "delta nan"),
-            ({"relation": "zero-out"}, "relation 'zero-out'"),
+            ({"relation": "blank-out"}, "relation 'blank-out'"),
             ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
             ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
             ({"unit": "household"}, "unit 'household'"),

@@ -95,7 +95,7 @@ BAD = [
     ({"noise": "none"}, "noise_multiplier 1"),
     ({"noise": "none", "noise_multiplier": NAN}, "noise_multiplier nan"),
     ({"noise": "none", "noise_multiplier": 0.0, "target_epsilon": 2.0}, "target_epsilon 2"),
-    ({"relation": "zero-out"}, "relation 'zero-out'"),
+    ({"relation": "blank-out"}, "relation 'blank-out'"),
     ({"relation": None}, "relation None"),
     ({"target_epsilon": NAN}, "target_epsilon nan"),
     ({"target_epsilon": 0.0}, "target_epsilon 0"),

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedpriv.checkpoints.start_file import params_sha256, read_start
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
@@ -202,3 +202,27 @@ def test_what_public_examples_alone_reach_does_not_begin_where_a_warm_start_ends
     left, right = public_only(warm, key), public_only(cold, key)
     assert left.choices == right.choices
     assert np.array_equal(left.model.params["weight"], right.model.params["weight"])
+
+
+@pytest.mark.parametrize("which", ["last", "ema"])
+def test_a_start_from_either_half_of_a_checkpoint(tmp_path, which):
+    """A public pre-training run's checkpoint holds the last params and their running average."""
+    pretrained = of_users(aggregate="ema", ema_decay=0.5)
+    start_run(pretrained, None, None, tmp_path / "before").run()
+    file = max((tmp_path / "before" / "checkpoints").glob("*.safetensors"))
+    kept, _ = read_tensors(file)
+    names = {"last": "weight", "ema": "ema/weight"}
+    assert not np.array_equal(kept["weight"], kept["ema/weight"])
+    experiment = of_users(start="file", start_file=str(file), start_which=which)
+    prepared = start_run(experiment, None, None, tmp_path / "after")
+    np.testing.assert_array_equal(prepared.state.params["weight"], kept[names[which]])
+    assert set(prepared.state.params) == {"weight", "bias"}
+    prepared.folder.close()
+
+
+def test_a_start_from_an_average_that_is_not_there(tmp_path):
+    file = tmp_path / "model.safetensors"
+    write_tensors(file, {"weight": np.zeros((2, DIM), np.float32)}, {})
+    experiment = of_users(start="file", start_file=str(file), start_which="ema")
+    with pytest.raises(ValueError, match="has no running average"):
+        start_run(experiment, None, None, tmp_path / "x")

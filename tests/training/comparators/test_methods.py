@@ -14,10 +14,10 @@ from fedpriv.mechanisms import Clip
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.output import Sphere
 from fedpriv.noise.sphere_rows import SphereRows
+from fedpriv.privacy.cohorts.partition import Partition
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.partition import Partition
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler

@@ -25,6 +25,7 @@ from fedpriv.data.corpus.rosters import RosterSpec, choose
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence, titled_thread
 from fedpriv.data.files.unpack import Progress
 from fedpriv.data.importers.tff.sqlite import ClientData, open_client_data
+from fedpriv.data.sentences.sequences import known_kind
 
 Select = Literal["first-sorted", "seeded"]
 
@@ -310,6 +311,7 @@ def _add_examples(
                     own_title=example["type"] == "question",
                     # The files have no question id.
                     thread=titled_thread(example["title"], example["tags"]),
+                    kind=known_kind(example["type"]),
                 )
             )
         else:

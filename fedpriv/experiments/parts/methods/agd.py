@@ -135,7 +135,7 @@ class _Descent:
         }
 
     def _delta(self, number: int) -> float:
-        from fedpriv.privacy.event import default_delta
+        from fedpriv.privacy.epsilon import default_delta
 
         return default_delta(number) if self.promise.delta is None else self.promise.delta
 

@@ -154,7 +154,8 @@ class GaussianOutput:
         """
         from fedpriv.noise.output import OutputGaussian
         from fedpriv.privacy.calibration import calibrate
-        from fedpriv.privacy.event import Event, Relation, default_delta
+        from fedpriv.privacy.epsilon import default_delta
+        from fedpriv.privacy.event import Event, Relation
         from fedpriv.privacy.mechanism import Mechanism
 
         sigma = self.noise_multiplier

@@ -18,11 +18,11 @@ from fedpriv.noise.streams.optimise import optimised_bands, square_root_bands
 from fedpriv.noise.streams.stream import Correlated
 from fedpriv.noise.streams.tree import BinaryTree
 from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.cohorts.separated import CyclicSampler, SeparatedSampler
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
-from fedpriv.privacy.separated import CyclicSampler, SeparatedSampler
 from fedpriv.rng import Key
 
 USERS = tuple(f"u{n:03d}" for n in range(60))

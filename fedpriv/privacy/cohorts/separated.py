@@ -15,7 +15,8 @@ import numpy as np
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event
-from fedpriv.privacy.sampling import Memory, _check_roster, _least
+from fedpriv.privacy.roster import check_roster, least_of
+from fedpriv.privacy.sampling import Memory
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 
@@ -83,14 +84,14 @@ class SeparatedSampler:
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:
         """Return the ids of a cohort, in roster order."""
-        _check_roster(roster, self.num_users)
+        check_roster(roster, self.num_users)
         row = int(memory["row"][0]) + 1
         free = np.flatnonzero(
             (memory["times"] < self.most) & (row - memory["last"] >= self.min_separation)
         )
         size = min(self.size, free.size)
         if key.mode == "secure":
-            chosen = _least(key, free.size, size)
+            chosen = least_of(key, free.size, size)
         else:
             chosen = key.generator().choice(free.size, size, replace=False, shuffle=False)
         drawn = np.sort(free[chosen])
@@ -183,7 +184,7 @@ class CyclicSampler:
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:
         """Return the ids of those drawn of the group in turn, in roster order."""
-        _check_roster(roster, self.num_users)
+        check_roster(roster, self.num_users)
         row = int(memory["row"][0]) + 1
         order = memory["order"]
         if not order.size:

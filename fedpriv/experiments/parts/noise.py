@@ -1,20 +1,91 @@
-"""Noise that is correlated over rounds, and the cohorts that it is priced for."""
+"""What is added to a sum: the noise that experiments of either unit choose from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
-from fedpriv.experiments.parts.shared import GaussianNoise
+from fedpriv.experiments.parts.shared import AVERAGING
+from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.sampling import Sampler
-from fedpriv.privacy.separated import CyclicSampler, SeparatedSampler
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import Range, positive_float
 
 if TYPE_CHECKING:
     from fedpriv.noise.streams.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise:
+    """Gaussian noise on the sum of bounded updates."""
+
+    noise_multiplier: float | None = option(
+        None, "Stddev of the noise over the sum's sensitivity; none to calibrate.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+    target_epsilon: float | None = option(
+        None, "Calibrates the noise, and ends a run before it would be exceeded.",
+        Range.ABOVE_ZERO,
+    )  # fmt: skip
+
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
+        """Return the noise; that of multiplier 1 where `calibrated` finds another.
+
+        Args:
+            calibrates: Whether there will be an ε to calibrate to.
+            limit: In which rows one user may be, where cohorts are drawn so that it is known.
+            momentum: Of the server, for noise whose error it is part of.
+
+        Raises:
+            ValueError: If neither says how much noise.
+        """
+        if self.noise_multiplier is not None:
+            sigma = positive_float("noise_multiplier", self.noise_multiplier)
+            return Gaussian(noise_multiplier=sigma)
+        if not calibrates:
+            raise ValueError(
+                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
+            )
+        if self.target_epsilon is None:
+            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+        return Gaussian(noise_multiplier=1.0)
+
+    def calibrated(self, plan: Plan) -> Plan:
+        """Return a plan of this noise, calibrated to its target or ended by it."""
+        if self.target_epsilon is None:
+            return plan
+        if self.noise_multiplier is None:
+            return plan.calibrated(self.target_epsilon)
+        return replace(plan, target_epsilon=self.target_epsilon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoNoise:
+    """Sums are released as they are."""
+
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
+        """Return what adds nothing."""
+        return Unprotected()
+
+    def calibrated(self, plan: Plan) -> Plan:
+        """Return the plan."""
+        return plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,82 +187,14 @@ def _rows(limit: Participation) -> int:
     return limit.num_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedCohorts:
-    """Cohorts of those whose last round is far enough back."""
-
-    cohort: float | None = option(
-        None, "Cohort size, whole; none for a twentieth of the roster.", Range.AT_LEAST_ONE
-    )
-    min_separation: int | None = option(
-        None,
-        "A user's rounds i and j have |i - j| at least this; none for as large as cohorts allow.",
-        Range.AT_LEAST_ONE,
-    )
-    max_participations: int | None = option(
-        None, "Rounds a user takes part in at most; none for as many as fit.", Range.AT_LEAST_ONE
-    )
-
-    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
-        """Return who draws.
-
-        Raises:
-            ValueError: If the size is not whole, or there are too few users.
-        """
-        size = max(1.0, num_users // 20) if self.cohort is None else self.cohort
-        if not float(size).is_integer():
-            raise ValueError(f"a cohort of {size:g} users is not whole; give a whole number")
-        apart = (
-            max(1, num_users // int(size)) if self.min_separation is None else self.min_separation
-        )
-        return SeparatedSampler(
-            num_users=num_users,
-            size=int(size),
-            min_separation=apart,
-            most=_most(self.max_participations, apart, num_rounds),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CyclicCohorts:
-    """Groups that take turns, whole or with independent draws within."""
-
-    min_separation: int = option(
-        20, "How many groups, and so how many rounds until one comes back.", Range.AT_LEAST_ONE
-    )
-    cohort: float | None = option(
-        None,
-        "Mean cohort, of independent draws within a group; none for whole groups.",
-        Range.ABOVE_ZERO,
-    )
-    max_participations: int | None = option(
-        None, "Rounds a user takes part in at most; none for as many as fit.", Range.AT_LEAST_ONE
-    )
-
-    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
-        """Return who draws.
-
-        Raises:
-            ValueError: If there are fewer users than groups, or a cohort is above a group.
-        """
-        return CyclicSampler(
-            num_users=num_users,
-            groups=self.min_separation,
-            mean=self.cohort,
-            most=_most(self.max_participations, self.min_separation, num_rounds),
-        )
-
-
-def _most(given: int | None, apart: int, num_rounds: int) -> int:
-    room = -(-num_rounds // apart)
-    return room if given is None else min(given, room)
-
-
-def limit_of(sampler: Sampler, num_rounds: int) -> Participation | None:
-    """Return who may take part in how many of so many rows; None where a sampler limits no one."""
-    kept = getattr(sampler, "participation", None)
-    return None if kept is None else replace(kept, num_rows=num_rounds)
-
-
-NOISE_WITH_MEMORY = {"tree": TreeNoise, "banded": BandedNoise, "blt": BufferedNoise}
-COHORTS_APART = {"separated": SeparatedCohorts, "cyclic": CyclicCohorts}
+WITH_MEMORY: Mapping[str, type] = {
+    "tree": TreeNoise,
+    "banded": BandedNoise,
+    "blt": BufferedNoise,
+}
+NOISE = Slot(
+    name="noise",
+    help="What is added to the sum; tree, banded and blt are correlated over rounds.",
+    choices={"gaussian": GaussianNoise, "none": NoNoise, **WITH_MEMORY},
+    within=AVERAGING,
+)

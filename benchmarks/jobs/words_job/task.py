@@ -1,0 +1,94 @@
+"""The recurrent client as a fedpriv task: fedpriv's own trainer, or the peers' torch client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from protocol import Job
+from torch import nn
+
+from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.measures import Measure
+from fedpriv.models.words import WordLSTM
+from fedpriv.rng import Key
+from fedpriv.tasks.description import TaskDescription
+from fedpriv.training.local.module import ArrayExamples, load_params, module_params
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.words.trainer import WordTrainer
+from fedpriv.training.work import LocalTrainer
+from fedpriv.tree import Params, Tree
+from words_job import client
+
+
+@dataclass(frozen=True, slots=True)
+class TorchTrainer:
+    """The peers' client between fedpriv's params in and update out."""
+
+    model: nn.Module
+    job: Job
+
+    def train(self, params: Params, examples: ArrayExamples, key: Key) -> Tree:
+        """Return local - global, dense."""
+        model = load_params(self.model, params)
+        client.local_sgd(
+            model,
+            (examples.x, examples.y),
+            learning_rate=self.job.learning_rate,
+            batch_size=self.job.batch_size,
+        )
+        return {n: p.detach().numpy() - params[n] for n, p in model.named_parameters()}
+
+
+class _Users:
+    def __init__(self, users: client.WordUsers) -> None:
+        self._users = users
+
+    def examples(self, user_id: str) -> ArrayExamples:
+        return ArrayExamples(*self._users.examples(int(user_id)))
+
+    def num_examples(self, user_id: str) -> int:
+        return self._users.num_examples(int(user_id))
+
+
+def _arrays(examples: ArrayExamples) -> tuple[np.ndarray, np.ndarray]:
+    return examples.x, examples.y
+
+
+class WordsTask:
+    """Next words as a fedpriv task."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        users = client.WordUsers(job.data)
+        self._synthetic = bool(users.about["synthetic"])
+        self.roster = tuple(str(user) for user in range(job.num_users))
+        self.roster_sha256 = roster_sha256(self.roster)
+        self.data = _Users(users)
+        self.measures: tuple[Measure, ...] = ()
+
+    def init_params(self, key: Key) -> Params:
+        """Return the network's initial params."""
+        if self._job.client == "words-torch":
+            return module_params(client.make_model())
+        return module_params(WordLSTM())
+
+    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
+        """Return the client."""
+        if self._job.client == "words-torch":
+            return TorchTrainer(client.make_model(), self._job)
+        return WordTrainer(schedule=schedule, encode=_arrays)
+
+    def evaluate(self, params: Params, *, public: bool, part: Any = None) -> None:
+        """Measure nothing: evaluation is timed apart."""
+
+    def describe(self) -> TaskDescription:
+        """Return what the run folder records."""
+        return TaskDescription(
+            name="benchmark-words",
+            synthetic=self._synthetic,
+            roster="all",
+            num_users=len(self.roster),
+        )

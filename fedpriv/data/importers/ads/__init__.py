@@ -1,0 +1,1 @@
+"""Advertisements: whether a click is followed by a purchase."""

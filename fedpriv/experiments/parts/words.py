@@ -1,0 +1,106 @@
+"""The task of next-word prediction and its options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fedpriv.data.corpus.splits import Kind, Measured, Split
+from fedpriv.experiments.composing.options import option
+from fedpriv.experiments.parts.users import MissingCorpusError
+from fedpriv.ranges import Range
+
+# torch takes seconds to import, and declarations are read for `fedpriv --help`.
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.tasks.words.next_words import NextWords
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextWordsTask:
+    """Next-word prediction on a corpus, seen through a roster."""
+
+    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
+    users: int | None = option(
+        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
+    )
+    model: Literal["reduced", "full"] = option(
+        "reduced",
+        "reduced: 2,000 words, 96 units, 158,532 parameters; full: 10,000, 670 and 4,050,748.",
+    )
+    vocabulary: int | None = option(
+        None, "Words of the model at most; none for the model's own.", Range.AT_LEAST_ONE
+    )
+    sequence_length: int = option(20, "Words of a sentence that are looked at.", Range.AT_LEAST_ONE)
+    measured_sentences: int | None = option(
+        10_000, "Held-out sentences measured at most, evenly spread; none for all.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+    word_gain: float = option(
+        10.0, "Side information own: what rows of rarer words are multiplied by.", Range.ABOVE_ZERO
+    )
+    word_top: int = option(
+        100, "Side information own: how many of the commonest words are left alone.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+    shift: Literal["none", "blocks", "smooth"] = option(
+        "none",
+        "Rounds have questions' sentences and answers' in turn: by halves or mixed.",
+    )
+    shift_period: int = option(20, "Rounds of a period of the shift.", Range.AT_LEAST_ONE)
+    split: Kind = option(
+        "by-thread", "What is held out: whole threads; by-sentence keeps threads in common."
+    )
+    fold: int = option(0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO)
+    measured_on: Measured = option(
+        "test", "validation holds threads out of training too, and measures on those: for tuning."
+    )
+    public_users: int | None = option(
+        None, "How many users outside the roster count as public; none for all.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+
+    def __call__(self, experiment: object, corpus: Corpus | None) -> NextWords:
+        """Return the task.
+
+        Raises:
+            MissingCorpusError: If there is no corpus.
+            ValueError: If it has no such roster, so few users, or does not keep the order of words.
+        """
+        from dataclasses import replace
+
+        from fedpriv.data.words.views import word_view
+        from fedpriv.mechanisms.side_information import rank_multiplier
+        from fedpriv.tasks.words.next_words import NextWords, reduced_or_full
+        from fedpriv.training.words.shift import Shift
+
+        if corpus is None:
+            raise MissingCorpusError(
+                "next-word prediction needs a corpus; give the path of one, or see `fedpriv data "
+                "list`"
+            )
+        split = Split(
+            kind=self.split,
+            fold=self.fold,
+            measured_on=self.measured_on,
+            public_users=self.public_users,
+        )
+        size = reduced_or_full(self.model)
+
+        def multipliers(num_words: int) -> np.ndarray:
+            top = min(self.word_top, num_words)
+            return rank_multiplier(num_words, top=top, gain=self.word_gain)
+
+        return NextWords(
+            word_view(corpus, self.roster, self.users, split),
+            size=size if self.vocabulary is None else replace(size, num_words=self.vocabulary),
+            length=self.sequence_length,
+            measured=self.measured_sentences,
+            multipliers=multipliers,
+            shift=None
+            if self.shift == "none"
+            else Shift(kind=self.shift, period=self.shift_period),
+            data_sha256=lambda: {"prepared": corpus.content_sha256},
+        )

@@ -1,0 +1,1 @@
+"""Next-word prediction: tokens, measures, trivial rules, and the task."""

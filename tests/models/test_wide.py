@@ -1,0 +1,104 @@
+"""The wide residual network, and several views of an image as one bounded contribution."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv.mechanisms import Clip
+from fedpriv.models.wide import Views, WideResNet, views, views_loss
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.module import ModuleGradients
+
+
+def test_wrn_16_4_has_its_size():
+    assert sum(p.numel() for p in WideResNet().parameters()) == 2_751_146
+    assert sum(p.numel() for p in WideResNet(depth=10, width=1).parameters()) == 78_186
+
+
+@pytest.mark.parametrize(("depth", "said"), [(12, "depth 12"), (4, "depth 4")])
+def test_a_depth_that_is_none_is_refused(depth, said):
+    with pytest.raises(ValueError, match=said):
+        WideResNet(depth=depth)
+
+
+def test_weights_are_standardised():
+    torch.manual_seed(0)
+    module = WideResNet(depth=10, width=1).eval()
+    images = torch.randn(2, 3, 32, 32)
+    before = module(images)
+    with torch.no_grad():  # adding a number to a filter's weights changes nothing
+        module.blocks[0].weight += 3.0
+    torch.testing.assert_close(module(images), before, rtol=1e-3, atol=1e-3)
+
+
+def test_views_are_the_image_its_mirror_and_shifts():
+    images = torch.arange(2 * 3 * 8 * 8.0).reshape(2, 3, 8, 8)
+    first, mirrored, shifted = views(images, 3)
+    assert torch.equal(first, images) and torch.equal(mirrored, images.flip(3))
+    assert torch.equal(shifted[:, :, :4, :4], images[:, :, 4:, 4:])
+    assert len({v.numpy().tobytes() for v in views(images, 16)}) == 16
+    with pytest.raises(ValueError, match="multiplicity 17"):
+        Views(torch.nn.Identity(), 17)
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.head = torch.nn.Linear(4, 10)
+
+    def forward(self, images):
+        return self.head(torch.tanh(self.conv(images)).mean((2, 3)))
+
+
+def data(n=5):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(n, 3, 8, 8)).astype(np.float32), rng.integers(0, 10, n)
+
+
+def test_an_examples_gradient_is_the_mean_over_its_views_before_the_bound():
+    torch.manual_seed(0)
+    inside, (x, y), bound = Small(), data(), Clip(l2_clip_norm=0.05)
+    module = Views(inside, 6)
+    params = module_params(module)
+    summed = ModuleGradients(module, views_loss, x, y).bounded_sum(params, np.arange(len(x)), bound)
+    expected = {name: np.zeros_like(array, np.float64) for name, array in params.items()}
+    for image, label in zip(torch.from_numpy(x), torch.from_numpy(y), strict=True):
+        found = {name: np.zeros_like(a, np.float64) for name, a in params.items()}
+        for view in views(image[None], 6):  # each view alone, then their mean, then the bound
+            loss = torch.nn.functional.cross_entropy(inside(view), label[None])
+            for (name, _), g in zip(
+                module.named_parameters(),
+                torch.autograd.grad(loss, list(module.parameters())),
+                strict=True,
+            ):
+                found[name] += g.double().numpy() / 6
+        norm = np.sqrt(sum((array**2).sum() for array in found.values()))
+        assert norm > 0.05  # the bound binds
+        for name, array in found.items():
+            expected[name] -= array * 0.05 / norm
+    for name, array in expected.items():
+        np.testing.assert_allclose(summed[name], array, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("multiplicity", [1, 16])
+def test_one_example_moves_the_sum_by_the_bound_whatever_the_multiplicity(multiplicity):
+    torch.manual_seed(0)
+    x, y = data(1)
+    module = Views(Small(), multiplicity)
+    params = module_params(module)
+    found = ModuleGradients(module, views_loss, x, y).bounded_sum(
+        params, np.arange(1), Clip(l2_clip_norm=0.05)
+    )
+    norm = np.sqrt(sum((array.astype(np.float64) ** 2).sum() for array in found.values()))
+    assert norm == pytest.approx(0.05, rel=1e-5)
+
+
+def test_the_network_has_a_per_example_backend_that_is_no_loop():
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 3, 32, 32)).astype(np.float32)
+    made = ModuleGradients(
+        Views(WideResNet(depth=10, width=1), 2), views_loss, x, np.array([0, 1, 2])
+    )
+    assert made.backend in ("vmap", "ghost")

@@ -1,0 +1,42 @@
+"""DP-SGD on small photographs: it runs, and starts from either half of a checkpoint."""
+
+import lzma
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.running.prepared import start_run
+from simulations.images import dp_sgd_cifar
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Synthetic records of CIFAR-10's form, under the name of the reduced set."""
+    where = tmp_path_factory.mktemp("cifar")
+    rng = np.random.default_rng(0)
+    for name, number in (("cifar10_jpeg_train10k", 24), ("cifar10_jpeg_test2k", 8)):
+        records = rng.integers(0, 256, (number, 3073), np.uint8)
+        records[:, 0] %= 10
+        (where / f"{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
+    return where
+
+
+def test_it_runs_and_a_second_run_starts_from_its_average(folder, tmp_path):
+    small = {"folder": str(folder), "batch-size": 6.0, "epochs": 0.5, "multiplicity": 2,
+             "eval-every": 1}  # fmt: skip
+    first = start_run(dp_sgd_cifar().with_options(small), None, None, tmp_path / "public")
+    summary = first.run()
+    assert summary["rounds"] == 2 and summary["unit"] == "example"
+    file = max((tmp_path / "public" / "checkpoints").glob("*.safetensors"))
+    from_average = {**small, "start": "file", "start-file": str(file), "start-which": "ema"}
+    second = start_run(dp_sgd_cifar().with_options(from_average), None, None, tmp_path / "r")
+    kept, _ = read_tensors(file)
+    for name, array in second.state.params.items():
+        np.testing.assert_array_equal(array, kept[f"ema/{name}"])
+    second.folder.close()
+
+
+def test_hundred_classes_need_their_own_files(folder):
+    with pytest.raises(ValueError, match=r"cifar-100-binary\.tar\.gz"):
+        dp_sgd_cifar().with_options({"photographs": "cifar100", "folder": str(folder)}).task(None)

@@ -1,0 +1,79 @@
+"""Tokens, targets and measures as TensorFlow Federated has them, on cases counted by hand."""
+
+import numpy as np
+import pytest
+
+from fedpriv.data.words.sentences import Sentences
+from fedpriv.models.words import IGNORED, Tokens
+from fedpriv.tasks.words.encoding import Encoding
+from fedpriv.tasks.words.measures import shares_right
+from fedpriv.tasks.words.trivial import Bigrams
+
+# Words 1 to 3, unknown 4, begin 5, end 6.
+TOKENS = Tokens(num_words=3)
+
+
+def rows(*ranks):
+    return Sentences(
+        starts=np.cumsum([0, *map(len, ranks)]),
+        words=np.array([rank for row in ranks for rank in row], np.int32),
+        kinds=np.zeros(len(ranks), np.uint8),
+    )
+
+
+def test_tokens_are_numbered_as_in_tff():
+    tokens = Tokens(num_words=10_000)
+    assert (tokens.pad, tokens.unknown, tokens.begin, tokens.end) == (0, 10_001, 10_002, 10_003)
+    assert tokens.total == 10_004
+
+
+def test_a_short_sentence_ends_and_is_padded_a_long_one_is_cut():
+    x, y = Encoding(tokens=TOKENS, length=4)(rows([0, 2], [0, -1, 1, 2, 0], [9, 2, 1, 0], [1]))
+    assert x.tolist() == [[5, 1, 3, 6], [5, 1, 4, 2], [5, 4, 3, 2], [5, 2, 6, 0]]
+    assert y.tolist() == [
+        [1, 3, 6, IGNORED],
+        [1, 4, 2, 3],
+        [4, 3, 2, 1],
+        [2, 6, IGNORED, IGNORED],
+    ]
+
+
+def test_accuracy_leaves_out_padding_unknown_words_and_ends_by_their_targets():
+    # Targets: two words, an unknown one, a word, the end, padding. All but one word are "right".
+    y = np.array([[1, 2, 4, 3, 6, IGNORED, 0]])
+    predicted = np.array([[1, 4, 4, 3, 6, IGNORED, 0]])
+    found = {name: (t.sum, t.count) for name, t in shares_right(predicted, y, TOKENS).items()}
+    assert found == {
+        "accuracy": (2, 3),  # 1 and 3; "unknown" in place of word 2 is a mistake
+        "accuracy_no_oov": (3, 4),
+        "accuracy_with_oov": (4, 5),
+    }
+
+
+@pytest.mark.parametrize("token", [4, 6, 0, IGNORED])
+def test_what_is_left_out_moves_nothing(token):
+    y = np.array([1, 2, token])
+    found = shares_right(np.array([1, 1, token]), y, TOKENS)["accuracy"]
+    assert (found.sum, found.count) == (1, 2)
+
+
+def test_bigrams_count_words_alone_and_ties_go_to_the_lower_number():
+    encoded = Encoding(tokens=TOKENS, length=4)(rows([0, 1, 0, 2], [0, 1], [1, -1, -1], [0, 2]))
+    found = Bigrams.of(*encoded, TOKENS)
+    assert found.commonest == 1  # four of word 1; three of word 2
+    # begin: 1 three times, 2 once. 1: 2 twice, 3 twice. 2: 1 once. 3: end, and so nothing.
+    assert found.follows.tolist() == [1, 2, 1, 1, 1, 1, 1]
+    x = np.array([[5, 1, 4]])
+    assert found.predicted(x).tolist() == [[1, 2, 1]]
+    assert found.always(x).tolist() == [[1, 1, 1]]
+
+
+def test_text_without_a_known_word_is_refused():
+    with pytest.raises(ValueError, match="no public text"):
+        Bigrams.of(*Encoding(tokens=TOKENS)(rows([-1, -1])), TOKENS)
+
+
+@pytest.mark.parametrize("length", [0, -3])
+def test_a_length_below_one_is_refused(length):
+    with pytest.raises(ValueError, match=f"sequence-length {length}"):
+        Encoding(tokens=TOKENS, length=length)

@@ -1,0 +1,159 @@
+"""The task on a synthetic corpus: whose words it knows, what it measures, and that it learns."""
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv.data.corpus.splits import Split
+from fedpriv.data.words.views import word_view
+from fedpriv.rng import Key
+from fedpriv.tasks.words.next_words import FULL, REDUCED, NextWords, Size
+from fedpriv.training.local.trainer import Schedule
+from tests.tasks.words import phrases
+
+TINY = Size(num_words=40, width=8, units=12, tied=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return phrases.write(tmp_path_factory.mktemp("corpora") / "phrases")
+
+
+@pytest.fixture(scope="module")
+def view(corpus):
+    return word_view(corpus)
+
+
+def said(view, user, subset="all"):
+    own = view.sentences(user, subset)
+    numbers = np.split(own.words, own.starts[1:-1])
+    return [" ".join(view.words[n] if n >= 0 else "?" for n in row) for row in numbers]
+
+
+def test_a_view_holds_every_sentence_in_order_without_its_title(view):
+    for user in (phrases.PUBLIC[1], phrases.ROSTERED[3]):
+        known = set(view.words)
+        given = [
+            " ".join(word if word in known else "?" for word in sentence.tokens)
+            for sentence in phrases.sentences()
+            if sentence.user_id == user
+        ]
+        assert sorted(said(view, user)) == sorted(given)
+    assert "titled" not in " ".join(said(view, phrases.ROSTERED[0])).split()
+
+
+def test_kinds_are_those_of_the_posts(view):
+    given = sum(s.kind == "question" for s in phrases.sentences())
+    assert np.count_nonzero(view.columns.kinds == 1) == given > 0
+    assert np.count_nonzero(view.columns.kinds == 2) == len(view.columns) - given
+
+
+def test_no_thread_stands_on_both_sides(view):
+    users = (*view.roster, *view.public_users)
+    sides = [set(view.threads[view.rows(users, subset)].tolist()) for subset in ("train", "test")]
+    assert sides[0] and sides[1] and not sides[0] & sides[1]
+
+
+def test_the_published_network_has_the_published_number_of_parameters():
+    from fedpriv.models.words import Tokens
+
+    full = FULL.module(Tokens(num_words=10_000))
+    assert sum(p.numel() for p in full.parameters()) == 4_050_748  # Reddi et al. 2021, C.3
+    reduced = REDUCED.module(Tokens(num_words=2_000))
+    assert sum(p.numel() for p in reduced.parameters()) == 158_532 <= 200_000
+
+
+def test_the_model_has_no_more_words_than_public_users_use(view):
+    task = NextWords(view, size=REDUCED)
+    tokens = task.encoding.tokens
+    assert tokens.num_words == len(view.words) < 40
+    assert task.init_params(Key.simulation(0))["embedding.weight"].shape[0] == tokens.total
+    content = json.loads(task.files()["tokens.json"])
+    assert content["words"] == list(view.words) and content["end"] == tokens.end
+
+
+def test_training_learns_the_phrases_better_than_a_unigram(view):
+    task = NextWords(view, size=TINY, length=8)
+    params = task.init_params(Key.simulation(0))
+    trainer = task.trainer(Schedule(learning_rate=1.0, batch_size=2, epochs=40), {})
+    key = Key.simulation(1)
+    for number in range(4):
+        for user in view.roster[:4]:
+            update = trainer.train(params, task.data.examples(user), key.fold(number))
+            params = {name: params[name] + update[name] for name in params}
+    found = task.evaluate(params, public=False)
+    trivial = task.trivial(public=False)
+    assert found is not None
+    assert found.get("accuracy") > trivial["unigram"].get("accuracy") + 0.1
+    assert trivial["bigram"].get("accuracy") > trivial["unigram"].get("accuracy")
+    assert found.get("perplexity") == pytest.approx(np.exp(found.get("loss")))
+    assert task.describe().majority_class_accuracy == trivial["unigram"].get("accuracy")
+
+
+def test_parts_of_an_evaluation_add_up(view):
+    task = NextWords(view, size=TINY, measured=4)
+    params = task.init_params(Key.simulation(0))
+    whole = task.evaluate(params, public=True)
+    assert whole is not None and whole.num_examples == 4
+    parts = [task.evaluate(params, public=True, part=(n, 2)) for n in range(2)]
+    assert sum(p.num_examples for p in parts if p) == 4
+
+
+def test_what_is_learnt_in_public_is_measured_on_threads_kept_back(view):
+    task = NextWords(view, size=TINY)
+    choosing = task.public_learner(Key.simulation(0), choosing=True)
+    whole = task.public_learner(Key.simulation(0), choosing=False)
+    assert 0 < choosing.num_examples < whole.num_examples == len(view.public_rows("train"))
+    before = choosing.measure(choosing.init()).get("loss")
+    params = next(islice(choosing.passes(0.02), 3, None))
+    assert choosing.measure(params).get("loss") < before
+
+
+def test_multipliers_are_of_words_alone(view):
+    task = NextWords(view, size=TINY, multipliers=lambda n: np.full(n, 3.0, np.float32))
+    found = task.side_information()
+    rows = found.multiplier["embedding.weight"]
+    assert found.source == "public"
+    assert rows[0] == 1 and (rows[1 : len(view.words) + 1] == 3).all() and (rows[-3:] == 1).all()
+    with pytest.raises(ValueError, match="no rule"):
+        NextWords(view).side_information()
+
+
+def test_a_corpus_without_the_order_of_words_says_so(corpus, tmp_path):
+    import shutil
+
+    from fedpriv.data.sentences.sequences import Sequences
+
+    folder = tmp_path / "old"
+    shutil.copytree(corpus.directory / "sentences", folder / "sentences")
+    (folder / "sentences" / "sequences.npy").unlink()
+    with pytest.raises(ValueError, match="before the order of words was kept"):
+        Sequences(folder)
+
+
+def test_owners_are_refused(corpus):
+    with pytest.raises(ValueError, match="one owner"):
+        word_view(corpus, split=Split(owners="all"))
+
+
+def test_threads_of_a_pool_train_the_same_update(view):
+    from concurrent.futures import ThreadPoolExecutor
+
+    task = NextWords(view, size=TINY, length=8)
+    params = task.init_params(Key.simulation(0))
+    trainer = task.trainer(Schedule(learning_rate=1.0, batch_size=2, epochs=3), {})
+
+    def train(user):
+        return trainer.train(params, task.data.examples(user), Key.simulation(1).fold(user))
+
+    before = torch.get_num_threads()
+    alone = [train(user) for user in view.roster]
+    with ThreadPoolExecutor(3) as pool:
+        together = list(pool.map(train, view.roster))
+    assert torch.get_num_threads() == before
+    for left, right in zip(alone, together, strict=True):
+        for name, array in left.items():
+            np.testing.assert_array_equal(array, right[name])

@@ -1,0 +1,141 @@
+"""The periodic shift: its schedule, whose sentences a round has, and that backends agree."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.threads import ThreadBackend
+from fedpriv.data.words.sentences import Sentences
+from fedpriv.data.words.views import word_view
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.running.prepared import start_run
+from fedpriv.tasks.words.next_words import NextWords, Size
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.words.shift import SHARE, Shift, ShiftedUsers
+from simulations import words
+from tests.tasks.words import phrases
+
+BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
+KEY = Key.simulation(1).fold("users").fold(4).fold(2)
+SCHEDULE = Schedule(learning_rate=1.0, batch_size=2)
+TINY = Size(num_words=40, width=8, units=12, tied=True)
+
+
+class Seen:
+    """Notes which sentences each user trains on."""
+
+    thread_safe = True
+
+    def __init__(self):
+        self.kinds = []
+
+    def train(self, params, examples, key):
+        self.kinds.append(examples.kinds.tolist())
+        return {name: np.zeros_like(array) for name, array in params.items()}
+
+
+class Users:
+    """A user with 40 sentences of questions and 60 of answers."""
+
+    def examples(self, user_id):
+        kinds = np.array([1] * 40 + [2] * 60, np.uint8)
+        return Sentences(starts=np.arange(101), words=np.zeros(100, np.int32), kinds=kinds)
+
+    def num_examples(self, user_id):
+        return 100
+
+
+def kinds_seen(share, users=("a",)):
+    seen = Seen()
+    params = {"w": np.zeros(2, np.float32), SHARE: np.array([share], np.float32)}
+    work = ShiftedUsers(trainer=seen)
+    work.partial_sum(params=params, bound=BOUND, data=Users(), user_ids=users, key=KEY)
+    return seen.kinds
+
+
+@pytest.mark.parametrize("kind", ["blocks", "smooth"])
+@pytest.mark.parametrize("period", [2, 5, 20])
+def test_the_share_has_its_period_and_a_mean_of_half(kind, period):
+    shares = [Shift(kind=kind, period=period).share(n) for n in range(1, 3 * period + 1)]
+    assert shares[:period] == shares[period : 2 * period] and shares[0] == 1.0
+    assert all(0.0 <= share <= 1.0 for share in shares)
+    if period % 2 == 0 or kind == "smooth":
+        assert np.mean(shares) == pytest.approx(0.5)
+
+
+def test_rounds_of_one_kind_have_it_alone():
+    assert kinds_seen(1.0) == [[1] * 40]
+    assert kinds_seen(0.0) == [[2] * 60]
+
+
+def test_a_mixture_keeps_each_sentence_by_its_own_draw():
+    # Of 400 users: 16,000 sentences of questions at 0.7, five standard deviations are 290.
+    kept = np.concatenate(kinds_seen(0.7, [f"u{n}" for n in range(400)]))
+    assert abs(np.count_nonzero(kept == 1) - 0.7 * 16_000) < 290
+    assert abs(np.count_nonzero(kept == 2) - 0.3 * 24_000) < 360
+
+
+def test_a_users_part_is_its_own_whoever_else_is_there():
+    assert kinds_seen(0.5, ["b", "a"])[1] == kinds_seen(0.5, ["a"])[0]
+
+
+def test_the_sum_has_no_row_for_what_users_are_told():
+    params = {"w": np.zeros(2, np.float32), SHARE: np.ones(1, np.float32)}
+    assert set(ShiftedUsers(trainer=Seen()).template(params)) == {"w"}
+    with pytest.raises(ValueError, match="shift at none"):
+        ShiftedUsers(trainer=Seen()).partial_sum(
+            params={"w": params["w"]}, bound=BOUND, data=Users(), user_ids=["a"], key=KEY
+        )
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return phrases.write(tmp_path_factory.mktemp("corpora") / "phrases")
+
+
+def test_threads_and_serial_find_the_same_sum(corpus):
+    task = NextWords(word_view(corpus), size=TINY, length=6, shift=Shift(kind="smooth", period=6))
+    trainer = task.trainer(SCHEDULE, {})
+    params = {**task.init_params(Key.simulation(0)), **task.round_tensors(3)}
+    asked = {"params": params, "bound": BOUND, "cohort": task.roster, "key": KEY,
+             "round_num": 3, "attempt": 1, "template": trainer.template(params)}  # fmt: skip
+    alone = SerialBackend(trainer=trainer, data=task.data).partial_sum(**asked)
+    threads = ThreadBackend(
+        trainer=trainer, data=task.data, measure=task.evaluate, num_workers=3, max_examples=9
+    )
+    with contextlib.closing(threads):
+        together = threads.partial_sum(**asked)
+    assert SHARE not in alone.total and alone.num_failed == together.num_failed == 0
+    for name, tensor in tree.to_dense(alone.total).items():
+        np.testing.assert_array_equal(tree.to_dense(together.total)[name], tensor)
+
+
+@pytest.mark.parametrize("kind", ["none", "blocks"])
+def test_a_run_shifts(corpus, tmp_path, kind):
+    experiment = words.dp_fedavg_words().with_options({
+        "rounds": 4, "cohort": 10.0, "vocabulary": 30, "sequence-length": 6, "shift": kind,
+        "shift-period": 2, "eval-every": 1, "start": "fresh",
+    })  # fmt: skip
+    prepared = start_run(experiment, reference=None, corpus=corpus, out=tmp_path / "run")
+    assert prepared.run()["rounds"] == 4
+
+
+def test_a_corpus_that_does_not_say_what_posts_are_is_refused(tmp_path):
+    from dataclasses import replace
+
+    unknown = phrases.write(tmp_path / "c", [replace(s, kind=None) for s in phrases.sentences()])
+    with pytest.raises(ValueError, match="not of questions and of answers"):
+        NextWords(word_view(unknown), shift=Shift(kind="blocks", period=2))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"kind": "blocks", "period": 1}, "period 1"), ({"kind": "waves", "period": 4}, "'waves'")],
+)
+def test_a_schedule_that_does_not_fit_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        Shift(**options)
