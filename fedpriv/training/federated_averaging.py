@@ -101,7 +101,7 @@ class FederatedAveraging:
         aggregate: A transform from params to the aggregated params (EMA of checkpoints).
         preconditioner: What public data and past releases add, see
             `fedpriv.mechanisms.preconditioner`.
-        tensors: From a round's number to what users are told next to the params: public, and a
+        tensors: From a round's number to what users are given next to the params: public, and a
             function of the number alone. None for nothing.
     """
 
@@ -123,8 +123,8 @@ class FederatedAveraging:
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
-        told = {} if self.tensors is None else self.tensors(state.round_num + 1)
-        params = {**state.params, **told} if told else state.params
+        given = {} if self.tensors is None else self.tensors(state.round_num + 1)
+        params = {**state.params, **given} if given else state.params
         mean = door.ask(Query(params=params, context=context))
         return self.next(state, mean, context)
 
