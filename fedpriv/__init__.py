@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from fedpriv.api.running import resume as resume
     from fedpriv.api.running import run as run
     from fedpriv.api.tuning import tune as tune
+    from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
+    from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
     from fedpriv.experiments.experiment import Experiment as Experiment
     from fedpriv.privacy.cohorts.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
@@ -64,6 +66,7 @@ _ROOMS = {
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.running": ("experiment", "resume", "run"),
     "fedpriv.api.tuning": ("tune",),
+    "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
@@ -90,6 +93,8 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "load",
     "compare",
     "Run",
+    "run_uncertainty",
+    "RunUncertainty",
     # What it costs.
     "account",
     "calibrate",

@@ -38,6 +38,7 @@ from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.standing.written import StandingFile
+from fedpriv.training.ensembles import measure_of
 from server.ending import ended_in_one_line
 
 app = ServerApp()
@@ -85,7 +86,7 @@ def _main(grid: Grid, context: Context) -> None:
     def loop(backend: GridBackend) -> dict[str, Any]:
         found = backend.registry.node_of
         standing.registered(nodes=len(set(found.values())), users=len(found))
-        measuring = replace(backend, measure=task.evaluate)
+        measuring = replace(backend, measure=measure_of(task))
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
 
     with closing(prepared.folder), standing.kept():

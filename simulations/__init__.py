@@ -17,5 +17,6 @@ REPRODUCTIONS = (
     *(f"simulations.adadps.figures.figure{number}" for number in range(1, 7)),
     "simulations.agd.command",
     "simulations.bolt_on.command",
+    "simulations.scraps.command",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

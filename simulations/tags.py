@@ -149,7 +149,6 @@ def bolt_on_tags() -> Experiment:
     return Experiment(
         name="bolt-on-tags",
         description="Bolt-on by user: training without noise, whose result is perturbed once.",
-        start="public",
         inputs="unit-norm",
         method="bolt-on",
         users_per_update=50,

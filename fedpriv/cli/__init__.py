@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedpriv import __version__
-from fedpriv.cli import audit, privacy, reproduce, results, run, tune
+from fedpriv.cli import audit, privacy, reproduce, results, run, tune, uncertainty
 from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
@@ -51,6 +51,7 @@ run.register(app)
 privacy.register(app)
 audit.register(app)
 results.register(app)
+uncertainty.register(app)
 tune.register(app)
 reproduce.register(app)
 parts.register(on_corpora.app)

@@ -19,6 +19,7 @@ from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, check_plan
+from fedpriv.training.ensembles import check_measurable
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
@@ -40,7 +41,8 @@ class Components:
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
             cohorts would be drawn with another probability than its ε is of. If the clip norm
-            adapts and noise is correlated over rounds.
+            adapts and noise is correlated over rounds. If outputs are
+            to be aggregated, and the task's model answers with no class.
     """
 
     task: Any
@@ -53,6 +55,7 @@ class Components:
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
         check_plan(self.algorithm, self.plan)
+        check_measurable(self.task, self.algorithm)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the params before the first round, and where they came from.

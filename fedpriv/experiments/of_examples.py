@@ -87,8 +87,8 @@ def make_components(experiment: Experiment, task: CentralTask) -> Components:
         plan=_plan(experiment, task, planned, promises=chosen.promises),
         algorithm=FederatedAveraging(
             optimizer=experiment.part("schedule").scheduled(optimizer, planned),
-            aggregate=experiment.part("aggregate").make(),
             preconditioner=chosen.preconditioner or NoPreconditioner(),
+            **experiment.part("aggregate").averaging(),
         ),
         trainer=CentralSum(
             gradients=task.train,

@@ -90,21 +90,18 @@ def _algorithm(
     """
     preconditioner = _preconditioner(experiment, side)
     optimizer = experiment.part("server-optimizer").make()
-    aggregate = experiment.part("aggregate").make()
+    aggregate = experiment.part("aggregate").averaging()
     tensors = task.round_tensors if isinstance(task, ShiftsOverRounds) else None
     if not experiment.has_part("clip-norm"):
         return FederatedAveraging(
-            optimizer=optimizer,
-            aggregate=aggregate,
-            preconditioner=preconditioner,
-            tensors=tensors,
+            optimizer=optimizer, preconditioner=preconditioner, tensors=tensors, **aggregate
         )
     return experiment.part("clip-norm").averaging(
         experiment.part("bound").make(),
         preconditioner,
         optimizer=optimizer,
-        aggregate=aggregate,
         tensors=tensors,
+        **aggregate,
     )
 
 

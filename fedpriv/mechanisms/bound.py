@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -118,6 +118,20 @@ class Bound(Protocol):
 
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update; raise `ValueError` if it is not finite."""
+        ...
+
+
+@runtime_checkable
+class EvaluatedTogether(Protocol):
+    """A bound of contributions that are computed many at once.
+
+    Whoever else is there may move the last bits of one, and turn its rounding to a grid. Their sum
+    is of whole numbers then, and one contributor moves it by more than its own: it is not exact.
+    """
+
+    @property
+    def together(self) -> bool:
+        """Whether it is so."""
         ...
 
 

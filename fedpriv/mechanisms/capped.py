@@ -100,3 +100,19 @@ class Capped:
             name: np.rint(array / granularity) * granularity
             for name, array in tree.to_dense(capped).items()
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CappedTogether(Capped):
+    """The same of losses that are computed many at once, as single examples' are.
+
+    Guarantees:
+        * Those of `Capped`, of real arithmetic: which examples share a product or a reduction may
+          move the last bits of a loss, and so its rounding. So a mechanism of it is not exact
+          (`fedpriv.privacy.mechanism.Mechanism.is_exact`).
+    """
+
+    @property
+    def together(self) -> bool:
+        """True."""
+        return True

@@ -134,6 +134,26 @@ class Unperturbed(Memoryless):
         return _perturbed(total, drawn)
 
 
+def relative_length(noise: object, *, num_params: int, num_users: int) -> float | None:
+    """Return how long noise is over the furthest that a training can go; None of other noise.
+
+    One user moves the end of k passes with a constant step by Δ₂ = kηL/b, and k passes lead no
+    further away than k (m/b) ηL = mΔ₂; so this is d/(mε) under pure ε, and σ√d/m of a Gaussian,
+    where ε and σ are of a user who is there or not. Of steps that shorten within a pass, or a
+    regulariser, it is a rough figure: Δ₂ is of the longest step of a pass, the path of all.
+
+    Args:
+        noise: A privatizer.
+        num_params: d.
+        num_users: m.
+    """
+    if isinstance(noise, Sphere):
+        return num_params / (num_users * noise.epsilon)
+    if isinstance(noise, OutputGaussian):
+        return noise.noise_multiplier * math.sqrt(num_params) / num_users
+    return None
+
+
 def gamma(key: Key, shape: int) -> float:
     """Return a draw of Gamma(shape, 1), of whole shape: the sum of so many exponentials.
 

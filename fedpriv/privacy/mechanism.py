@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bound import Bound, EvaluatedTogether
 from fedpriv.noise.gaussian import check_stddev
 from fedpriv.noise.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
@@ -138,7 +138,13 @@ class Mechanism:
 
     @property
     def is_exact(self) -> bool:
-        """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise."""
+        """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise.
+
+        False of contributions that are computed many at once and rounded to the grid one by one
+        (`fedpriv.mechanisms.bound.EvaluatedTogether`): one may turn the rounding of another.
+        """
+        if isinstance(self.bound, EvaluatedTogether) and self.bound.together:
+            return False
         whole = isinstance(self.privatizer, (DrawsOnGrid, DrawsRowsOnGrid))
         return self.bound.granularity is not None and whole
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import NO_NOISE
+from fedpriv.report.plots.bands import banded
 from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.lines import Line, both_widths, legend, line_plot
 from fedpriv.report.promise import guaranteed, rho_spent
@@ -62,6 +63,7 @@ def _headline_plot(run: RunRecord, measure: Measure) -> list[str]:
     lines = measured_lines(run, measure)
     if not lines:
         return [*parts, f'<p class="note">No {safe(measure.label)} has been measured yet.</p>']
+    lines, note = _with_band(run, measure, lines)
     plot = both_widths(
         partial(line_plot, lines),
         name=measure.name.replace("_", "-"),
@@ -74,7 +76,19 @@ def _headline_plot(run: RunRecord, measure: Measure) -> list[str]:
         references=references_of(run, measure),
     )
     caption = f"{_better(measure)}{legend(lines)}"
-    return [*parts, f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"]
+    return [*parts, f"<figure><figcaption>{caption}</figcaption>{plot}{note}</figure>"]
+
+
+def _with_band(run: RunRecord, measure: Measure, lines: list[Line]) -> tuple[list[Line], str]:
+    """Return the lines, the released one with intervals where they mean something, and a note."""
+    name = labels_of(run.unit)
+    first, *rest = lines
+    if run.options.get("aggregate") != "none" or first.label != name.released:
+        return lines, ""
+    found = banded(first, turn=name.turn, share=measure.form == "share")
+    if found is None:
+        return lines, ""
+    return [found.line, *rest], f'<p class="note">{safe(found.note)}</p>'
 
 
 def _better(measure: Measure) -> str:

@@ -21,6 +21,7 @@ from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
 from fedpriv.running.records import measured
+from fedpriv.training.algorithm import measured_params
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -119,7 +120,9 @@ def perform(run: Run) -> dict[str, Any]:
     for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
-            seen = backend.evaluate(components.algorithm.result(state), public=not of_users)
+            seen = backend.evaluate(
+                measured_params(components.algorithm, state), public=not of_users
+            )
             curve.append([step, *measured(measures, seen).values()])
         last = record
     assert last is not None and last.diagnostics is not None

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.noise.output import relative_length
 from fedpriv.privacy.epsilon import privacy_line
+from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
@@ -92,6 +94,28 @@ def announcement(
         title=f"{name}: {description}" if description else name,
         promise=f"plan: {said}",
         cautions=tuple(cautions),
+    )
+
+
+def length_of_noise(plan: AnyPlan, num_params: int) -> tuple[str, ...]:
+    """Return how long the noise on a finished result is, in a line; nothing of other plans."""
+    if plan.mechanism is None or not isinstance(plan.mechanism, Mechanism):
+        return ()
+    found = relative_length(
+        plan.mechanism.privatizer, num_params=num_params, num_users=plan.num_users
+    )
+    if found is None:
+        return ()
+    noun = words_of(plan.unit).contributor
+    much = (
+        f": expect noise alone; train fewer params, of more {noun}s, or at a higher ε"
+        if found > 1.0
+        else ""
+    )
+    times = f"{found:,.0f}" if found > 10.0 else f"{found:.2g}"
+    return (
+        f"the noise on the result is about {times} times as long as the furthest that training "
+        f"can go ({num_params:,} params, {plan.num_users:,} {noun}s){much}",
     )
 
 

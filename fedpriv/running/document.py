@@ -19,6 +19,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start
 from fedpriv.tasks.data_digest import KnowsDigests, data_digests
 from fedpriv.tasks.trial import public_of_rostered
+from fedpriv.training.algorithm import is_exact
 
 FORMAT, VERSION = "fedpriv-run", 1
 _DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
@@ -91,7 +92,7 @@ def make_document(
         if side is None
         else {"source": side.source, "description": side.description},
         "mode": mode,
-        "hardened": mode == "secure" and components.plan.is_exact,
+        "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
         "engine": engine,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **_versions()},

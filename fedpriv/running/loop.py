@@ -32,7 +32,14 @@ from fedpriv.running.records import (
     figures_as_json,
     measured,
 )
-from fedpriv.training.algorithm import Algorithm, KnowsUpdateNorm, State, decided_by
+from fedpriv.training.algorithm import (
+    Algorithm,
+    KnowsUpdateNorm,
+    State,
+    decided_by,
+    is_exact,
+    measured_params,
+)
 from fedpriv.training.allocator import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import Trainers, as_works
@@ -125,7 +132,8 @@ def rounds(
         ValueError: If the folder says that the run is hardened, and these components are not.
     """
     plan = components.plan
-    if folder is not None and folder.is_hardened and not plan.is_exact:
+    exact = is_exact(plan, components.algorithm)
+    if folder is not None and folder.is_hardened and not exact:
         # A plan in a file does not tell a bound on a grid from one that is not.
         raise ValueError(
             f"{folder.path} holds a run whose sums and noise are of whole numbers, and its ε is "
@@ -153,6 +161,7 @@ def rounds(
             vault=vault,
             noise_thread=noise_thread,
             turnout=turnout,
+            exact=exact,
         )
         played = _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)
         with closing(played):
@@ -205,7 +214,7 @@ def _rounds(
             folder.keep(state)
         seconds = time.perf_counter() - started
         stated = round_num in accounted or last or (due and plan.planned_rounds is None)
-        params = algorithm.result(state) if due else None
+        params = measured_params(algorithm, state) if due else None
         record = RoundRecord(
             released=_released(components, backend, ledger, state, params, stated),
             diagnostics=None
@@ -277,7 +286,8 @@ def _ending(
         epsilon = None if folder is None else folder.last_stated(state.round_num).get("epsilon")
     if epsilon is not None:  # it is stated where a round is evaluated
         return None
-    params, figures = components.algorithm.result(state), figures_of(recorded(measures))
+    params = measured_params(components.algorithm, state)
+    figures = figures_of(recorded(measures))
     public = measured(figures, backend.evaluate(params, public=True))
     seen = None
     if ledger.mode == "simulation":

@@ -21,7 +21,7 @@ from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import first_state, rounds
 from fedpriv.training.algorithm import Algorithm
-from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.training.work import Trainers
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
@@ -65,6 +65,8 @@ def averaging(
     secure: bool = False,
     seed: int = 0,
     optimizer: Transform | None = None,
+    aggregate: Transform | None = None,
+    at_aggregates: AtAggregates | None = None,
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
@@ -80,6 +82,9 @@ def averaging(
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of the simulation.
         optimizer: What the server makes of a released mean; None adds it to the params.
+        aggregate: What is made of the released params, such as `fedpriv.checkpoints.past.upa(10)`
+            or `of_last(10, your_function)`; None leaves the last.
+        at_aggregates: Whether, and how, training goes on from that; None for the end alone.
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
             the folder that is continued besides, and an old backup, are then refused; who goes on
             with the run gives it again, and so does `fedpriv verify`.
@@ -114,7 +119,8 @@ def averaging(
         plan=plan,
         algorithm=FederatedAveraging(
             optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
-            aggregate=identity(),
+            aggregate=identity() if aggregate is None else aggregate,
+            at_aggregates=at_aggregates,
             preconditioner=NoPreconditioner(),
         ),
         task=OwnTask(roster=tuple(roster), params=params),

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedpriv import tree
 from fedpriv.checkpoints.start_file import read_start
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
@@ -23,6 +24,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
+from fedpriv.running.announcement import length_of_noise
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
 from fedpriv.running.folder import RunFolder
@@ -166,10 +168,10 @@ def _tried(
     if loss is None and found is not None:
         loss = found.get("loss")
     check_start(components.algorithm, loss)
-    noticed = ()
+    noticed = length_of_noise(components.plan, tree.num_elements(state.params))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
-            noticed = cautions(task, found, simulated=root.mode == "simulation")
+            noticed += cautions(task, found, simulated=root.mode == "simulation")
     return _Tried(state=state, begun=begun, untried=untried, noticed=noticed)
 
 

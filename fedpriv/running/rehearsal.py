@@ -48,17 +48,18 @@ def try_components(components: Runnable, params: Params, batch: Any) -> None:
     if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
         try_trainer(trainer, params, batch)
     else:
-        _play(components, batch)
+        _play(components, params, batch)
 
 
-def _play(components: Runnable, batch: Any) -> None:
+def _play(components: Runnable, params: Params, batch: Any) -> None:
     plan, algorithm, root = (
         components.plan,
         components.algorithm,
         Key.simulation(0).fold("rehearsal"),
     )
     works = as_works(components.trainer)
-    state = algorithm.init(components.init_params(root.fold("init")))
+    # Where the run itself starts: another start may be longer, and refused.
+    state = algorithm.init({name: array.copy() for name, array in params.items()})
     with ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,

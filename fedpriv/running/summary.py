@@ -15,6 +15,8 @@ from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of, public_only_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
+from fedpriv.training.algorithm import measured_params
+from fedpriv.training.ensembles import measure_of
 from fedpriv.training.failures import mostly_failed
 
 
@@ -126,7 +128,8 @@ def _measured(
     """Return what the last round measured: of rostered users, then of public ones."""
     measures = figures_of(recorded(components.task.measures))
     if record is None or _unmeasured(record):
-        measure, params = components.task.evaluate, components.algorithm.result(state)
+        measure = measure_of(components.task)
+        params = measured_params(components.algorithm, state)
         public = measured(measures, measure(params, public=True))
         seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
     else:

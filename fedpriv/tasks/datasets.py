@@ -14,17 +14,20 @@ from fedpriv.data.features.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.local.module_measures import (
     ModuleMeasure,
+    classifies,
     fitting_measures,
+    module_class_scores,
     module_metrics,
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from
 from fedpriv.training.per_example.gradients import ExampleGradients
-from fedpriv.training.per_example.linear import linear_metrics
+from fedpriv.training.per_example.linear import linear_class_scores, linear_metrics
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
@@ -55,6 +58,9 @@ def linear_task(
     def measure(params: Params) -> Metrics:
         return linear_metrics(params, rows, data.y_test)
 
+    def scores(params: Params) -> ClassScores:
+        return linear_class_scores(params, rows, data.y_test)
+
     def public_measure(params: Params, index: np.ndarray) -> Metrics:
         public: Any = data.x_public
         assert data.y_public is not None
@@ -67,6 +73,7 @@ def linear_task(
         init=zeros(shapes),
         measure=measure,
         measures=(ACCURACY, LOSS),
+        scores=scores,
         public=None if data.y_public is None else gradients(data.x_public, data.y_public),
         num_public=data.num_public,
         public_measure=None if data.y_public is None else public_measure,
@@ -119,6 +126,9 @@ def module_task(
     def measure(params: Params) -> Metrics | None:
         return module_metrics(load_params(make(), params).eval(), taken, *seen)
 
+    def scores(params: Params) -> ClassScores:
+        return module_class_scores(load_params(make(), params).eval(), *seen)
+
     def public_measure(params: Params, index: np.ndarray) -> Metrics | None:
         assert known is not None
         x, y = known
@@ -131,6 +141,7 @@ def module_task(
         init=lambda key: module_params(made_from(key, make)),
         measure=measure,
         measures=tuple(one.measure for one in taken),
+        scores=scores if classifies(taken) else None,
         files=lambda: frozen_file(make.frozen),
         public=public,
         num_public=data.num_public,

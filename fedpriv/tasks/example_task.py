@@ -14,6 +14,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.per_example.example_sum import example_ids
@@ -65,6 +66,8 @@ class CentralTask:
         init: From a key to the params before the first round.
         measure: From params to metrics on the test set, which holds no training example.
         measures: What it measures, the headline first.
+        scores: From params to blocks of probabilities `(n, classes)` and labels of the test set;
+            None where the model answers with no class.
         public: The model on public examples, which are not in the training set; None for none.
         num_public: How many there are.
         public_measure: From params and positions among the public examples to metrics on those;
@@ -91,6 +94,7 @@ class CentralTask:
     init: Callable[[Key], Params] = field(repr=False)
     measure: Callable[[Params], Metrics | None] = field(repr=False)
     measures: tuple[Measure, ...] = (ACCURACY, LOSS)
+    scores: Callable[[Params], ClassScores] | None = field(default=None, repr=False)
     public: ExampleGradients | None = field(default=None, repr=False)
     num_public: int = 0
     public_measure: Callable[[Params, np.ndarray], Metrics | None] | None = field(
@@ -183,6 +187,14 @@ class CentralTask:
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return metrics on the test set, which no one's privacy depends on (`public`)."""
         return self.measure(params) if public and part == WHOLE else None
+
+    def class_scores(
+        self, params: Params, *, public: bool, part: Part = WHOLE
+    ) -> ClassScores | None:
+        """Return probabilities and labels of the test set (`public`); None without `scores`."""
+        if self.scores is None:
+            return None
+        return self.scores(params) if public and part == WHOLE else iter(())
 
     def describe(self) -> TaskDescription:
         """Return what the run folder records."""

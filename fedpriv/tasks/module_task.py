@@ -22,6 +22,7 @@ from fedpriv.tasks.array_users import (
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.allocator import keep_freed_memory
 from fedpriv.training.devices import usable_device
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.in_public.modules import ModuleBatches
@@ -37,7 +38,9 @@ from fedpriv.training.local.module import (
 )
 from fedpriv.training.local.module_measures import (
     ModuleMeasure,
+    classifies,
     fitting_measures,
+    module_class_scores,
     module_metrics,
     with_loss,
 )
@@ -205,6 +208,18 @@ class ModuleTask:
             return None
         module = load_params(self._make(), params).eval()
         return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
+
+    def class_scores(
+        self, params: Params, *, public: bool, part: Part = WHOLE
+    ) -> ClassScores | None:
+        """Return softmax of the outputs and the targets; None where it is no classification."""
+        examples = self._sets[public]
+        if not classifies(self._module_measures()):
+            return None
+        if examples is None:
+            return iter(())
+        module = load_params(self._make(), params).eval()
+        return module_class_scores(module, examples.x, examples.y, part)
 
     def synthetic_batch(self) -> ArrayExamples | None:
         """Return examples of no rostered user, to try the task on; None where none can be made.

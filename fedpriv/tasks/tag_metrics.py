@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from scipy import sparse
+from scipy.special import softmax
 
 from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.tree import Params
+
+#: Examples, all classes of which are held in memory at once.
+SCORED_EXAMPLES = 1024
 
 _Array = np.ndarray
 _Columns = tuple[_Array, _Array, _Array, _Array, _Array, _Array, _Array]
@@ -55,6 +60,21 @@ def evaluate_tags(
         },
         num_examples=number,
     )
+
+
+def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
+    """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
+
+    Args:
+        params: `kernel` and `bias`.
+        examples: Their words are the kernel's rows.
+        inputs: "tff" or "unit-norm".
+    """
+    words, columns = np.unique(examples.indices, return_inverse=True)
+    values = examples.values(inputs).astype(np.float64)
+    rows = sparse.csr_array((values, columns, examples.indptr), (len(examples), len(words)))
+    logits = rows @ params["kernel"][words].astype(np.float64) + params["bias"]
+    return softmax(logits, axis=1)
 
 
 def measured_columns(examples: TagExamples, chosen: np.ndarray) -> _Columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,14 @@ from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.tasks.tag_metrics import (
+    SCORED_EXAMPLES,
+    evaluate_tags,
+    majority_share,
+    tag_probabilities,
+)
 from fedpriv.training.devices import check_of_use
+from fedpriv.training.ensembles import ClassScores
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
 from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.training.line_search.linear import losses_on_line, softmax_losses
@@ -224,14 +230,27 @@ class TagPrediction:
         the others carry titles and tags that may be a rostered user's. By sentence it is all
         examples of public users. Part i of n is every n-th user from the i-th on.
         """
+        blocks = self._held_out(public, part)
+        return combined(
+            self._measured(params, self._view, self._word_features, rows) for rows in blocks
+        )
+
+    def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
+        """Return the tags' probabilities and the labels of the same examples."""
+        columns, made = self._view.columns, self._word_features
+        for rows in self._held_out(public, part):
+            for at in range(0, len(rows), SCORED_EXAMPLES):
+                block = rows[at : at + SCORED_EXAMPLES]
+                found = columns.take(block) if made is None else columns.with_features(made, block)
+                yield tag_probabilities(params, found, self._norm), found.labels.astype(np.int64)
+
+    def _held_out(self, public: bool, part: Part) -> Iterable[np.ndarray]:
         view, (number, of) = self._view, part
         if public and not view.split.shares_threads:
             rows = view.public_rows(view.split.measured_on)
-            share = np.ascontiguousarray(rows[number::of])
-            return self._measured(params, view, self._word_features, share)
+            return [np.ascontiguousarray(rows[number::of])]
         users = (view.public_users if public else view.roster)[number::of]
-        blocks = view.rows(users, "all" if public else view.split.measured_on)
-        return combined(self._measured(params, view, self._word_features, rows) for rows in blocks)
+        return view.rows(users, "all" if public else view.split.measured_on)
 
     @property
     def public_users(self) -> tuple[str, ...]:

@@ -147,11 +147,12 @@ class AdaptivelyClipped(FederatedAveraging):
     clip: AdaptiveClip
 
     def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse noise of a whole run.
+        """Refuse noise of a whole run, and what plain averaging refuses.
 
         Raises:
-            ValueError: If one charge pays for all rounds.
+            ValueError: If one charge pays for all rounds, or as the plain method.
         """
+        FederatedAveraging.check_plan(self, plan)
         if plan.charged_once:
             raise ValueError(
                 "clip-norm 'adaptive': noise of a whole run is correlated over rounds, and would "
@@ -166,7 +167,7 @@ class AdaptivelyClipped(FederatedAveraging):
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         clip_norm = np.array([clip_norm_of(state)], np.float32)
-        answer = door.ask(Query(params={**state.params, CLIP: clip_norm}))
+        answer = door.ask(Query(params={**self.asked_at(state), CLIP: clip_norm}))
         return self.after(state, answer)
 
     def after(self, state: ServerState, answer: NoisedMean) -> ServerState:

@@ -24,6 +24,7 @@ from fedpriv.noise.privatizer import Privatizer
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
@@ -259,6 +260,22 @@ def decided_by(algorithm: Algorithm, state: State) -> Mapping[str, float]:
     return algorithm.decided(state.save().numbers)
 
 
+@runtime_checkable
+class MeasuresSeveral(Protocol):
+    """An algorithm of which more than one model may be measured together."""
+
+    def measured(self, state: Any) -> Params:
+        """Return the result, or several models as one tree (`fedpriv.checkpoints.outputs`)."""
+        ...
+
+
+def measured_params(algorithm: Algorithm, state: State) -> Params:
+    """Return what a state is measured by: its result, if the algorithm says nothing else."""
+    if isinstance(algorithm, MeasuresSeveral):
+        return algorithm.measured(state)
+    return algorithm.result(state)
+
+
 class Algorithm(Protocol):
     """What asks queries, and steps by their answers."""
 
@@ -337,3 +354,24 @@ def check_plan(algorithm: Algorithm, plan: AnyPlan) -> None:
     """
     if isinstance(algorithm, ChoosesPlan):
         algorithm.check_plan(plan)
+
+
+@runtime_checkable
+class BringsMechanisms(Protocol):
+    """An algorithm whose queries bring mechanisms of their own."""
+
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """Return one of each kind; on the way only how much noise they add changes."""
+        ...
+
+
+def is_exact(plan: AnyPlan, algorithm: Algorithm) -> bool:
+    """Return whether with a secure key the ε of every answer is that of real arithmetic.
+
+    It follows from the mechanisms that make them, the plan's own or all that queries bring
+    (`Mechanism.is_exact`). An algorithm that brings some and does not say which is not exact.
+    """
+    if isinstance(plan, Plan):
+        return plan.is_exact
+    found = algorithm.mechanisms() if isinstance(algorithm, BringsMechanisms) else ()
+    return bool(found) and all(one.is_exact for one in found)

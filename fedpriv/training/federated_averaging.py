@@ -3,6 +3,11 @@
 The question is for the mean of bounded updates; what the step makes of it (server momentum, Adam,
 averages of checkpoints, preconditioners learnt from releases) is post-processing. Centralised
 training is the same algorithm with examples in the place of users.
+
+With `at_aggregates` it is trained *over* aggregates (Shejwalkar et al., "Recycling Scraps",
+PoPETs 2025, Algorithm 1): a round's question is asked at the aggregate of the checkpoints so far.
+That is made of released checkpoints alone, so it costs no ε where all iterates are covered, as they
+are by adaptive composition here.
 """
 
 from __future__ import annotations
@@ -10,18 +15,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.checkpoints.outputs import Rule, packed
+from fedpriv.checkpoints.past import last_checkpoints
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner, RoundContext
 from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query, Saved
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
+#: What is replaced by the aggregate: the iterate, or only the point where updates are made.
+Reading = Literal["replace", "gradient-only"]
+
 _NO_CONTEXT = RoundContext()
+# What files call every aggregate, from when the moving average was the only one.
 _EMA = "ema/"
 
 
@@ -93,40 +106,133 @@ class ServerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtAggregates:
+    """Training over aggregates: where a round's updates are made, and what the step is added to.
+
+    With θ_t the iterate after t rounds and A_t the aggregate of θ_0, ..., θ_t, a round that follows
+    t >= start released ones asks for updates at A_t, and
+
+    * reading "replace": θ_{t+1} = A_t + step;
+    * reading "gradient-only": θ_{t+1} = θ_t + step. The iterate and the optimiser's state go on by
+      themselves; the aggregate is only where updates are made. Of the two it is the one for an
+      optimiser that keeps a sum of all updates, as DP-FTRL does.
+
+    Before, updates are made at θ_t and added to it. The paper gives the algorithm in words that
+    both readings fit.
+
+    Attributes:
+        start: τ, rounds released before the first that is trained at an aggregate.
+        reading: Which of the two.
+
+    Raises:
+        ValueError: If the start is below 0, or the reading unknown.
+    """
+
+    start: int = 0
+    reading: Reading = "replace"
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            raise ValueError(f"training over aggregates from round {self.start}; give 0 or more")
+        if self.reading not in get_args(Reading):
+            known = ", ".join(get_args(Reading))
+            raise ValueError(f"reading {self.reading!r} is not known; use one of {known}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FederatedAveraging:
     """Asks for the mean of bounded updates, and takes one step by it.
 
     Attributes:
-        optimizer: A transform of the released mean update.
-        aggregate: A transform from params to the aggregated params (EMA of checkpoints).
+        optimizer: A transform of the released mean update. Its step is added to the iterate.
+        aggregate: A transform from params to the aggregated params, which its state holds as
+            "average" (`fedpriv.checkpoints`), or the identity. It must be made of the params it is
+            given and of public values alone: that it costs no ε rests on that.
         preconditioner: What public data and past releases add, see
             `fedpriv.mechanisms.preconditioner`.
         tensors: From a round's number to what users are given next to the params: public, and a
             function of the number alone. None for nothing.
+        at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
+        outputs: How the checkpoints that the aggregate keeps are measured together
+            (`fedpriv.checkpoints.outputs`); None for one model.
+
+    Raises:
+        ValueError: If aggregates of outputs were to be trained at.
     """
 
     optimizer: Transform
     aggregate: Transform
     preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
     tensors: Callable[[int], Params] | None = None
+    at_aggregates: AtAggregates | None = None
+    outputs: Rule | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_aggregates is not None and self.outputs is not None:
+            raise ValueError(
+                f"aggregate {self.outputs!r} is made of outputs and has no params to train at; "
+                "train over ema, upa or a function of checkpoints"
+            )
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan that ends before anything is trained at an aggregate.
+
+        Raises:
+            ValueError: If it does.
+        """
+        at, planned = self.at_aggregates, plan.planned_rounds
+        if at is not None and planned is not None and at.start >= planned:
+            raise ValueError(
+                f"training over aggregates starts after {at.start} rounds, of which there are only "
+                f"{planned}; give aggregate-start below that, or aggregate-training none"
+            )
 
     def init(self, params: Params) -> ServerState:
-        """Return the state before the first round."""
+        """Return the state before the first round.
+
+        Raises:
+            ValueError: If the aggregate makes a model that its state does not hold.
+        """
+        aggregate = self.aggregate.init(params)
+        if "average" not in aggregate:
+            self._check_keeps_all(params)
         return ServerState(
             round_num=0,
             params=params,
             optimizer=self.optimizer.init(params),
-            aggregate=self.aggregate.init(params),
+            aggregate=aggregate,
             preconditioner=self.preconditioner.init(params),
         )
+
+    def _check_keeps_all(self, params: Params) -> None:
+        """Refuse an aggregate with no "average" in its state, unless it changes nothing."""
+        out, _ = self.aggregate.next(dict(params), self.aggregate.init(params))
+        if any(out.get(name) is not array for name, array in params.items()):
+            raise ValueError(
+                "the aggregate returns a model that is not in its state, so that no resumed run "
+                "could have it: keep it there under 'average', or give a function of checkpoints "
+                "to fedpriv.checkpoints.past.of_last"
+            )
+        if self.at_aggregates is not None:
+            raise ValueError(
+                "there is no aggregate to train at; give one, such as fedpriv.checkpoints.past.upa"
+            )
 
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
-        given = {} if self.tensors is None else self.tensors(state.round_num + 1)
-        params = {**state.params, **given} if given else state.params
-        mean = door.ask(Query(params=params, context=context))
+        asked = self.asked_at(state)
+        if self.tensors is not None:
+            asked = {**asked, **self.tensors(state.round_num + 1)}
+        mean = door.ask(Query(params=asked, context=context))
         return self.next(state, mean, context)
+
+    def asked_at(self, state: ServerState) -> Params:
+        """Return the params that the coming round's updates are made at."""
+        at = self.at_aggregates
+        if at is None or state.round_num < at.start:
+            return state.params
+        return state.aggregate["average"]
 
     def begin(self, state: ServerState, key: Key) -> tuple[RoundContext, ServerState]:
         """Return what is public about the coming round; nothing of it has been drawn.
@@ -136,7 +242,7 @@ class FederatedAveraging:
             key: Folded by round and attempt; picks public examples and nothing else.
         """
         context, preconditioner = self.preconditioner.begin(
-            state.params, state.preconditioner, state.round_num + 1, key
+            self.asked_at(state), state.preconditioner, state.round_num + 1, key
         )
         return context, replace(state, preconditioner=preconditioner)
 
@@ -162,7 +268,10 @@ class FederatedAveraging:
         step, optimizer = self.optimizer.next(mean, state.optimizer)
         if context.scale:
             step = tree.to_dense(tree.multiply(step, context.scale))
-        params = {name: state.params[name] + step[name] for name in state.params}
+        at, base = self.at_aggregates, state.params
+        if at is not None and at.reading == "replace":
+            base = self.asked_at(state)
+        params = {name: base[name] + step[name] for name in base}
         _, aggregate = self.aggregate.next(params, state.aggregate)
         return ServerState(
             round_num=state.round_num + 1,
@@ -174,5 +283,14 @@ class FederatedAveraging:
         )
 
     def result(self, state: ServerState) -> Params:
-        """Return the params that a run stands for: the checkpoint aggregate where there is one."""
+        """Return the params that a run stands for: the checkpoint aggregate where there is one.
+
+        Trained over aggregates this is the last of those, A_T.
+        """
         return state.aggregate.get("average", state.params)
+
+    def measured(self, state: ServerState) -> Params:
+        """Return what is measured: the result, or all models whose outputs are aggregated."""
+        if self.outputs is None:
+            return self.result(state)
+        return packed(self.outputs, last_checkpoints(state.aggregate))

@@ -67,8 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             pictures.append(given.plot.with_stem(f"{given.plot.stem}-{name}"))
             plot(made[-1], pictures[-1])
     own = f"-{given.problem[0]}" if len(made) == 1 else ""
-    command = f"fedpriv reproduce agd{own} --seeds {given.seeds}"
-    text = page(made, seeds=given.seeds, command=command, pictures=[p.name for p in pictures])
+    size = "--reduced" if given.tiny else f"--seeds {given.seeds}"
+    command = f"fedpriv reproduce agd{own} {size}"
+    text = page(
+        made,
+        seeds=given.seeds,
+        command=command,
+        pictures=[p.name for p in pictures],
+        reduced=given.tiny,
+    )
     print(text)
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from fedpriv.reproduction.choices import edges_of
 from simulations.agd.methods import DELTA, GRIDS, LABELS, LOSS_KINDS, Settings
 from simulations.agd.study import Found
 from simulations.linear_models.drawing import Curve, Panel, draw
-from simulations.linear_models.references import shown, spread
+from simulations.linear_models.references import REDUCED, shown, spread
 from simulations.linear_models.store import Row
 
 _LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
@@ -26,7 +26,14 @@ _PROMISE = (
 )
 
 
-def page(found: Sequence[Found], *, seeds: int, command: str, pictures: Sequence[str] = ()) -> str:
+def page(
+    found: Sequence[Found],
+    *,
+    seeds: int,
+    command: str,
+    pictures: Sequence[str] = (),
+    reduced: bool = False,
+) -> str:
     """Return the page.
 
     Args:
@@ -34,12 +41,14 @@ def page(found: Sequence[Found], *, seeds: int, command: str, pictures: Sequence
         seeds: How many a figure is of.
         command: That makes it.
         pictures: Addresses of the plots, in the same order; none leaves them out.
+        reduced: Whether they are of made-up data, and of a grid of two.
     """
     lines = [
         "# DP-AGD at small ε",
         "",
         f"`{command}`",
         "",
+        *((REDUCED, "") if reduced else ()),
         f"Accuracy on test in per cent, mean of {seeds} seeds ± half a 95 % t-interval. "
         f"{_PROMISE}. Settings are the best of 12 on a tenth of the training set, one seed, for "
         "each ε; that choice looks at private examples, and no ε covers it. Rows are projected by "

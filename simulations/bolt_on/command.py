@@ -124,8 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sides["excess_picture"] = picture("excess").name
     named = [*given.study, *given.side]
     own = f"-{named[0]}" if len(named) == 1 else ""
-    command = f"fedpriv reproduce bolt-on{own} --seeds {given.seeds}"
-    text = page(made, seeds=given.seeds, command=command, pictures=pictures, **sides)
+    size = "--reduced" if given.tiny else f"--seeds {given.seeds}"
+    command = f"fedpriv reproduce bolt-on{own} {size}"
+    text = page(
+        made, seeds=given.seeds, command=command, pictures=pictures, reduced=given.tiny, **sides
+    )
     print(text)
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """What the study of bolt-on runs: a spec in, a row of figures out.
 
-Every ε is of one example more or less (add-remove). The papers' neighbours differ by a replaced
-example, of whom one is two of ours: what is stated here as ε they would call 2ε, of all methods.
+Every ε is of one example that is there or not, whose place in the order stays empty then: how many
+there are is public (add-remove). The papers' neighbours differ by a replaced example, which is two
+of ours: what is stated here as ε they would call 2ε, of all methods.
 """
 
 from __future__ import annotations

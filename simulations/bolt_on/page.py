@@ -14,7 +14,7 @@ from simulations.bolt_on.methods import BATCH, LABELS, METHODS, OF_ONE_LINE, Gua
 from simulations.bolt_on.study import TUNED_IN_ONE_PASS, Found
 from simulations.bolt_on.timing import Timed
 from simulations.linear_models.drawing import Curve, Panel, draw
-from simulations.linear_models.references import shown, spread
+from simulations.linear_models.references import REDUCED, shown, spread
 
 _LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
 _TITLES: Mapping[Guarantee, str] = {"pure": "pure ε, δ = 0", "approximate": "(ε, δ = 1/m²)"}
@@ -33,6 +33,7 @@ def page(
     excess: Excess | None = None,
     excess_picture: str | None = None,
     batches: Batches | None = None,
+    reduced: bool = False,
 ) -> str:
     """Return the page.
 
@@ -45,17 +46,21 @@ def page(
         excess: Excess risk by method and training rows.
         excess_picture: Address of its plot.
         batches: Accuracies by guarantee and b.
+        reduced: Whether they are of made-up data, and of a grid of two.
     """
     lines = [
         "# Bolt-on against noise in every step",
         "",
         f"`{command}`",
         "",
+        *((REDUCED, "") if reduced else ()),
         f"Accuracy on test in per cent, mean of {seeds} seeds (3 of methods noised in every step "
         f"beyond one pass) ± half a 95 % t-interval; b = {BATCH}, k passes. ε is of one example "
-        "more or less (add-remove, per example, simulated), pure ε by composition and (ε, δ) by "
-        "PLD; the papers' replaced example would be 2ε, for every method alike. Each method has "
-        "five settings of one number, chosen on a tenth of the training set for each ε, and no ε "
+        "that is there or whose place stays empty, so that how many there are is public "
+        "(add-remove, per example, simulated), pure ε by composition and (ε, δ) by PLD; the "
+        "papers' replaced example, which `relation` is of by default, would be 2ε, for every "
+        "method alike. Each method has five settings of one number, chosen on a tenth of the "
+        "training set for each ε, and no ε "
         f"covers that choice; {', '.join(LABELS[m] for m in TUNED_IN_ONE_PASS)} keep beyond one "
         "pass what was best in one, and are run beyond five at three ε only. BST14 has its step "
         "sizes and projection and the least noise that today's accountant allows, which favours "

@@ -16,6 +16,12 @@ from fedpriv.data.features.dataset import Dataset
 from fedpriv.tree import Params
 from simulations.linear_models.training import accuracy
 
+#: What a page of the reduced size says first.
+REDUCED = (
+    "**Reduced size: SYNTHETIC data of a few hundred rows, and two settings of each "
+    "method. That it runs is all that these figures say.**"
+)
+
 
 def majority(data: Dataset) -> float:
     """Return the accuracy of the class that most test examples have."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from fedpriv.evaluation.evaluate import differences
 from fedpriv.evaluation.result import Estimate
@@ -20,7 +21,7 @@ from fedpriv.experiments.composing.options import Option
 from fedpriv.rng import Key
 from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import METHODS, Method
-from simulations.threads.page import layout, promise
+from simulations.threads.page import chart, layout, promise
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _EPSILONS = (0.5, 2.0, 8.0)
@@ -35,6 +36,10 @@ def _own(label: str, experiment: str, **options: Option) -> Method:
     return Method(label=label, experiment=experiment, options=_at_each(**options), cohort=None)
 
 
+_OTHERWISE = (
+    "DP-AGD draws no cohorts, and its ε is its ρ's by RDP; nor does bolt-on, whose pure ε is by "
+    "composition and has δ = 0."
+)
 _ALL = 6716  # users of `onstartups-all`: an update is of everybody
 _PASSES = {"users_per_update": _ALL, "passes": 20, "step_rate": 2.0}
 
@@ -54,9 +59,12 @@ BY_METHOD: Mapping[str, Method] = {
         "bolt-on (ε, δ), from the public start",
         "bolt-on-tags",
         output_noise="gaussian",
+        start="public",
         **_PASSES,
     ),
-    "bolt-on pure": _own("bolt-on, pure ε, from the public start", "bolt-on-tags", **_PASSES),
+    "bolt-on pure": _own(
+        "bolt-on, pure ε, from the public start", "bolt-on-tags", start="public", **_PASSES
+    ),
     "bolt-on zero": _own(
         "bolt-on (ε, δ), from zero",
         "bolt-on-tags",
@@ -89,7 +97,11 @@ def lines(found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    given = parser_of(__doc__, "simulations.threads.by_method", seeds=3).parse_args(arguments)
+    parser = parser_of(__doc__, "simulations.threads.by_method", seeds=3)
+    parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
+    given = parser.parse_args(arguments)
+    if given.plot is not None and given.plot.suffix.lower() != ".svg":
+        raise ValueError(f"--plot {given.plot} must end in .svg")
     own = {
         name: method
         for name, method in BY_METHOD.items()
@@ -97,11 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     study = study_of(given, own)
     folds = study.folds()
-    said = (
-        f"{promise(study)} DP-AGD draws no cohorts, and its ε is its ρ's by RDP; nor does bolt-on, "
-        "whose pure ε is by composition and has δ = 0."
-    )
+    said = f"{promise(study)} {_OTHERWISE}"
     found = replace(study.evaluated(folds), promise=said)
+    if given.plot is not None:
+        given.plot.parent.mkdir(parents=True, exist_ok=True)
+        given.plot.write_text(chart(found, study, _OTHERWISE), "utf-8")
     compared = differences(
         folds, pairs(study), generator=Key.simulation(0).fold("methods").generator()
     )

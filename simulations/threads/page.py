@@ -9,6 +9,9 @@ from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
+# Of methods in their order; reference lines have the others.
+_COLOURS = ("s1", "s4", "s5", "s6", "s7", "s8", "ink")
+
 
 def layout(study: Study) -> Layout:
     """Return the rows and columns of the page."""
@@ -48,8 +51,14 @@ def _terms(study: Study) -> str:
     )
 
 
-def chart(evaluation: Evaluation, study: Study) -> str:
-    """Return accuracy against ε as a drawing: private methods between public-only and the best."""
+def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
+    """Return accuracy against ε as a drawing: private methods between public-only and the best.
+
+    Args:
+        evaluation: What is drawn.
+        study: Whose methods; more than two are drawn side by side at each ε.
+        more: A further line of the title.
+    """
     best = evaluation.best_nonprivate
     assert best is not None
     lines = {"majority class": "majority", "public-only, ε = 0": PUBLIC, "not private": best}
@@ -61,16 +70,17 @@ def chart(evaluation: Evaluation, study: Study) -> str:
     points = []
     private = [(name, method) for name, method in study.methods.items() if method.is_private]
     for number, (name, method) in enumerate(private):
+        aside = 2.0 ** (0.07 * (number - (len(private) - 1) / 2)) if len(private) > 2 else 1.0
         for epsilon in study.epsilons:
             found = values[model_name(name, epsilon)]
             ends = wider(found)
             points.append(
                 Point(
                     label=method.label,
-                    epsilon=epsilon,
+                    epsilon=epsilon * aside,
                     value=found.value or 0.0,
                     half_width=None if ends is None else (ends.high - ends.low) / 2,
-                    colour="s1" if number == 0 else "s4",
+                    colour=_COLOURS[number % len(_COLOURS)],
                     series=number,
                 )
             )
@@ -84,6 +94,6 @@ def chart(evaluation: Evaluation, study: Study) -> str:
         references=references,
         share=True,
         title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}: a diagnostic, "
-        f"not covered by ε.\n{_terms(study)}.",
+        f"not covered by ε.\n{_terms(study)}.{more and chr(10) + more}",
         alone=True,
     )

@@ -77,6 +77,25 @@ def stop_after(number):
     return look
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
+        {"aggregate": "opa", "aggregate-k": 3},
+    ],
+    ids=["trained at", "outputs"],
+)
+def test_aggregates_of_checkpoints_are_those_of_one_process(ray, tiny_corpus, tmp_path, options):
+    experiment = load_experiment(NAME).with_options(OPTIONS | options)
+    for name, backends in (("ray", ray_backends(ray, tiny_corpus)), ("serial", serial)):
+        start_run(experiment, NAME, tiny_corpus, tmp_path / name, make_backend=backends).run()
+    assert same(tmp_path / "ray", tmp_path / "serial")
+    left, right = (load_file(tmp_path / name / "state.safetensors") for name in ("ray", "serial"))
+    assert set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
+    measured = [lines(tmp_path / n, "diagnostics")[-1]["accuracy"] for n in ("ray", "serial")]
+    assert measured[0] == measured[1] is not None
+
+
 def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     ray, tiny_corpus, oracle, tmp_path
 ):

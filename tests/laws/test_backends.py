@@ -16,7 +16,8 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.threads import ThreadBackend
-from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.displaced import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
 
@@ -37,6 +38,8 @@ BOUNDS = {
     "preconditioned": Preconditioned(multiplier=STEPS, bound=Clip(l2_clip_norm=0.5)),
     "rounded": Rounded(bound=Clip(l2_clip_norm=0.3)),
 }
+#: Of methods with plans of their own: capped losses, and updates of which none is shortened.
+OWN = {"capped": Capped(cap=0.01, num_coordinates=124), "checked": Checked(l2_bound=150.0)}
 
 
 def serial(multiplier):
@@ -148,6 +151,30 @@ def test_on_a_grid_flower_gives_the_very_integers(num_nodes, num_shards, order, 
     for name, tensor in tree.to_dense(expected.total).items():
         assert tensor.dtype.kind == tree.to_dense(found.total)[name].dtype.kind == "i"
         assert tensor.any() and np.array_equal(tree.to_dense(found.total)[name], tensor)
+
+
+def assert_the_very_sum(found, expected):
+    assert (found.granularity, found.num_failed) == (expected.granularity, 0)
+    assert expected.num_failed == 0
+    found, expected = tree.to_dense(found.total), tree.to_dense(expected.total)
+    for name, tensor in expected.items():
+        assert tensor.any() and np.array_equal(found[name], tensor)
+
+
+@pytest.mark.parametrize("bound", OWN.values(), ids=OWN)
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+def test_sums_of_other_methods_are_the_same_to_the_last_bit(make, bound):
+    """Whole numbers, or floats that float64 adds without rounding, whatever their order."""
+    cohort = TASK.roster[1:11]
+    assert_the_very_sum(total(make({}), bound, cohort), total(serial({}), bound, cohort))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("bound", OWN.values(), ids=OWN)
+@pytest.mark.parametrize("workers", WORKERS)
+def test_ray_gives_the_very_sum_of_other_methods(on_ray, workers, bound):
+    cohort = TASK.roster[1:11]
+    assert_the_very_sum(total(on_ray(workers), bound, cohort), total(serial({}), bound, cohort))
 
 
 @pytest.mark.ray

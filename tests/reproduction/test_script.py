@@ -69,6 +69,7 @@ def test_all_of_the_papers_have_a_program():
         "bolt-on-batches",
         "bolt-on-time",
         "bolt-on-excess",
+        "scraps-convex",
         "adadps-figure2",
         "adadps-figure3",
         "dpnsgd-figure3-mnist",

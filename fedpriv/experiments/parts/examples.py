@@ -11,6 +11,7 @@ from fedpriv import optimizers
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, shared, steps
+from fedpriv.experiments.parts.aggregates import AGGREGATE
 from fedpriv.experiments.parts.methods import bolt_on
 from fedpriv.experiments.parts.methods.agd import AgdOfExamples
 from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfExamples
@@ -246,6 +247,6 @@ SLOTS = (
         choices={"": WarmStart},
         within=shared.AVERAGING,
     ),
-    shared.AGGREGATE,
+    AGGREGATE,
     shared.RUN,
 )

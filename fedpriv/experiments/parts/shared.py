@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.ranges import Range
-from fedpriv.transform import Transform, identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,26 +60,6 @@ class NoBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Average:
-    """An exponential moving average of the released models."""
-
-    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return aggregates.ema(self.ema_decay)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
-    """The last released model."""
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return identity()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     """How a run is repeated, and how often it is looked at."""
 
@@ -98,12 +76,6 @@ BOUND = Slot(
     name="bound",
     help="How each update is bounded.",
     choices={"clip": Clipped, "normalise": Normalised, "none": NoBound},
-    within=AVERAGING,
-)
-AGGREGATE = Slot(
-    name="aggregate",
-    help="What is made of the released models.",
-    choices={"none": Last, "ema": Average},
     within=AVERAGING,
 )
 RUN = Slot(name="run", help="How it is run.", choices={"": Keeping})

@@ -10,6 +10,7 @@ from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, precondition, shared, steps
+from fedpriv.experiments.parts.aggregates import AGGREGATE
 from fedpriv.experiments.parts.clip_norm import CLIP_NORM
 from fedpriv.experiments.parts.methods import bolt_on
 from fedpriv.experiments.parts.methods.agd import AgdOfUsers
@@ -273,6 +274,6 @@ SLOTS = (
         defaults=_SERVER,
         within=shared.AVERAGING,
     ),
-    shared.AGGREGATE,
+    AGGREGATE,
     shared.RUN,
 )

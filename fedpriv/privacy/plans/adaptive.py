@@ -112,7 +112,10 @@ class AdaptivePlan:
 
     @property
     def is_exact(self) -> bool:
-        """Not known beforehand: each query brings its own mechanism."""
+        """Not by itself: each query brings its own mechanism.
+
+        `fedpriv.training.algorithm.is_exact` asks the algorithm which they are.
+        """
         return False
 
     @property

@@ -33,12 +33,17 @@ def randomness(plan: AnyPlan, spent: Epsilon, simulated: bool, hardened: bool) -
             f"Floating point: NOT hardened. {_drawn(plan)} can betray the sum; ε is that of exact "
             "arithmetic, which this run did not have.",
         ]
+    choice = (  # of an adaptive plan
+        "What is chosen among sums is drawn from whole numbers and these bits alone, exactly. "
+        if plan.mechanism is None
+        else ""
+    )
     return [
         keys,
         "Floating point: hardened. Sums are of whole numbers, and noise is a Gaussian rounded "
         "exactly to whole numbers: an answer is a rounding of what the Gaussian mechanism answers. "
-        "The sampler's error adds at most (1 + e^ε) · answers · coordinates · 2^-256 to δ, for "
-        f"10^12 of them together below 10^{_added_to_delta(spent)}.",
+        f"{choice}The sampler's error adds at most (1 + e^ε) · answers · coordinates · 2^-256 to "
+        f"δ, for 10^12 of them together below 10^{_added_to_delta(spent)}.",
     ]
 
 

@@ -78,6 +78,9 @@ class RunDoor:
         roster: The frozen ids.
         root: The run's root key.
         noise: The root key of what is added to sums; None takes `root`.
+        exact: Whether the run's ε is stated as that of real arithmetic
+            (`fedpriv.training.algorithm.is_exact`); with a secure key answers that have noise or
+            sums in floating point are then refused.
         vault: The run's secret state.
         noise_thread: Draws noise while users train.
         turnout: Records who came; in secure mode there is none.
@@ -96,10 +99,12 @@ class RunDoor:
         noise_thread: Executor,
         turnout: Turnout | None = None,
         noise: Key | None = None,
+        exact: bool = False,
     ) -> None:
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
         self._noise = root if noise is None else noise
+        self._exact = exact and root.mode == "secure"
         self._vault, self._noise_thread, self._turnout = vault, noise_thread, turnout
         self._round_num = 0
         self._asked: set[str] = set()
@@ -267,7 +272,7 @@ class RunDoor:
             )
         self._asked.add(name)
         plan, charges = self._plan, self._ledger.state.charges
-        if self._root.mode == "secure" and plan.is_exact and not mechanism.is_exact:
+        if self._exact and not mechanism.is_exact:
             raise ValueError(
                 f"query {name!r}: the run's ε is that of real arithmetic, and this answer has "
                 "noise in floating point; bound it on a grid (Rounded) and add Gaussian noise"

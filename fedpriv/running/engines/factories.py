@@ -21,6 +21,7 @@ from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use
+from fedpriv.training.ensembles import measure_of
 from fedpriv.tree import Params
 
 BackendFactory = Callable[[Experiment, Components], Backend]
@@ -63,7 +64,9 @@ def check_carried(experiment: Experiment, backend: str) -> None:
 def serial(experiment: Experiment, components: Components) -> Backend:
     """Return the in-process backend."""
     return SerialBackend(
-        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+        trainer=components.trainer,
+        data=components.task.data,
+        measure=measure_of(components.task),
     )
 
 
@@ -78,7 +81,7 @@ def on_threads(num_workers: int) -> BackendFactory:
         return ThreadBackend(
             trainer=components.trainer,
             data=components.task.data,
-            measure=components.task.evaluate,
+            measure=measure_of(components.task),
             num_workers=num_workers,
             max_examples=experiment.max_examples_per_user,
         )
@@ -135,7 +138,7 @@ def open_worker_context(
     return WorkerContext(
         trainer=make_trainer(experiment, task, side, device),
         data=task.data,
-        measure=task.evaluate,
+        measure=measure_of(task),
     )
 
 

@@ -100,6 +100,12 @@ class AdaptiveDescent:
         * Everything that leaves is a noised gradient, or an index; both are charged, and the
           charges never add up to more than the plan's ρ.
         * The gradient's raw sum is held within one iteration, in memory.
+        * With a secure key ε is that of real arithmetic if both sums are of whole numbers
+          (`mechanisms`, each `is_exact`). Of users they are: each one's clipped gradient and
+          capped losses are rounded to a grid alone, a gradient's noise is rounded exactly, an index
+          is drawn of whole numbers and bits. Of examples they are not: who else is in a chunk may
+          turn the rounding of a loss (`CappedTogether`), and gradients are on a grid for linear
+          models alone.
     """
 
     num_users: int
@@ -144,6 +150,10 @@ class AdaptiveDescent:
                 f"one iteration costs ρ = {least:g}, above the {plan.rho:g} of the plan; give more "
                 "iterations to split it by, or a higher target"
             )
+
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """Return that of a gradient and that of a choice, which are all there are."""
+        return (self._noised(self.prices.gradient), self._selection(None))
 
     def check_start(self, loss: float) -> None:
         """Refuse a cap below the loss at the start: every candidate would then score alike.
@@ -237,20 +247,20 @@ class AdaptiveDescent:
     def _choice(
         self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
     ) -> Query:
-        factor = 8.0 if self.form == "exponential" else 2.0
-        epsilon = math.sqrt(factor * self.prices.selection) / self.relation.moved
-        selection = Mechanism(
-            sampler=Everybody(num_users=self.num_users),
-            bound=self.losses,
-            privatizer=NoisyMin(
-                epsilon=epsilon, form=self.form, offset=self._offset(params, direction, sizes)
-            ),
-        )
         return Query(
             params=along(params, direction, sizes),
             work=LOSSES,
-            mechanism=selection,
+            mechanism=self._selection(self._offset(params, direction, sizes)),
             name=f"{LOSSES} {rejections + 1}",
+        )
+
+    def _selection(self, offset: tuple[float, ...] | None) -> Mechanism:
+        factor = 8.0 if self.form == "exponential" else 2.0
+        epsilon = math.sqrt(factor * self.prices.selection) / self.relation.moved
+        return Mechanism(
+            sampler=Everybody(num_users=self.num_users),
+            bound=self.losses,
+            privatizer=NoisyMin(epsilon=epsilon, form=self.form, offset=offset),
         )
 
     def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:

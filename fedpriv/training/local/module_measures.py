@@ -17,7 +17,7 @@ The loss is always among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -219,6 +219,29 @@ def module_metrics(
         _measured(module, measures, np.asarray(x[chosen]), np.asarray(y[chosen]))
         for chosen in chunks(len(y), part)
     )
+
+
+def classifies(measures: Sequence[ModuleMeasure]) -> bool:
+    """Return whether a module answers with one class of several, by what it is measured by."""
+    return any(own in CLASSIFICATION for own in measures)
+
+
+def module_class_scores(
+    module: nn.Module, x: np.ndarray, y: np.ndarray, part: Part = WHOLE
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield blocks of examples: softmax of the outputs, float64 `(n, classes)`, and targets.
+
+    Args:
+        module: In evaluation mode, with the params that are measured; its outputs are logits.
+        x: Inputs `(n, ...)`.
+        y: Classes `(n,)`.
+        part: Which share of the examples.
+    """
+    for chosen in chunks(len(y), part):
+        with torch.no_grad():
+            outputs = module(as_tensor(model_inputs(np.asarray(x[chosen]))))
+        labels = np.asarray(y[chosen]).astype(np.int64)
+        yield torch.softmax(outputs.double(), dim=1).numpy(), labels
 
 
 def _measured(

@@ -29,7 +29,9 @@ from fedpriv.training.permutation.of_users import RATE
 from fedpriv.training.permutation.sgd import Passes, refuse_long_start
 from fedpriv.tree import Params
 
-#: Of params that are rounded to float32 in every update, on their way to the users.
+#: Of params that are rounded to float32 in every update, on their way to the users. That alone is
+#: half of it, 2^-24 of their length; the other half is for `Checked`'s rounding of users' updates,
+#: 2^-39 √d of one, which is less up to d = 2^32: params may be as long as all updates.
 _FLOAT32 = 2.0**-23
 
 
@@ -142,7 +144,7 @@ class UserSchedule:
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        return self.passes.sensitivity(
+        found = self.passes.sensitivity(
             constants,
             num_users,
             local_steps=self.local_steps,
@@ -150,6 +152,12 @@ class UserSchedule:
             start=self.longest_start,
             share=self.server_rate if constants.convexity == 0.0 else 1.0,
         )
+        if self.passes.radius is None:
+            return found
+        # In a small ball params are shorter than updates, which are rounded before they get there.
+        rates = self.passes.rates(constants, num_users)
+        path = float(rates.sum()) * self.local_steps * constants.lipschitz
+        return found + _FLOAT32 * path
 
     def longest_update(self, constants: Constants, num_users: int) -> float:
         """Return how long one user's update is at most in any pass, K η L₀."""
@@ -176,6 +184,13 @@ class BoltOnUsers(ReleasesOnce):
           one who is not there, in every update. Whoever fails or is missing later ends the run
           without a release, since who is missing may depend on the params; that it ended is not
           covered.
+
+    It cannot count as a step of length zero instead. At two runs' params w and w' a step brings
+    them no further apart because it is the *same* map of both. If user v takes it at w and fails
+    at w', their distance may grow by v's whole ηL₀/b; what v does hangs on the params, which the
+    differing user moves, so that this may happen to every other user in every pass: up to m times
+    Δ (`tests/running/methods/test_failing_users.py` has a case). Nor does it help to leave v out
+    from then on, or to repeat its last step: those are two maps, too.
     """
 
     schedule: UserSchedule

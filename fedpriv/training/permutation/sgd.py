@@ -259,9 +259,17 @@ def refuse_long_start(params: Params, longest: float) -> None:
     if not length <= longest * (1.0 + 2.0**-40):
         raise ValueError(
             f"where training starts is {length:.6g} long, and Δ has no room for the rounding of "
-            f"more than longest-start, {longest:g}: start nearer to zero, or raise it (of users; "
-            "it costs noise, of examples it is fixed)"
+            f"more than {longest:g}: start nearer to zero (start=fresh, or a lower start-factor), "
+            f"or, of users, raise longest-start to {_up(length):g}, which costs noise"
         )
+
+
+def _up(length: float) -> float:
+    """Return a length rounded up to two digits."""
+    if not math.isfinite(length):
+        return length
+    unit = 10.0 ** (math.floor(math.log10(length)) - 1)
+    return math.ceil(length / unit) * unit
 
 
 def _projected(

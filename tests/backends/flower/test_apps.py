@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import fedpriv as fp
 from client import app as client_app
@@ -71,7 +72,7 @@ def deploy(stub, tiny_corpus, monkeypatch):
             "eval-every": NUM_ROUNDS,
             "guard-users": False,  # a child would load again what this process keeps
             **{
-                key.replace("_", "-"): value if isinstance(value, bool) else str(value)
+                key.replace("_", "-"): value if isinstance(value, int) else str(value)
                 for key, value in changes.items()
             },
         }
@@ -132,6 +133,31 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
     assert public[0] == public[1] and public[0][-1]["accuracy_public"] is not None
     spent = [read_ledger(run.path / "ledger.jsonl")[1].spent for run in (whole, found)]
     assert spent[0] == spent[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
+        {"aggregate": "ema", "aggregate-training": "gradient-only", "aggregate-start": 1},
+        {"aggregate": "omv", "aggregate-k": 3},
+    ],
+    ids=["upa", "ema", "omv"],
+)
+def test_aggregates_of_checkpoints_are_those_of_one_process(deploy, tiny_corpus, tmp_path, options):
+    """Bit for bit, with the state that goes on from them and what is measured of them."""
+    deploy(out=tmp_path / "run", **options)
+    alone = load_experiment("adadps-tags").with_options(
+        {"noise-multiplier": 1.0, "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": NUM_ROUNDS}
+        | options
+    )
+    corpus = Corpus.open(tiny_corpus)
+    start_run(alone, "adadps-tags", corpus, tmp_path / "alone").run()
+    for name in (f"checkpoints/round-{NUM_ROUNDS:06d}.safetensors", "state.safetensors"):
+        left, right = (load_file(tmp_path / run / name) for run in ("run", "alone"))
+        assert set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
+    assert _lines(tmp_path / "run") == _lines(tmp_path / "alone")
+    assert _lines(tmp_path / "run")[-1]["accuracy_public"] is not None
 
 
 def _lines(run):

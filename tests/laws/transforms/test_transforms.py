@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.checkpoints.aggregates import ema
+from fedpriv.checkpoints.past import keeping, of_last, upa
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.optimizers import (
     adagrad,
@@ -27,6 +28,11 @@ from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import chain, identity
 from tests.laws.transforms.stepping import SHAPES, copied, run, trees
 
+
+def median(past):
+    return {name: np.median([one[name] for one in past], axis=0) for name in past[0]}
+
+
 EVERY = {
     "identity": identity,
     "sgd": lambda: sgd(1.0),
@@ -43,9 +49,14 @@ EVERY = {
     "scheduled-root": lambda: chain(sgd(0.5), scheduled(inverse_root())),
     "ema": lambda: ema(0.9),
     "ema-warm": lambda: ema(0.99, warmup=True),
+    "upa": lambda: upa(3),
+    "upa-one": lambda: upa(1),
+    "own": lambda: of_last(4, median),
+    "keeping": lambda: keeping(2),
     "chain": lambda: chain(momentum(1.0, 0.9, ema=True), adam(0.01), sgd(0.5)),
     "chain-of-chains": lambda: chain(chain(adam(0.1), adam(0.2)), identity(), yogi()),
 }
+AGGREGATES = ("ema", "ema-warm", "upa", "upa-one", "own", "keeping")
 every = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 
 
@@ -220,6 +231,49 @@ class TestDegenerate:
         for x, y in zip(a, b, strict=True):
             for name in SHAPES:
                 np.testing.assert_allclose(x[name], y[name], rtol=1e-4)
+
+
+class TestAggregates:
+    """What aggregates promise beyond transforms: they only read, and nothing of theirs changes."""
+
+    @pytest.mark.parametrize("name", AGGREGATES)
+    def test_params_are_read_and_what_was_returned_stays(self, name):
+        aggregate = EVERY[name]()
+        params, *others = trees(16, 6)
+        state, kept = aggregate.init(params), []
+        for newest in others:
+            given = copied(newest)
+            out, state = aggregate.next(newest, state)
+            assert same(newest, given)
+            kept.append((out, copied(out), state, copied(state)))
+        for out, before, state, state_before in kept:
+            assert same(out, before) and same(state, state_before)
+
+    @pytest.mark.parametrize("name", AGGREGATES)
+    def test_the_state_has_one_form_and_size_from_the_start(self, name):
+        aggregate = EVERY[name]()
+        params, *others = trees(17, 9)
+        state = aggregate.init(params)
+        form = _form(state)
+        for newest in others:
+            _, state = aggregate.next(newest, state)
+            assert _form(state) == form
+
+    @pytest.mark.parametrize("name", [name for name in AGGREGATES if name != "keeping"])
+    def test_the_state_holds_what_is_returned(self, name):
+        params, *others = trees(18, 5)
+        outputs, state = run(EVERY[name](), params, others)
+        assert same(state["average"], outputs[-1])
+
+    @pytest.mark.parametrize("name", AGGREGATES)
+    def test_params_that_do_not_move_are_their_own_aggregate(self, name):
+        params = trees(19, 1)[0]
+        outputs, _ = run(EVERY[name](), params, [params] * 6)
+        assert all(same(out, params) for out in outputs)
+
+
+def _form(state):
+    return {(n, t): (a.shape, a.dtype) for n, tree in state.items() for t, a in tree.items()}
 
 
 class TestRefusals:

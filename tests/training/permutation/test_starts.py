@@ -121,7 +121,7 @@ def test_one_that_there_is_no_room_for_is_refused_before_anything_is_written(tin
         assert not getattr(raised.value, "__notes__", ()) and not out.exists()
     options = BOLT_ON | {"start": "public", "longest-start": 0.5}
     users = load_experiment("bolt-on-tags").with_options(options)
-    with pytest.raises(ValueError, match=r"longest-start, 0\.5"):
+    with pytest.raises(ValueError, match=r"of more than 0\.5: .* raise longest-start to"):
         start_run(users, "bolt-on-tags", tiny_corpus, tmp_path / "users")
     assert not (tmp_path / "users").exists()
     with pytest.raises(ValueError, match="no room"):

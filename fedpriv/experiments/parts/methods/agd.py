@@ -88,7 +88,6 @@ class _Descent:
 
     def algorithm(self, task: Any) -> Any:
         """Return the descent."""
-        from fedpriv.mechanisms import Capped
         from fedpriv.training.line_search.agd import AdaptiveDescent, Prices
         from fedpriv.training.line_search.candidates import StepSizes
 
@@ -114,7 +113,7 @@ class _Descent:
         return AdaptiveDescent(
             num_users=number,
             gradient=self.of.gradient_bound(task, chosen.gradient_clip),
-            losses=Capped(cap=chosen.loss_cap, num_coordinates=sizes.number),
+            losses=self.of.loss_bound(chosen.loss_cap, sizes.number),
             prices=prices,
             growth=chosen.growth,
             estimates=chosen.estimates,
@@ -171,6 +170,11 @@ class _Examples:
             return bound
         return RoundedSum(bound=bound, float_error=task.train.float_error())
 
+    def loss_bound(self, cap: float, number: int) -> Any:
+        from fedpriv.mechanisms.capped import CappedTogether
+
+        return CappedTogether(cap=cap, num_coordinates=number)
+
     def gradients(self, task: Any, device: str) -> Any:
         from fedpriv.training.per_example.example_sum import CentralSum
 
@@ -206,6 +210,11 @@ class _Users:
         from fedpriv.mechanisms import Clip, Rounded
 
         return Rounded(bound=Clip(l2_clip_norm=clip_norm))
+
+    def loss_bound(self, cap: float, number: int) -> Any:
+        from fedpriv.mechanisms import Capped
+
+        return Capped(cap=cap, num_coordinates=number)
 
     def gradients(self, task: Any, device: str) -> Any:
         from fedpriv.training.local.trainer import Schedule

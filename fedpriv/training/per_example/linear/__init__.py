@@ -25,7 +25,7 @@ norms and sums are float64.
 """
 
 from fedpriv.training.per_example.linear.dense import LinearRegressionGradients
-from fedpriv.training.per_example.linear.metrics import linear_metrics
+from fedpriv.training.per_example.linear.metrics import linear_class_scores, linear_metrics
 from fedpriv.training.per_example.linear.sparse import (
     HingeGradients,
     HuberGradients,
@@ -41,5 +41,6 @@ __all__ = [
     "LogisticGradients",
     "OneVsAllGradients",
     "SoftmaxGradients",
+    "linear_class_scores",
     "linear_metrics",
 ]

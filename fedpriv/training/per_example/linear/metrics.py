@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from scipy import sparse
-from scipy.special import log_expit
+from scipy.special import log_expit, softmax
 
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.per_example.linear.checks import (
@@ -15,6 +17,33 @@ from fedpriv.training.per_example.linear.checks import (
 )
 from fedpriv.training.per_example.sparse_sums import SparseRows
 from fedpriv.tree import Params
+
+
+def linear_class_scores(
+    params: Params, x: sparse.csr_matrix, y: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield blocks of examples: probabilities, float64 `(n, classes)`, and labels, int64 `(n,)`.
+
+    Args:
+        params: As of `linear_metrics`; a model by its "weight" has two classes.
+        x: CSR `(n, d)`.
+        y: Classes `(n,)`.
+
+    Raises:
+        ValueError: As `linear_metrics`.
+    """
+    rows = SparseRows.of(x)
+    binary = "weight" in params
+    num_classes = 1 if binary else params["kernel"].shape[1]
+    shape = (rows.num_inputs, num_classes)
+    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
+    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    for start in range(0, rows.num_examples, CHUNK):
+        part = np.arange(start, min(start + CHUNK, rows.num_examples))
+        logits = rows.logits(part, kernel, bias).astype(np.float64)
+        if binary:  # of equal probabilities the lowest class, as a logit of 0 says
+            logits = np.hstack([np.zeros_like(logits), logits])
+        yield softmax(logits, axis=1), labels[part].astype(np.int64)
 
 
 def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray) -> Metrics:

@@ -24,11 +24,12 @@ LEFT_OUT = {
     "fedpriv.reproduction", "fedpriv.tuning",
     "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast", "fedpriv.api.frames",
     "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running", "fedpriv.api.shown",
-    "fedpriv.api.tuning",
+    "fedpriv.api.tuning", "fedpriv.api.uncertainty",
     "fedpriv.data.importers", "fedpriv.deployment",
     "fedpriv.data.parts", "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.training.comparators",
-    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.dpnsgd",
+    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.scraps",
+    "simulations.dpnsgd",
     "simulations.linear_models", "simulations.threads",
 }  # fmt: skip
 ONE_ROUND = {

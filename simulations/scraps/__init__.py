@@ -1,0 +1,1 @@
+"""What recycling checkpoints does on convex problems: synthetic, small, and measured."""

@@ -1,0 +1,124 @@
+"""`fp.run_uncertainty`: of released checkpoints and public examples, and of nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import fedpriv as fp
+from fedpriv import json_lines
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.uncertainty import uncertainty
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.task_factory import make_task
+from fedpriv.tasks.tag_prediction import TagPrediction
+
+OPTIONS = {"noise_multiplier": 1.0, "cohort": 6.0, "delta": 1e-3, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("uncertain") / "run"
+    fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=8, eval_every=1,
+           keep_checkpoints=None, **OPTIONS)  # fmt: skip
+    return out
+
+
+def test_it_is_of_the_last_checkpoints_figures(folder):
+    found = fp.run_uncertainty(folder, ks=(3, 5, 20))
+    lines = json_lines.read(folder / "rounds.jsonl")
+    for spread, k in zip(found.spreads, (3, 5), strict=False):
+        assert spread.rounds == tuple(range(9 - k, 9))
+        expected = uncertainty([line["accuracy_public"] for line in lines[-k:]])
+        assert float(spread.figures["accuracy"].variance) == pytest.approx(float(expected.variance))
+        assert set(spread.figures) == {"accuracy", "recall_at_5"}
+    assert found.spreads[2].rounds == () and found.spreads[2].figures == {}
+    assert (found.spacing, found.kept, found.aggregate) == (1, 8, "none") and found.synthetic
+
+
+def test_spacing_and_burn_in_choose_the_rounds(folder):
+    assert fp.run_uncertainty(folder, ks=(3,), spacing=2).spreads[0].rounds == (4, 6, 8)
+    assert fp.run_uncertainty(folder, ks=(2, 3), spacing=3, burn_in=2).spreads[1].rounds == ()
+
+
+def test_scores_are_of_the_predicted_class_example_by_example(folder, tiny_corpus):
+    found = fp.run_uncertainty(folder, ks=(4,)).spreads[0].scores
+    store = CheckpointStore(folder / "checkpoints")
+    options = json.loads((folder / "experiment.json").read_text())["experiment"]
+    task = make_task(load_experiment("dp-fedavg-tags").restored(options), tiny_corpus)
+    models = [store.load(number)[0] for number in range(5, 9)]
+    whole = [np.concatenate([p for p, _ in task.class_scores(m, public=True)]) for m in models]
+    answer = np.mean(whole, axis=0).argmax(axis=1)
+    own = np.stack([p[np.arange(len(answer)), answer] for p in whole])
+    np.testing.assert_allclose(found.mean, own.mean(axis=0))
+    np.testing.assert_allclose(found.variance, own.var(axis=0, ddof=1))
+    assert ((found.mean > 0) & (found.mean <= 1)).all() and found.variance.shape == found.mean.shape
+
+
+def test_no_rostered_user_is_measured(folder, monkeypatch):
+    """Red if anything asks for public=False, as diagnostics do."""
+    asked = []
+    for name in ("evaluate", "class_scores"):
+        own = getattr(TagPrediction, name)
+
+        def seen(self, params, *, public, own=own, **rest):
+            asked.append(public)
+            return own(self, params, public=public, **rest)
+
+        monkeypatch.setattr(TagPrediction, name, seen)
+
+    fp.run_uncertainty(folder, ks=(3,))
+    assert asked and all(asked)
+
+
+def test_it_charges_nothing_and_writes_nothing(folder):
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    fp.run_uncertainty(folder)
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        ({"aggregate": "ema", "ema_decay": 0.9}, 0.052632),
+        ({"aggregate": "upa", "aggregate_k": 4}, 0.25),
+        ({"aggregate": "opa", "aggregate_k": 4}, 1.0),
+    ],
+)
+def test_an_aggregate_s_variance_is_rescaled(tiny_corpus, tmp_path, options, factor):
+    fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=tmp_path / "run", rounds=4,
+           keep_checkpoints=None, **OPTIONS, **options)  # fmt: skip
+    found = fp.run_uncertainty(tmp_path / "run", ks=(3,))
+    assert found.weight_square_sum == pytest.approx(factor, abs=5e-7)
+    row = found.to_json()["k"][0]["measures"]["accuracy"]
+    assert row["released_stddev"] == pytest.approx(row["stddev"] * factor**0.5, abs=1e-6)
+
+
+def test_it_is_json(folder):
+    found = json.loads(json.dumps(fp.run_uncertainty(folder).to_json(), allow_nan=False))
+    assert [row["k"] for row in found["k"]] == [3, 5, 10, 20]
+    assert found["synthetic"] is True and "Not sampling error" in found["covers"]
+    assert found["k"][0]["measures"]["accuracy"]["autocorrelation"] is None  # of three
+    assert found["k"][1]["score"]["examples"] > 0
+
+
+class TestRefused:
+    def test_too_few_are_kept(self, folder):
+        with pytest.raises(ValueError, match=r"keeps 8 checkpoints.*--keep-checkpoints all"):
+            fp.run_uncertainty(folder, ks=(10, 20))
+
+    def test_one_has_no_variance(self, folder):
+        with pytest.raises(ValueError, match="one checkpoint has no variance"):
+            fp.run_uncertainty(folder, ks=(1,))
+
+    def test_a_folder_that_was_changed(self, tiny_corpus, tmp_path):
+        """What it names is imported only after its seal was checked."""
+        out = tmp_path / "run"
+        fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=3, **OPTIONS)
+        document = json.loads((out / "experiment.json").read_text())
+        document["reference"] = "/nowhere.py:experiment"
+        (out / "experiment.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match="does not verify"):
+            fp.run_uncertainty(out)

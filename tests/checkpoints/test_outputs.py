@@ -1,0 +1,78 @@
+"""Aggregates of outputs: the vectors of the notes, the rule for ties, and models as one tree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.outputs import answers, mean_probabilities, packed, unpacked, votes
+
+
+def models(*rows: list[float]) -> list[np.ndarray]:
+    return [np.array([row]) for row in rows]
+
+
+def test_mean_and_vote_may_differ() -> None:
+    given = models([0.51, 0.49, 0], [0.51, 0.49, 0], [0, 1, 0])
+    assert np.allclose(mean_probabilities(given), [[0.34, 0.66, 0]])
+    assert answers("opa", given).tolist() == [1]
+    assert votes(given).tolist() == [[2, 1, 0]]
+    assert answers("omv", given).tolist() == [0]
+
+
+def test_a_tied_vote_goes_to_the_lowest_class() -> None:
+    given = models([0.40, 0.35, 0.25], [0.30, 0.45, 0.25], [0.45, 0.05, 0.50])
+    assert np.allclose(mean_probabilities(given), [[0.383333, 0.283333, 0.333333]], atol=1e-6)
+    assert votes(given).tolist() == [[1, 1, 1]]
+    assert answers("opa", given).tolist() == [0] == answers("omv", given).tolist()
+    # Neither the newest model nor the most certain one decides.
+    swapped = models([0.2, 0.1, 0.7], [0.1, 0.8, 0.1])
+    assert votes(swapped).tolist() == [[0, 1, 1]] and answers("omv", swapped).tolist() == [1]
+
+
+def test_equal_probabilities_go_to_the_lowest_class() -> None:
+    half = models([0.0, 0.5, 0.5], [0.0, 0.5, 0.5])
+    assert answers("opa", half).tolist() == [1] == answers("omv", half).tolist()
+
+
+def test_one_model_gives_its_own_answers() -> None:
+    rng = np.random.default_rng(1)
+    own = rng.dirichlet(np.ones(6), size=50)
+    for rule in ("opa", "omv"):
+        assert np.array_equal(answers(rule, [own]), own.argmax(axis=1))
+
+
+def test_many_examples_are_answered_one_by_one() -> None:
+    rng = np.random.default_rng(2)
+    given = [rng.dirichlet(np.ones(4), size=30) for _ in range(5)]
+    for rule in ("opa", "omv"):
+        alone = [int(answers(rule, [one[i : i + 1] for one in given])[0]) for i in range(30)]
+        assert answers(rule, given).tolist() == alone
+
+
+def test_models_are_packed_and_unpacked() -> None:
+    trees = [{"kernel": np.full((2, 3), i, np.float32), "a.b": np.ones(i + 1)} for i in range(12)]
+    rule, found = unpacked(packed("omv", trees)) or ("", [])
+    assert rule == "omv" and len(found) == 12
+    for tree, own in zip(trees, found, strict=True):  # in order, also from the tenth on
+        assert set(tree) == set(own) and all(np.array_equal(tree[n], own[n]) for n in tree)
+
+
+def test_the_params_of_one_model_are_no_package() -> None:
+    assert unpacked({"kernel": np.zeros(1), "opa": np.zeros(1)}) is None
+    assert unpacked({}) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: answers("mean", models([1.0])), "rule 'mean' is not known; use one of opa, omv"),
+        (lambda: answers("opa", []), "give at least one model's"),
+        (lambda: votes([np.zeros((2, 3)), np.zeros((3, 3))]), "give at least one model's, all"),
+        (lambda: mean_probabilities([np.zeros(3)]), "give at least one model's, all"),
+        (lambda: packed("opa", []), "0 models under rule 'opa'"),
+    ],
+)
+def test_what_cannot_be_aggregated_is_refused(call, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,267 @@
+"""Uncertainty from checkpoints: the vectors of the notes, and the laws behind the formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.mixing import contraction, waiting
+from fedpriv.checkpoints.uncertainty import (
+    lag_autocorrelation,
+    mean_factor,
+    moving_weights,
+    spaced_rounds,
+    steady_square_sum,
+    uncertainty,
+    uniform_weights,
+    variance_ratio,
+    weight_square_sum,
+)
+
+VALUES = (0.62, 0.58, 0.65, 0.60, 0.55)
+#: Two-sided, of every test below that draws: one in a million seeds would fail.
+FALSE_ALARM = 1e-6
+QUANTILE = 4.891638
+
+
+def chains(a: float, spacing: int, k: int, number: int, seed: int) -> np.ndarray:
+    """AR(1) in its stationary law with variance 1, every `spacing`-th value: `(k, number)`."""
+    rng, factor = np.random.default_rng(seed), a**spacing
+    out = np.empty((k, number))
+    out[0] = rng.normal(size=number)
+    for i in range(1, k):
+        out[i] = factor * out[i - 1] + math.sqrt(1 - factor**2) * rng.normal(size=number)
+    return out
+
+
+class TestVectors:
+    def test_five_values(self) -> None:
+        found = uncertainty(VALUES)
+        assert float(found.mean) == pytest.approx(0.6, abs=1e-12)
+        assert float(found.variance) == pytest.approx(0.00145, abs=1e-12)
+        assert float(found.stddev) == pytest.approx(0.038079, abs=5e-7)
+        assert found._quantile == pytest.approx(2.776445, abs=5e-7)
+        assert float(found.half_width) == pytest.approx(0.047281, abs=5e-7)
+        assert 2 * float(found.half_width) == pytest.approx(0.094562, abs=1e-6)
+        assert float(found.draw_half_width) == pytest.approx(0.105724, abs=5e-7)
+        assert float(found.of_weighted(uniform_weights(5))) == pytest.approx(0.00029, abs=1e-12)
+        low, high = found.variance_interval
+        assert (float(low), float(high)) == pytest.approx((0.000520, 0.011973), abs=5e-7)
+
+    def test_square_sums_of_weights(self) -> None:
+        weights = moving_weights(0.9, 6)
+        assert weights[0] == pytest.approx(0.59049)
+        assert weight_square_sum(weights) == pytest.approx(0.382959, abs=5e-7)
+        assert weight_square_sum(uniform_weights(3)) == pytest.approx(0.333333, abs=5e-7)
+        assert steady_square_sum(0.9) == pytest.approx(0.052632, abs=5e-7)
+        assert weight_square_sum(moving_weights(0.9, 400)) == pytest.approx(steady_square_sum(0.9))
+        assert weight_square_sum(moving_weights(0.0, 4)) == 1.0  # the newest alone: one draw
+
+    def test_how_much_too_small_the_variance_of_correlated_draws_is(self) -> None:
+        found = [variance_ratio(0.9**spacing, 5) for spacing in (1, 10, 50)]
+        assert found == pytest.approx([0.186, 0.814, 0.998], abs=5e-4)
+        assert variance_ratio(0.0, 5) == 1.0
+
+    def test_another_confidence(self) -> None:
+        found = uncertainty(VALUES, 0.9)
+        assert float(found.half_width) == pytest.approx(2.131847 * math.sqrt(0.00145 / 5), abs=5e-7)
+
+
+class TestWeights:
+    """They are those by which the aggregates themselves weigh checkpoints."""
+
+    def test_of_the_moving_average(self) -> None:
+        from fedpriv.checkpoints.aggregates import ema
+
+        values = np.random.default_rng(3).normal(size=7).astype(np.float32)
+        aggregate = ema(0.7)
+        state = aggregate.init({"w": values[:1]})
+        for value in values[1:]:
+            average, state = aggregate.next({"w": np.array([value])}, state)
+        assert float(average["w"][0]) == pytest.approx(float(moving_weights(0.7, 7) @ values), 1e-6)
+
+    def test_of_the_uniform_average(self) -> None:
+        from fedpriv.checkpoints.past import upa
+
+        values = np.arange(4, dtype=np.float32)
+        aggregate = upa(4)
+        state = aggregate.init({"w": values[:1]})
+        for value in values[1:]:
+            average, state = aggregate.next({"w": np.array([value])}, state)
+        assert float(average["w"][0]) == float(uniform_weights(4) @ values)
+
+    def test_weights_of_no_average_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="of no average"):
+            uncertainty(VALUES).of_weighted([0.5, 0.4])
+
+
+class TestLaws:
+    @pytest.mark.parametrize(("spacing", "expected"), [(1, 0.186), (10, 0.814), (50, 0.998)])
+    def test_the_mean_of_the_variance_over_chains(self, spacing: int, expected: float) -> None:
+        """40,000 chains of 5; the exact standard error of the mean of S, a false alarm of 1e-6.
+
+        Off by .02 would be seen at every spacing (standard errors .0009 to .0036).
+        """
+        number, k, a = 40_000, 5, 0.9**spacing
+        found = uncertainty(chains(0.9, spacing, k, number, seed=1)).variance
+        lags = np.abs(np.subtract.outer(np.arange(k), np.arange(k)))
+        centred = (np.eye(k) - 1 / k) @ a**lags
+        error = math.sqrt(2 * np.trace(centred @ centred) / (k - 1) ** 2 / number)
+        assert error < 0.004
+        assert abs(float(found.mean()) - variance_ratio(a, k)) < QUANTILE * error
+        assert variance_ratio(a, k) == pytest.approx(expected, abs=5e-4)
+
+    def test_the_variance_of_the_mean_of_correlated_draws(self) -> None:
+        """40,000 chains of 10 at a = .7: relative standard error √(2/40,000) = .0071."""
+        number, k, a = 40_000, 10, 0.7
+        found = float(chains(a, 1, k, number, seed=2).mean(axis=0).var())
+        expected = mean_factor(a, k)
+        assert abs(found / expected - 1) < QUANTILE * math.sqrt(2 / number)
+        assert mean_factor(0.0, k) == pytest.approx(1 / k)
+
+    @pytest.mark.parametrize("a", [0.0, 0.5, 0.8])
+    def test_the_autocorrelation_of_many_statistics_is_found(self, a: float) -> None:
+        """Pooled over 20,000 chains of 20; the bias that is left is of order 1/k²."""
+        assert lag_autocorrelation(chains(a, 1, 20, 20_000, seed=3)) == pytest.approx(a, abs=0.06)
+
+    @pytest.mark.parametrize("a", [0.5, 0.8])
+    def test_the_correction_undoes_most_of_it(self, a: float) -> None:
+        found = uncertainty(chains(a, 1, 20, 20_000, seed=4))
+        plain, corrected = float(found.variance.mean()), float(found.corrected_variance.mean())
+        assert abs(corrected - 1) < 0.4 * abs(plain - 1) and corrected > plain
+
+    def test_a_t_interval_covers_as_it_says(self) -> None:
+        """20,000 chains of 5 independent draws: coverage .95 with standard error .0015."""
+        number = 20_000
+        found = uncertainty(chains(0.0, 1, 5, number, seed=5))
+        covered = float((np.abs(found.mean) <= found.half_width).mean())
+        assert abs(covered - 0.95) < QUANTILE * math.sqrt(0.95 * 0.05 / number)
+
+    def test_of_correlated_draws_it_does_not(self) -> None:
+        found = uncertainty(chains(0.9, 1, 5, 20_000, seed=6))
+        covered = float((np.abs(found.mean) <= found.half_width).mean())
+        better = float((np.abs(found.mean) <= found.corrected_half_width).mean())
+        assert covered < 0.5 and covered + 0.2 < better
+
+    def test_the_interval_of_the_variance_covers(self) -> None:
+        number = 20_000
+        low, high = uncertainty(chains(0.0, 1, 5, number, seed=7)).variance_interval
+        covered = float(((low <= 1) & (high >= 1)).mean())
+        assert abs(covered - 0.95) < QUANTILE * math.sqrt(0.95 * 0.05 / number)
+
+    def test_many_statistics_are_each_on_its_own(self) -> None:
+        values = chains(0.3, 1, 6, 4, seed=8)
+        together = uncertainty(values)
+        for i in range(4):
+            alone = uncertainty(values[:, i])
+            assert float(alone.variance) == pytest.approx(float(together.variance[i]))
+            assert float(alone.half_width) == pytest.approx(float(together.half_width[i]))
+
+
+class TestFewAndOdd:
+    def test_too_few_for_an_autocorrelation(self) -> None:
+        found = uncertainty([1.0, 2.0, 4.0])
+        assert math.isnan(found.autocorrelation)
+        assert float(found.corrected_variance) == float(found.variance)
+        assert float(found.corrected_half_width) == pytest.approx(float(found.half_width))
+
+    def test_a_statistic_that_does_not_move(self) -> None:
+        found = uncertainty([0.5] * 5)
+        assert float(found.variance) == 0.0 and math.isnan(found.autocorrelation)
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ([], "at least 2 checkpoints"),
+            ([1.0], "at least 2 checkpoints"),
+            (3.0, "at least 2 checkpoints"),
+            ([1.0, float("nan")], "not finite; leave out what diverged"),
+        ],
+    )
+    def test_what_has_no_variance_is_refused(self, values, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            uncertainty(values)
+
+    @pytest.mark.parametrize("confidence", [0.0, 1.0, 95, float("nan")])
+    def test_a_confidence_that_is_none(self, confidence: float) -> None:
+        with pytest.raises(ValueError, match="confidence"):
+            uncertainty(VALUES, confidence)
+
+    def test_an_autocorrelation_that_is_none(self) -> None:
+        with pytest.raises(ValueError, match="autocorrelation"):
+            variance_ratio(1.0, 5)
+        with pytest.raises(ValueError, match="at least 2"):
+            variance_ratio(0.5, 1)
+
+
+class TestRounds:
+    def test_the_newest_that_are_kept(self) -> None:
+        kept = (10, 20, 30, 31, 32, 33, 34, 35)
+        assert spaced_rounds(kept, 3, spacing=1) == (33, 34, 35)
+        assert spaced_rounds(kept, 3, spacing=10) == (10, 20, 30)
+        assert spaced_rounds(kept, 3, spacing=2) == (31, 33, 35)
+        assert spaced_rounds(kept, 7, spacing=1) == ()
+
+    def test_the_burn_in_is_left_out(self) -> None:
+        assert spaced_rounds(range(21), 2, spacing=10, burn_in=9) == (10, 20)
+        assert spaced_rounds(range(21), 2, spacing=10, burn_in=10) == ()
+
+    @pytest.mark.parametrize("options", [{"spacing": 0}, {"spacing": 1, "burn_in": -1}])
+    def test_numbers_that_are_none(self, options) -> None:
+        with pytest.raises(ValueError, match="must be at least"):
+            spaced_rounds((1, 2), 2, **options)
+
+
+class TestWaiting:
+    def test_the_contraction(self) -> None:
+        assert contraction(0.5, 0.1, 1.0) == pytest.approx(0.95)
+        assert contraction(1.9, 0.1, 1.0) == pytest.approx(0.9)  # the steep side decides
+
+    @pytest.mark.parametrize("k", [2, 5, 20])
+    @pytest.mark.parametrize("rho", [0.0, 0.5, 0.95, 0.999])
+    def test_it_is_the_shortest_that_keeps_what_it_says(self, rho: float, k: int) -> None:
+        found = waiting(rho, k, shortfall=0.05, distance=10.0, bias=0.1)
+
+        def short(a: float) -> float:
+            return 1 - variance_ratio(a, k) / (k * mean_factor(a, k))
+
+        assert short(rho**found.spacing) <= 0.05 and found.bias <= 0.1 * (1 + 1e-9)
+        assert variance_ratio(rho**found.spacing, k) >= 0.95  # S itself is short by less
+        if found.spacing > 1:
+            assert short(rho ** (found.spacing - 1)) > 0.05
+        assert 10.0 * rho ** (found.burn_in - 1) > 0.1 if found.burn_in and rho else True
+        assert found.rounds == found.burn_in + k * found.spacing
+
+    def test_noisy_descent_on_a_quadratic_is_such_a_chain(self) -> None:
+        """20,000 runs of w <- w - η (w μ + noise): autocorrelation at the spacing, and the bias."""
+        eta, mu, number = 0.5, 0.1, 20_000
+        found = waiting(contraction(eta, mu, mu), 5)
+        rng = np.random.default_rng(9)
+        stddev = eta / math.sqrt(1 - (1 - eta * mu) ** 2)
+        w = np.full(number, 10.0 * stddev)  # ten stationary standard deviations away
+        values = []
+        for step in range(1, found.rounds + 1):
+            w = w - eta * (mu * w + rng.normal(size=number))
+            if step > found.burn_in and (step - found.burn_in) % found.spacing == 0:
+                values.append(w.copy())
+        assert len(values) == 5 and abs(float(values[0].mean())) < found.bias * stddev
+        found_of = uncertainty(np.array(values))
+        ratio = float(found_of.variance.mean()) / 5 / float(found_of.mean.var())
+        assert 0.9 < ratio < 1.02  # at most 5 % short, and five standard errors of 1 %
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda: contraction(2.5, 0.1, 1.0), "does not contract; it must be below"),
+            (lambda: contraction(0.5, 2.0, 1.0), "below strong-convexity"),
+            (lambda: contraction(0.5, 0.0, 1.0), "strong-convexity"),
+            (lambda: waiting(1.0, 5), "contraction"),
+            (lambda: waiting(0.5, 5, shortfall=0.0), "shortfall"),
+            (lambda: waiting(0.5, 1), "at least 2"),
+        ],
+    )
+    def test_what_does_not_mix_is_refused(self, call, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,0 +1,70 @@
+"""`fedpriv uncertainty`, as typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import fedpriv as fp
+from tests.cli.typed import main
+
+PLAN = ("--learning-rate", "0.5", "--strong-convexity", "0.1", "--smoothness", "1")
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("uncertain") / "run"
+    fp.run("dp-fedavg-tags", corpus=str(tiny_corpus.directory), out=out, rounds=6,
+           keep_checkpoints=None, noise_multiplier=1.0, cohort=6.0, delta=1e-3,
+           aggregate="upa")  # fmt: skip
+    return out
+
+
+def typed(monkeypatch, capsys, *arguments):
+    status = main(monkeypatch, "uncertainty", *arguments)
+    said = capsys.readouterr()
+    return status, said.out, " ".join(said.err.split())
+
+
+def test_a_run_s_table_says_what_it_covers(folder, monkeypatch, capsys):
+    status, out, _ = typed(monkeypatch, capsys, folder, "--k", "3", "--k", "5", "--k", "20")
+    text = " ".join(out.split())
+    assert status == 0
+    for words in ("4 to 6", "2 to 6", "too few are kept", "lag-1 correlation", "a lower bound",
+                  "Not sampling error", "SYNTHETIC", "0.2 times that of one draw"):  # fmt: skip
+        assert words in text, words
+
+
+def test_as_json(folder, monkeypatch, capsys):
+    status, out, _ = typed(monkeypatch, capsys, folder, "--json")
+    found = json.loads(out)
+    assert status == 0 and [row["k"] for row in found["k"]] == [3, 5, 10, 20]
+    assert found["k"][1]["rounds"] == [2, 3, 4, 5, 6] and found["k"][2]["rounds"] == []
+
+
+def test_a_plan_of_burn_in_and_spacing(monkeypatch, capsys):
+    status, out, _ = typed(monkeypatch, capsys, "--plan", *PLAN, "--k", "5", "--json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["contraction"] == pytest.approx(0.95)
+    (row,) = found["k"]
+    assert (row["burn_in"], row["spacing"], row["rounds"]) == (90, 72, 450)
+    status, out, _ = typed(monkeypatch, capsys, "--plan", *PLAN)
+    text = " ".join(out.split())
+    assert status == 0 and "max(|1 - ηµ|, |1 - ηL|) = 0.95" in text and "Assumed:" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give a run folder, or --plan"),
+        (("--plan",), "--plan needs --learning-rate, --strong-convexity, --smoothness too"),
+        (("--plan", *PLAN[:-1], "9"), "does not contract; it must be below 2 / smoothness"),
+        (("nowhere",), "nowhere is not a run folder"),
+        (("nowhere", "--k", "1"), "one checkpoint has no variance"),
+    ],
+)
+def test_what_is_asked_wrongly(monkeypatch, capsys, arguments, message):
+    status, _, said = typed(monkeypatch, capsys, *arguments)
+    assert status == 2 and message in said

@@ -1,0 +1,127 @@
+"""Adaptive descent in secure mode: hardened where every answer is of whole numbers, else marked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.parts.methods import agd
+from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms.capped import CappedTogether
+from fedpriv.noise.gaussian import Gaussian
+from fedpriv.noise.rounded import GridNoise
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.statement.coverage import FLOATS, KEY
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.prepared import resume_run
+from fedpriv.training.algorithm import is_exact
+from fedpriv.training.line_search.agd import AdaptiveDescent
+from fedpriv.training.per_example.linear import LogisticGradients
+from tests.running.methods.test_runs import AGD, CENTRAL, of_examples, play, started
+
+BARE = {
+    "gradient": ("gradient_bound", lambda self, task, clip_norm: Clip(l2_clip_norm=clip_norm)),
+    "losses": (
+        "loss_bound",
+        lambda self, cap, number: CappedTogether(cap=cap, num_coordinates=number),
+    ),
+}
+
+
+def secure(corpus, out):
+    return started("agd-tags", corpus, out, secure=True)
+
+
+def said_of(out):
+    document = json.loads((out / "experiment.json").read_bytes())
+    assert document["mode"] == "secure"
+    return document["hardened"], " ".join(
+        paragraph for part in run_statement(out).sections for paragraph in part.paragraphs
+    )
+
+
+def test_by_user_it_is_hardened_and_draws_nothing_but_whole_numbers(
+    tiny_corpus, tmp_path, monkeypatch
+):
+    drawn = []
+    release = Gaussian.release
+
+    def seen(self, total, noise, share):
+        assert isinstance(noise, GridNoise) and total.granularity == noise.granularity
+        assert all(array.dtype.kind == "i" for array in total.total.values())
+        drawn.append(noise)
+        return release(self, total, noise, share)
+
+    prepared = secure(tiny_corpus, tmp_path / "run")  # a rehearsal on synthetic users is in floats
+    monkeypatch.setattr(Gaussian, "release", seen)
+    play(prepared)
+    state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
+    gaussians = [charge for charge in state.charges if charge.event.kind == "gaussian"]
+    assert len(drawn) == len(gaussians) > 1
+    hardened, said = said_of(tmp_path / "run")
+    assert hardened
+    assert "Floating point: hardened" in said
+    assert "chosen among sums is drawn from whole numbers and these bits alone" in said
+    verified = verify_run(tmp_path / "run")
+    assert verified.ok and FLOATS not in verified.to_json()[KEY]
+
+
+@pytest.mark.parametrize("part", BARE)
+def test_one_part_in_floating_point_marks_the_whole(part, tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(agd._Users, *BARE[part])
+    play(secure(tiny_corpus, tmp_path / "run"))
+    hardened, said = said_of(tmp_path / "run")
+    assert not hardened and "Floating point: NOT hardened" in said
+    assert FLOATS in verify_run(tmp_path / "run").to_json()[KEY]
+
+
+@pytest.mark.parametrize("part", BARE)
+def test_a_hardened_run_does_not_go_on_in_floating_point(part, tiny_corpus, tmp_path, monkeypatch):
+    secure(tiny_corpus, tmp_path / "run").folder.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(agd._Users, *BARE[part])
+        with pytest.raises(ValueError, match="of whole numbers, and its ε is stated as that"):
+            play(resume_run(tmp_path / "run"))
+    assert not read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
+    play(resume_run(tmp_path / "run"))
+
+
+def test_an_answer_in_floating_point_is_refused_before_its_charge(
+    tiny_corpus, tmp_path, monkeypatch
+):
+    """Whatever an algorithm says of its mechanisms: the door looks at each."""
+    choice = AdaptiveDescent._choice
+
+    def bare(self, *given):
+        asked = choice(self, *given)
+        together = CappedTogether(cap=self.losses.cap, num_coordinates=self.losses.num_coordinates)
+        return replace(asked, mechanism=replace(asked.mechanism, bound=together))
+
+    monkeypatch.setattr(AdaptiveDescent, "_choice", bare)
+    prepared = secure(tiny_corpus, tmp_path / "run")
+    with pytest.raises(ValueError, match="query 'losses 1': the run's ε is that of real"):
+        play(prepared)
+    [charge] = read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
+    assert charge.query == "gradient"
+
+
+def test_who_does_not_say_what_it_asks_is_not_exact(tiny_corpus):
+    made = build(load_experiment("agd-tags").with_options(AGD), tiny_corpus)
+    assert is_exact(made.plan, made.algorithm) and not made.plan.is_exact
+    silent = SimpleNamespace(step=made.algorithm.step)
+    assert not is_exact(made.plan, silent)
+    silent.mechanisms = tuple
+    assert not is_exact(made.plan, silent)
+
+
+def test_of_examples_losses_are_computed_together_and_so_it_is_not():
+    made = build(of_examples(LogisticGradients, **CENTRAL["agd"]))
+    gradient, choice = made.algorithm.mechanisms()
+    assert gradient.is_exact and not choice.is_exact
+    assert not is_exact(made.plan, made.algorithm)

@@ -1,0 +1,87 @@
+"""Methods with plans of their own on Ray's workers: the run of one process, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.engines.factories import on_ray
+from fedpriv.running.prepared import resume_run
+from tests.running.methods.test_runs import OPTIONS, Killed, model, play, started
+
+pytestmark = pytest.mark.ray
+
+
+def backends(ray, name, corpus):
+    ray.share = replace(ray.share, num_workers=2)
+    return on_ray(ray, name, str(corpus.directory))
+
+
+def charged(out):
+    return [(charge.query, charge.event) for charge in read_ledger(out / "ledger.jsonl")[1].charges]
+
+
+def assert_same(out, oracle):
+    found, expected = model(out), model(oracle)
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert np.any(array) and found[name].tobytes() == array.tobytes()
+    assert charged(out) == charged(oracle)
+    assert verify_run(out).ok
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_workers_end_where_one_process_ends(name, ray, tiny_corpus, tmp_path):
+    play(started(name, tiny_corpus, tmp_path / "serial"))
+    play(started(name, tiny_corpus, tmp_path / "ray", backends(ray, name, tiny_corpus)))
+    assert_same(tmp_path / "ray", tmp_path / "serial")
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_descent_begun_in_one_process_ends_on_ray(ray, tiny_corpus, tmp_path):
+    play(started("agd-tags", tiny_corpus, tmp_path / "whole"))
+
+    def stop(record):
+        raise Stop
+
+    with pytest.raises(Stop):
+        started("agd-tags", tiny_corpus, tmp_path / "run").run(stop)
+    play(resume_run(tmp_path / "run", make_backend=backends(ray, "agd-tags", tiny_corpus)))
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_release_that_was_cut_off_in_one_process_is_made_again_on_ray(
+    ray, tiny_corpus, tmp_path, monkeypatch
+):
+    """After its sum was made: on another carrier it is the same one, or nothing would leave."""
+    name = "bolt-on-tags"
+    play(started(name, tiny_corpus, tmp_path / "whole"))
+    prepared = started(name, tiny_corpus, tmp_path / "cut")
+
+    def dying(self, *given, **named):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "release", dying)
+        with pytest.raises(Killed):
+            play(prepared)
+    assert len(charged(tmp_path / "cut")) == 1
+    play(resume_run(tmp_path / "cut", make_backend=backends(ray, name, tiny_corpus)))
+    assert_same(tmp_path / "cut", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_secure_run_is_like_any_other(name, ray, tiny_corpus, tmp_path):
+    made = backends(ray, name, tiny_corpus)
+    play(started(name, tiny_corpus, tmp_path / "run", made, secure=True))
+    assert verify_run(tmp_path / "run").ok and len(charged(tmp_path / "run")) > 0
+    assert not (tmp_path / "run" / "diagnostics.jsonl").exists()

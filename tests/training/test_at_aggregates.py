@@ -1,0 +1,264 @@
+"""Training over aggregates: both readings step for step, and what stays untouched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.aggregates import ema
+from fedpriv.checkpoints.past import keeping, of_last, upa
+from fedpriv.mechanisms.preconditioner import RoundContext
+from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.optimizers import ftrl, momentum, sgd
+from fedpriv.rng import Key
+from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
+from fedpriv.training.algorithm import measured_params
+from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
+from fedpriv.transform import Transform, identity
+
+
+@dataclass
+class Quadratic:
+    """A door to ½(w - 1)² without noise: the update at w is 1 - w."""
+
+    asked: list
+
+    def key(self, stream):
+        return Key.simulation(0).fold(stream)
+
+    def ask(self, query):
+        at = query.params["w"]
+        self.asked.append(float(at[0]))
+        return NoisedMean(update={"w": 1 - at}, squared_norm=0.0)
+
+
+def trained(algorithm, steps=6):
+    """(θ_t, A_t) of every step, where the updates were made, and the last state."""
+    door, found = Quadratic([]), []
+    state = algorithm.init({"w": np.zeros(1, np.float32)})
+    for _ in range(steps):
+        state = algorithm.step(state, door)
+        found.append((float(state.params["w"][0]), float(algorithm.asked_at(state)["w"][0])))
+    return found, door.asked, state
+
+
+def averaging(at=None, optimizer=None, aggregate=None):
+    return FederatedAveraging(
+        optimizer=optimizer or sgd(0.5), aggregate=aggregate or upa(2), at_aggregates=at
+    )
+
+
+REPLACE = [
+    (0.5, 0.5), (0.75, 0.625), (0.8125, 0.78125), (0.890625, 0.851562), (0.925781, 0.908203),
+    (0.954102, 0.939941),
+]  # fmt: skip
+GRADIENT_ONLY = [
+    (0.5, 0.5), (0.75, 0.625), (0.9375, 0.84375), (1.015625, 0.976562), (1.027344, 1.021484),
+    (1.016602, 1.021973),
+]  # fmt: skip
+
+
+class TestVectors:
+    @pytest.mark.parametrize(
+        ("reading", "expected"), [("replace", REPLACE), ("gradient-only", GRADIENT_ONLY)]
+    )
+    def test_both_readings(self, reading, expected):
+        at = AtAggregates(start=2, reading=reading)
+        found, asked, state = trained(averaging(at))
+        np.testing.assert_allclose(found, expected, atol=6e-7)
+        assert asked == pytest.approx([0.0, *(agg for _, agg in expected[:-1])], abs=6e-7)
+        assert averaging(at).result(state)["w"][0] == pytest.approx(expected[-1][1], abs=6e-7)
+
+    def test_the_readings_part_where_it_starts(self):
+        both = [trained(averaging(AtAggregates(start=2, reading=r)))[0] for r in READINGS]
+        assert both[0][:2] == both[1][:2] and both[0][2] != both[1][2]
+
+
+READINGS = ("replace", "gradient-only")
+
+
+@pytest.mark.parametrize("reading", READINGS)
+class TestLaws:
+    def test_until_the_start_it_is_inference_alone(self, reading):
+        plain, asked, _ = trained(averaging())
+        found, other, _ = trained(averaging(AtAggregates(start=5, reading=reading)))
+        assert [theta for theta, _ in found[:5]] == [theta for theta, _ in plain[:5]]
+        assert other[:5] == asked[:5] and other[5] != asked[5]
+
+    def test_an_aggregate_of_one_checkpoint_changes_nothing(self, reading):
+        alone = [theta for theta, _ in trained(averaging())[0]]
+        at = AtAggregates(reading=reading)
+        for aggregate in (upa(1), of_last(3, lambda past: past[-1])):
+            found, _, _ = trained(averaging(at, aggregate=aggregate))
+            assert [theta for theta, _ in found] == alone
+
+    def test_from_the_first_round_on_it_begins_at_the_first_params(self, reading):
+        _, asked, _ = trained(averaging(AtAggregates(start=0, reading=reading), aggregate=ema(0.9)))
+        assert asked[0] == 0.0 and asked[1] == pytest.approx(0.05)
+
+    def test_the_preconditioner_is_asked_where_updates_are_made(self, reading):
+        seen = []
+
+        class Looks:
+            def init(self, params):
+                return {}
+
+            def begin(self, params, state, round_num, key):
+                seen.append(float(params["w"][0]))
+                return RoundContext(), state
+
+            def end(self, mean, state):
+                return state
+
+        algorithm = FederatedAveraging(
+            optimizer=sgd(0.5),
+            aggregate=upa(2),
+            preconditioner=Looks(),
+            at_aggregates=AtAggregates(start=1, reading=reading),
+        )
+        _, asked, _ = trained(algorithm)
+        assert seen == asked
+
+    def test_a_clip_norm_that_follows_is_asked_there_too(self, reading):
+        asked = []
+
+        class Door(Quadratic):
+            def ask(self, query):
+                asked.append(float(query.params["w"][0]))
+                update = {"w": 1 - query.params["w"], "clip norm": np.zeros(1, np.float32)}
+                return NoisedMean(update=update, squared_norm=0.0)
+
+        algorithm = AdaptivelyClipped(
+            optimizer=sgd(0.5),
+            aggregate=upa(2),
+            at_aggregates=AtAggregates(start=1, reading=reading),
+            clip=AdaptiveClip(initial=1.0, least=0.1, most=10.0),
+        )
+        state, expected = algorithm.init({"w": np.zeros(1, np.float32)}), []
+        for _ in range(4):
+            expected.append(float(algorithm.asked_at(state)["w"][0]))
+            state = algorithm.step(state, Door([]))
+        assert asked == expected and asked[2] != float(state.params["w"][0])
+
+    def test_a_state_goes_on_as_if_never_stored(self, reading):
+        algorithm = averaging(AtAggregates(start=2, reading=reading))
+        whole, _, _ = trained(algorithm, 6)
+        for steps in range(6):
+            _, _, state = trained(algorithm, steps)
+            first = algorithm.init({"w": np.zeros(1, np.float32)})
+            state = first.load(steps, state.save())
+            for theta, _ in whole[steps:]:
+                state = algorithm.step(state, Quadratic([]))
+                assert float(state.params["w"][0]) == theta
+
+
+class TestOptimisersWithASumOfAllUpdates:
+    """gradient-only leaves their state alone: the iterate is theirs, not where updates are made."""
+
+    @pytest.mark.parametrize("decay", [0.0, 0.9])
+    def test_the_iterate_is_that_of_the_sum_of_its_gradients(self, decay):
+        at = AtAggregates(start=2, reading="gradient-only")
+        found, asked, _ = trained(averaging(at, optimizer=ftrl(0.25, decay)), 8)
+        total = velocity = 0.0
+        for place, (theta, _) in zip(asked, found, strict=True):
+            total += -(1 - place)
+            velocity = decay * velocity + total
+            assert theta == pytest.approx(0.0 - 0.25 * velocity, abs=2e-6)
+
+    def test_without_momentum_it_is_the_vector_of_plain_descent(self):
+        at = AtAggregates(start=2, reading="gradient-only")
+        found, _, _ = trained(averaging(at, optimizer=ftrl(0.5, 0.0)))
+        np.testing.assert_allclose(found, GRADIENT_ONLY, atol=6e-7)
+
+    @pytest.mark.parametrize(
+        "make", [lambda: momentum(0.5, 0.9, ema=False), lambda: ftrl(0.5, 0.9, restart=3)]
+    )
+    def test_its_state_holds_nothing_of_the_aggregate(self, make):
+        """Fed the same answers, its state is the same under any aggregate and none."""
+        answers = [{"w": np.array([a], np.float32)} for a in (1.0, -0.5, 0.25, 2.0)]
+        states, iterates = [], []
+        for algorithm in (
+            averaging(None, optimizer=make()),
+            averaging(AtAggregates(reading="gradient-only"),
+                      optimizer=make(), aggregate=ema(0.5)),
+        ):  # fmt: skip
+            state = algorithm.init({"w": np.zeros(1, np.float32)})
+            for answer in answers:
+                mean = NoisedMean(update={"w": answer["w"].copy()}, squared_norm=0.0)
+                state = algorithm.next(state, mean)
+            states.append(state.optimizer["velocity"]["w"].copy())
+            iterates.append(state.params["w"].copy())
+        assert np.array_equal(*states) and np.array_equal(*iterates)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"start": -1}, "from round -1; give 0 or more"),
+            ({"reading": "both"}, "'both' is not known; use one of replace, gradient-only"),
+        ],
+    )
+    def test_settings(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            AtAggregates(**options)
+
+    def test_there_must_be_an_aggregate(self):
+        for none in (identity(), keeping(3)):
+            with pytest.raises(ValueError, match="no aggregate to train at"):
+                averaging(AtAggregates(), aggregate=none).init({"w": np.zeros(1, np.float32)})
+
+    def test_outputs_are_nothing_to_train_at(self):
+        with pytest.raises(ValueError, match="'opa' is made of outputs"):
+            FederatedAveraging(
+                optimizer=sgd(1.0),
+                aggregate=keeping(3),
+                outputs="opa",
+                at_aggregates=AtAggregates(),
+            )
+
+    def test_it_must_start_within_the_plan(self):
+        late = averaging(AtAggregates(start=6))
+        with pytest.raises(ValueError, match="after 6 rounds, of which there are only 6"):
+            late.check_plan(SimpleNamespace(planned_rounds=6))
+        late.check_plan(SimpleNamespace(planned_rounds=7))
+        late.check_plan(SimpleNamespace(planned_rounds=None))
+
+    @pytest.mark.parametrize(
+        "aggregate",
+        [
+            Transform(
+                init=lambda params: {},
+                next=lambda params, state: ({n: a / 2 for n, a in params.items()}, state),
+            ),
+            Transform(
+                init=lambda params: {"count": {"t": np.zeros((), np.int64)}},
+                next=lambda params, state: ({n: a + 1 for n, a in params.items()}, state),
+            ),
+        ],
+        ids=["stateless", "with a state"],
+    )
+    def test_a_model_that_no_resumed_run_could_have(self, aggregate):
+        with pytest.raises(ValueError, match=r"not in its state.*of_last"):
+            averaging(aggregate=aggregate).init({"w": np.zeros(1, np.float32)})
+
+
+def test_outputs_are_measured_by_all_models_and_released_as_the_last():
+    algorithm = FederatedAveraging(optimizer=sgd(0.5), aggregate=keeping(3), outputs="omv")
+    found, _, state = trained(algorithm, 4)
+    thetas = [theta for theta, _ in found]
+    assert float(algorithm.result(state)["w"][0]) == thetas[-1]
+    measured = measured_params(algorithm, state)
+    assert {name: float(a[0]) for name, a in measured.items()} == {
+        f"omv/{i}/w": theta for i, theta in enumerate(thetas[-3:])
+    }
+    _, _, first = trained(algorithm, 1)  # fewer at the start
+    assert set(measured_params(algorithm, first)) == {"omv/0/w", "omv/1/w"}
+
+
+def test_an_algorithm_that_says_nothing_is_measured_by_its_result():
+    says = SimpleNamespace(result=lambda state: {"w": state})
+    assert measured_params(says, 3) == {"w": 3}
