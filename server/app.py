@@ -25,7 +25,7 @@ from fedpriv.backends.flower.settings import (
     read_path,
     read_switch,
 )
-from fedpriv.backends.flower.strategy import GridBackend, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
 from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up
@@ -37,6 +37,7 @@ from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
+from fedpriv.running.standing.refusals import refusal_noted
 from fedpriv.running.standing.written import StandingFile
 from fedpriv.training.ensembles import measure_of
 from server.ending import ended_in_one_line
@@ -54,11 +55,8 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _main(grid: Grid, context: Context) -> None:
-    settings = read_grid_settings(context.run_config)
-    if read_switch(context.run_config, "secure") and not read_path("resume", context.run_config):
-        settings.check_mode("secure")  # before there is a run folder
-    prepared = _open_run(context.run_config)
-    settings.check_mode(prepared.ledger.mode)  # a run that goes on, whether it is said or not
+    with refusal_noted(read_path("resume", context.run_config)):
+        prepared, settings = _opened(context.run_config)
     head = announcement(
         prepared.experiment.name,
         prepared.experiment.description,
@@ -97,6 +95,19 @@ def _main(grid: Grid, context: Context) -> None:
     _LOG.info("report: %s", write_report(prepared.folder.path))
 
 
+def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
+    settings = read_grid_settings(run_config)
+    if read_switch(run_config, "secure") and not read_path("resume", run_config):
+        settings.check_mode("secure")  # before there is a run folder
+    prepared = _open_run(run_config)
+    try:
+        settings.check_mode(prepared.ledger.mode)  # a run that goes on, whether it is said or not
+    except ValueError:
+        prepared.folder.close()
+        raise
+    return prepared, settings
+
+
 def _open_run(run_config: Any) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
     if read_switch(run_config, "secure") and run_config.get("seed") not in (None, ""):
@@ -111,6 +122,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             )
         prepared = resume_run(resume, anchors=anchors)
         if prepared.experiment.options() != experiment.options():
+            prepared.folder.close()
             raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
         return prepared
     out = read_path("out", run_config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid
@@ -17,22 +16,29 @@ from fedpriv.experiments.own_code import one_line
 _LOG = logging.getLogger("fedpriv.server")
 
 
-class error(AppExitException):
-    """What was asked wrongly, for a deployed run, which Flower then lists as failed.
-
-    Flower logs whatever an app raises with its traceback; of this one there is none to see.
-    """
+class AskedWronglyError(AppExitException):
+    """What was asked wrongly; Flower then lists the run as failed, with this as the reason."""
 
     exit_code = 3  # of those that Flower explains nothing about: the line says it all
-    __module__ = "builtins"  # a name that is printed as it is
 
-    @property
-    def __traceback__(self) -> TracebackType | None:  # pyright: ignore
-        return None
 
-    @__traceback__.setter
-    def __traceback__(self, found: TracebackType | None) -> None:
-        """Forget it."""
+class SaidAlready(logging.Filter):
+    """Leaves out what Flower's log says of a failure that was said in a line.
+
+    That is the traceback of it, and an exit code with the address of a page that explains codes.
+
+    Args:
+        failed: The failure.
+    """
+
+    def __init__(self, failed: Exception) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record says something else."""
+        shown = record.exc_info[1] if record.exc_info else None
+        return shown is not self._failed and not record.getMessage().startswith("Exit Code: ")
 
 
 @contextmanager
@@ -40,14 +46,12 @@ def ended_in_one_line(grid: Grid) -> Iterator[None]:
     """End the app with one line where something was asked wrongly; a fault of ours is raised.
 
     Args:
-        grid: Of Flower's kind, which decides how an app can end. A simulation has no way to fail
-            without Flower's traceback and exit code 700, so there the app just ends, and Flower
-            lists a run as completed in which nothing was trained.
+        grid: Of Flower's kind: whatever is raised on another one is left as it is.
 
     Raises:
-        Exception: For a deployed run, what Flower prints as the line. On any other grid what was
-            raised.
-        SystemExit: Within a simulation.
+        AskedWronglyError: When the line was logged; of it Flower logs nothing, and lists the run,
+            deployed or simulated, as failed.
+        Exception: What was raised, if it is a fault, or on another grid.
     """
     try:
         yield
@@ -55,10 +59,9 @@ def ended_in_one_line(grid: Grid) -> Iterator[None]:
         said = one_line(raised)
         if said is None or not isinstance(grid, (HttpGrid, InMemoryGrid)):
             raise
-        if isinstance(grid, InMemoryGrid):
-            _LOG.error("error: %s", said)
-            raise SystemExit(2) from None
-        failed = error(said)
+        _LOG.error("%s", said)
+        failed = AskedWronglyError(said)
+        logging.getLogger("flwr").addFilter(SaidAlready(failed))
     else:
         return
     raise failed from None

@@ -3,9 +3,10 @@
     python benchmarks/deployed                 three SuperNodes of ten users, 3 alternating blocks
     python benchmarks/deployed --many          one user each: 30 SuperNodes, 100 nodes in a process
 
-A block is one run on fresh processes over loopback without TLS; its first round, in which nodes
-compile what they never compiled, is not counted. The corpus is synthetic: 10,000 words, 500 tags,
-5,000,500 parameters of float32, which every node gets in every round; answers are row-sparse.
+A block is one run on fresh processes over loopback; its first round, in which nodes compile what
+they never compiled, is not counted. Both kinds are run without TLS and with it. The corpus is
+synthetic: 10,000 words, 500 tags, 5,000,500 parameters of float32, which every node gets in every
+round; answers are row-sparse.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from fedpriv.data.importers.synthetic import Shape, synthesize  # noqa: E402
 
 RESULTS = HERE.parent / "results" / "deployed.md"
 NODES, USERS = 3, 30
+STOCK_TLS, TLS = f"{STOCK} with TLS", f"{LAUNCHER} with TLS"
 _ROUNDS = 5
 
 
@@ -92,12 +94,14 @@ class Block:
     params: str
 
 
-def block(kind: str, nodes: int, users: int, corpus: Path, num_rounds: int) -> Block:
+def block(
+    kind: str, nodes: int, users: int, corpus: Path, num_rounds: int, *, tls: bool = False
+) -> Block:
     """Run a federation once."""
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch)
         stamp_app(copy_app(base / "app"))
-        federation = Federation(base / "home", kind)
+        federation = Federation(base / "home", kind, tls)
         try:
             federation.start(
                 [
@@ -161,31 +165,35 @@ def page(blocks: dict[str, list[Block]], about: str) -> str:
         kind: sorted(one.seconds for each in several for one in each.rounds)
         for kind, several in blocks.items()
     }
-    ratios = [
-        median(one.seconds for one in slow.rounds) / median(one.seconds for one in fast.rounds)
-        for slow, fast in zip(blocks[STOCK], blocks[LAUNCHER], strict=True)
-    ]
+
+    def of(slow: str, fast: str) -> list[float]:
+        return [
+            median(one.seconds for one in a.rounds) / median(one.seconds for one in b.rounds)
+            for a, b in zip(blocks[slow], blocks[fast], strict=True)
+        ]
+
+    ratios = of(STOCK, LAUNCHER)
+    kinds = (STOCK, LAUNCHER, STOCK_TLS, TLS)
     same = len({each.params for several in blocks.values() for each in several}) == 1
     lines = [
         "# A deployed round",
         "",
         "Three SuperNodes of ten users each (synthetic), 5,000,500 parameters, over loopback "
-        f"without TLS; {len(ratios)} alternating blocks of {len(blocks[STOCK][0].rounds)} counted "
-        "rounds on fresh processes. "
+        f"without TLS and with it; {len(ratios)} alternating blocks of "
+        f"{len(blocks[STOCK][0].rounds)} counted rounds on fresh processes. "
         + ("All runs' last params are the same, bit for bit. " if same else "PARAMS DIFFER. ")
         + "Seconds are wall time of a machine that had other work; CPU seconds are of all "
         "processes, the server's and the nodes'.",
         "",
         about,
         "",
-        "| | Flower's processes | launcher |",
-        "|---|---:|---:|",
+        "| | Flower's processes | launcher | Flower's, TLS | launcher, TLS |",
+        "|---|---:|---:|---:|---:|",
     ]
 
     def row(name: str, cells: dict[str, str]) -> str:
-        return f"| {name} | {cells[STOCK]} | {cells[LAUNCHER]} |"
+        return f"| {name} | {' | '.join(cells[kind] for kind in kinds)} |"
 
-    kinds = (STOCK, LAUNCHER)
     figures = {
         "**seconds a round**, median": lambda k: f"**{median(seconds[k]):.2f}**",
         "lowest to highest": lambda k: f"{seconds[k][0]:.2f} to {seconds[k][-1]:.2f}",
@@ -202,10 +210,15 @@ def page(blocks: dict[str, list[Block]], about: str) -> str:
         lines.append(row(said, cells))
     lines += [
         "",
-        f"Ratio of medians, block by block: {', '.join(f'{ratio:.1f}' for ratio in ratios)}. Steps "
+        f"Ratio of medians, block by block: {_listed(ratios)}; with TLS "
+        f"{_listed(of(STOCK_TLS, TLS))}. Steps "
         "are medians over rounds of means over nodes, in the order in which they come.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _listed(ratios: list[float]) -> str:
+    return ", ".join(f"{ratio:.1f}" for ratio in ratios)
 
 
 def many(folder: Path) -> str:
@@ -259,14 +272,20 @@ def main() -> None:
     else:
         corpus = _corpus(arguments.folder, USERS)
         block(LAUNCHER, NODES, USERS, corpus, 1)  # what is compiled once is compiled here
-        blocks: dict[str, list[Block]] = {STOCK: [], LAUNCHER: []}
+        kinds = (STOCK, LAUNCHER, STOCK_TLS, TLS)
+        blocks: dict[str, list[Block]] = {kind: [] for kind in kinds}
         for number in range(arguments.blocks):
-            for kind in (STOCK, LAUNCHER) if number % 2 == 0 else (LAUNCHER, STOCK):
-                one = block(kind, NODES, USERS, corpus, arguments.rounds)
+            for kind in kinds if number % 2 == 0 else kinds[::-1]:
+                tls = kind in (STOCK_TLS, TLS)
+                plain = kind.removesuffix(" with TLS")
+                one = block(plain, NODES, USERS, corpus, arguments.rounds, tls=tls)
                 blocks[kind].append(one)
                 took = ", ".join(f"{each.seconds:.2f}" for each in one.rounds)
                 print(f"[{number + 1}] {kind}: {took} s, load {one.load:.1f}", flush=True)
         text = page(blocks, about)
+        before = arguments.out.read_text("utf-8") if arguments.out.exists() else ""
+        _, found, rest = before.partition("\n## Many nodes")
+        text += found + rest
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(text, "utf-8")
     print(text)

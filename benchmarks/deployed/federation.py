@@ -1,5 +1,8 @@
 """A SuperLink and SuperNodes on loopback, as Flower starts them or with this project's launcher.
 
+With TLS everything speaks it, by certificates that `server/keys.sh` makes: nodes and `flwr` to the
+SuperLink, and client apps to their SuperNodes.
+
 Every process writes to a pipe whose lines are stamped with the time they came; Flower's own logs
 carry none. Processes are stopped by their ids.
 """
@@ -7,10 +10,12 @@ carry none. Processes are stopped by their ids.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,6 +23,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,30 +68,35 @@ class Federation:
     Attributes:
         home: Flower's own folder, made here.
         kind: `STOCK` or `LAUNCHER`.
+        tls: Whether connections are encrypted.
         lines: What each process said, with the time, by the process's name.
     """
 
     home: Path
     kind: str
+    tls: bool = False
     lines: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True)
         self.superlink = free_port()
+        self.keys = self.home / "deploy" / "keys"
 
     def start(self, nodes: Sequence[Mapping[str, object]]) -> None:
         """Start the server's processes and one SuperNode for each node-config."""
         link, stock = self.superlink, self.kind == STOCK
         isolation = ["--isolation", "subprocess" if stock else "process"]
+        if self.tls:
+            self._make_keys(len(nodes))
         self._run(
             "superlink",
-            ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(link),
-             *isolation, "--disable-runtime-dependency-installation"],
+            ["flower-superlink", *self._server("superlink", "superlink"), "--host", "127.0.0.1",
+             "--port", str(link), *isolation, "--disable-runtime-dependency-installation"],
         )  # fmt: skip
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{link}"\n'
-            "insecure = true\n",
+            + (f'root-certificates = "{self._ca}"\n' if self.tls else "insecure = true\n"),
             "utf-8",
         )
         self._wait(link, "superlink")
@@ -93,7 +104,9 @@ class Federation:
             self._run("serverapp", self._superexec(link))
         for number, config in enumerate(nodes):
             port = free_port()
-            options = ["--insecure", "--superlink", f"127.0.0.1:{link}",
+            own = self._server(f"node-{number + 1}", "runtime")
+            to_link = ["--root-certificates", str(self._ca)] if self.tls else []
+            options = [*own, *to_link, "--superlink", f"127.0.0.1:{link}",
                        "--host", "127.0.0.1", "--port", str(port),
                        "--node-config", literal(config), *isolation]  # fmt: skip
             command = ["flower-supernode"] if stock else ["fedpriv", "supernode"]
@@ -129,9 +142,30 @@ class Federation:
             process.wait()
         self.processes.clear()
 
-    @staticmethod
-    def _superexec(port: int) -> list[str]:
-        return ["fedpriv", "superexec", "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"]
+    @property
+    def _ca(self) -> Path:
+        return self.keys / "ca.crt"
+
+    def _superexec(self, port: int) -> list[str]:
+        to = ["--root-certificates", str(self._ca)] if self.tls else ["--insecure"]
+        return ["fedpriv", "superexec", *to, "--runtime-api-address", f"127.0.0.1:{port}"]
+
+    def _server(self, folder: str, name: str) -> list[str]:
+        """Return the options of what listens, by its certificate."""
+        if not self.tls:
+            return ["--insecure"]
+        own = self.keys / folder / name
+        return ["--ssl-ca-certfile", str(self._ca), "--ssl-certfile", f"{own}.pem",
+                "--ssl-keyfile", f"{own}.key"]  # fmt: skip
+
+    def _make_keys(self, nodes: int) -> None:
+        parts = self.keys.parent / "parts"
+        parts.mkdir(parents=True)
+        names = {f"node-{number + 1}": [str(number)] for number in range(nodes)}
+        (parts / "users.json").write_text(json.dumps(names), "utf-8")
+        own = {**os.environ, "FEDPRIV_USER": f"{os.geteuid()}:{os.getegid()}"}
+        command = ["sh", str(ROOT / "server" / "keys.sh"), str(self.keys.parent), str(nodes)]
+        subprocess.run(command, check=True, capture_output=True, env=own)
 
     def _python(self, command: str) -> list[str]:
         if command == "fedpriv":  # this checkout's, whatever is installed
@@ -169,8 +203,10 @@ class Federation:
     def _wait(self, port: int, name: str) -> None:
         end = time.monotonic() + _LIMIT
         while True:
-            url = f"http://127.0.0.1:{port}/health"
-            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:
+            url = f"http{'s' * self.tls}://127.0.0.1:{port}/health"
+            trust = ssl.create_default_context(cafile=str(self._ca)) if self.tls else None
+            asked = partial(urllib.request.urlopen, url, timeout=1, context=trust)
+            with contextlib.suppress(OSError), asked() as answer:
                 if answer.status == 200:
                     return
             if self.processes[name].poll() is not None or time.monotonic() > end:

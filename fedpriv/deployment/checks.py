@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import os
-import socket
+import ssl
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.own.users import NodeData, OwnUsers
+from fedpriv.data.own.ids import read_key
+from fedpriv.data.own.users import SUFFIXES, NodeData, OwnUsers
+from fedpriv.deployment.pauses import ASKED
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.task_factory import make_task
 
 #: Names of files that anybody may read.
 _PUBLIC = (".crt", ".pem", ".pub")
+_PATIENCE = 5.0  # seconds until a program that does not answer is taken for stopped
+#: Without an answer a launcher is unhealthy; between two looks it sleeps a second at most.
+MOST_SECONDS = 60.0
 
 
 def check_user() -> None:
@@ -60,18 +67,49 @@ def check_keys(folder: Path) -> None:
 
 
 def check_users(corpus: Path) -> int:
-    """Return how many users a machine can read; refuse one that can read none.
+    """Return how many users a machine can read; refuse one that cannot read them.
+
+    Every file is opened; what is in large ones is not compared with its checksum each time.
 
     Raises:
-        ValueError: If the corpus is damaged, or nobody is listed in it.
+        ValueError: If a file of the corpus is damaged or cannot be read, or it lists no user.
     """
     try:
         number = len(Corpus.open(corpus).listed())
+        for path in sorted(corpus.rglob("*")):
+            if path.is_file():
+                _read_a_byte(path)
     except OSError as error:
         raise ValueError(f"{corpus} cannot be read: {error}") from error
     if number == 0:
         raise ValueError(f"{corpus} lists no user; mount the part of this node")
     return number
+
+
+def check_data(data: NodeData) -> None:
+    """Refuse a node's own files that are not there or cannot be read, and the key of their ids.
+
+    Rows are not read: `check_own_users` does.
+
+    Raises:
+        ValueError: If there is no such file, none of a kind that is read, or no key.
+        PermissionError: If others may read the key, or this process cannot read a file.
+    """
+    read_key(data.key)
+    files = sorted(data.path.glob("*.csv")) if data.path.is_dir() else [data.path]
+    if not files:
+        raise ValueError(f"{data.path} has no CSV file; mount the files of this node's people")
+    if not data.path.exists():
+        raise ValueError(f"{data.path} is not there; mount the files of this node's people")
+    for path in files:
+        if path.suffix.lower() not in SUFFIXES:
+            raise ValueError(f"{path} ends in none of {', '.join(SUFFIXES)}")
+        _read_a_byte(path)
+
+
+def _read_a_byte(path: Path) -> None:
+    with path.open("rb") as file:
+        file.read(1)
 
 
 def check_own_users(data: NodeData, experiment: str) -> int:
@@ -113,17 +151,52 @@ def own_users_of(name: str, data: NodeData) -> OwnUsers:
     return found
 
 
-def check_listens(port: int) -> None:
-    """Refuse a program of this container that does not take connections.
+def check_answers(port: int, ca: Path) -> None:
+    """Refuse a program of this container that does not answer over TLS.
+
+    One that has stopped still has its port open, and the system takes connections for it.
+
+    Args:
+        port: Where it answers, on this machine.
+        ca: Who signed its certificate, which must be of "localhost" too.
 
     Raises:
-        ConnectionError: With its port.
+        ConnectionError: With the port.
+    """
+    context = ssl.create_default_context(cafile=str(ca))
+    line = http.client.HTTPSConnection("localhost", port, timeout=_PATIENCE, context=context)
+    try:
+        line.request("GET", "/health")
+        status = line.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(f"nothing answers on port {port} here ({error})") from error
+    finally:
+        line.close()
+    if status >= 500:
+        raise ConnectionError(f"what answers on port {port} here says {status}")
+
+
+def check_asks(apps: Path) -> None:
+    """Refuse a launcher that has not been answered for a while when it asked for work.
+
+    Args:
+        apps: Its folder of bundles; the time of a file in it is that of the last answer.
+
+    Raises:
+        ConnectionError: With how long that is ago.
     """
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5):
-            return
-    except OSError as error:
-        raise ConnectionError(f"nothing listens on port {port} here ({error})") from error
+        ago = time.time() - (apps / ASKED).stat().st_mtime
+    except FileNotFoundError:
+        raise ConnectionError(
+            f"no launcher of {apps} has been answered yet: its SuperNode or SuperLink is not "
+            "reached, or refuses it"
+        ) from None
+    if ago > MOST_SECONDS:
+        raise ConnectionError(
+            f"the launcher of {apps} was last answered {ago:.0f} s ago: it has stopped, or its "
+            "SuperNode or SuperLink is gone"
+        )
 
 
 def check_writes(folder: Path) -> None:

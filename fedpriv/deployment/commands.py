@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ _IDLE = typer.Option(
     "--idle-seconds",
     help="Longest pause between two looks for work while there is none; after work they are short.",
 )
+BUNDLES_VARIABLE = "FEDPRIV_BUNDLES"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -49,8 +52,17 @@ def superexec(
     users: Annotated[
         Path | None,
         typer.Option(
-            help="This node's corpus, over the one that its SuperNode's node-config names."
+            "--users",
+            "--corpus",
+            help="This node's corpus, over the one that its SuperNode's node-config names.",
         ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="This node's own files, likewise; with --data-key."),
+    ] = None,
+    data_key: Annotated[
+        Path | None, typer.Option(help="The key that ids are made with; with --data.")
     ] = None,
     node_config: Annotated[
         str, typer.Option(help="Further keys over the SuperNode's node-config: 'a=1 b=\"c\"'.")
@@ -59,7 +71,7 @@ def superexec(
         list[str] | None,
         typer.Option(
             help="SHA-256 of a bundle (of `flwr build`'s file) that may run here. Once given, no "
-            "other is run; may be given again."
+            "other is run; may be given again, or in FEDPRIV_BUNDLES, with spaces between them."
         ),
     ] = None,
     apps: Annotated[
@@ -80,12 +92,11 @@ def superexec(
 
     check_flower()
     config: dict[str, Any] = parse_config(node_config)
-    if users is not None:
-        config["corpus"] = str(users.absolute())
-    pins = frozenset(bundle or ())
-    for pin in pins:
-        if not _SHA256.fullmatch(pin):
-            raise ValueError(f"--bundle {pin!r} is no SHA-256: 64 hex digits, as sha256sum prints")
+    if users is not None and data is not None:
+        raise ValueError("--users and --data: a node has a corpus or files of its own; give one")
+    own = {"corpus": users, "data": data, "data-key": data_key}
+    config |= {key: str(path.absolute()) for key, path in own.items() if path is not None}
+    pins = pinned_bundles(bundle or (), os.environ)
     if insecure and root_certificates is not None:
         raise ValueError("--insecure takes no --root-certificates: leave one of them out")
     tls = ["--insecure"] if insecure else []
@@ -106,6 +117,31 @@ def superexec(
         _secret(superexec_auth_secret_file),
         idle_seconds,
     )
+
+
+def pinned_bundles(given: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the bundles that may run: those of the command line and of FEDPRIV_BUNDLES.
+
+    Empty where neither is given: then any may. A variable that is blank, such as one that was
+    filled from an empty file, lists none and is refused.
+
+    Raises:
+        ValueError: If one is no SHA-256, or the variable is blank.
+    """
+    text = environment.get(BUNDLES_VARIABLE, "")
+    listed = text.replace(",", " ").split()
+    if text and not listed:
+        raise ValueError(
+            f"{BUNDLES_VARIABLE} is {text!r:.80} and lists no bundle; list those that may run "
+            "here, or leave it empty to run any"
+        )
+    for name, pins in (("--bundle", given), (BUNDLES_VARIABLE, listed)):
+        for pin in pins:
+            if not _SHA256.fullmatch(pin):
+                raise ValueError(
+                    f"{name} {pin!r:.80} is no SHA-256: 64 hex digits, as sha256sum prints"
+                )
+    return frozenset([*given, *listed])
 
 
 def apps_folder(given: Path | None) -> Path:

@@ -46,6 +46,10 @@ def check_flower() -> None:
         )
 
 
+class RefusedError(ValueError):
+    """A Runtime API does not let the launcher ask it for tasks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """How to reach a Runtime API: of a SuperNode, or of a SuperLink.
@@ -90,6 +94,8 @@ class Connection:
                 )
             )
         invoker = make_simple_http_retry_invoker()
+        if token is None:
+            invoker.should_giveup = partial(_gives_up, invoker.should_giveup)
         if tries:
             invoker.max_tries = tries
         return RuntimeHttpClient.from_server_address(
@@ -118,8 +124,38 @@ class Task:
     of_server: bool
 
 
+def _gives_up(before: Callable[[Exception], bool] | None, error: Exception) -> bool:
+    """Give up where the secret is refused; Flower would interrupt this process, as if asked to."""
+    if getattr(getattr(error, "response", None), "status_code", None) in (401, 403):
+        return True
+    return before is not None and before(error)
+
+
 def acquire(client: Any) -> Task | None:
-    """Claim the oldest task that waits, or return None."""
+    """Claim the oldest task that waits, or return None.
+
+    Raises:
+        RefusedError: If the API does not let this process ask, or is not who it should be.
+    """
+    import httpx
+
+    try:
+        return _acquired(client)
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        raise RefusedError(
+            f"the Runtime API refuses this launcher (status {status}); give it the API's "
+            "SuperExec secret: --superexec-auth-secret-file"
+        ) from error
+    except httpx.HTTPError as error:
+        said = " ".join(str(error).split())
+        raise RefusedError(
+            f"the Runtime API cannot be asked: {said:.200}; is --root-certificates of the "
+            "authority that signed its certificate?"
+        ) from error
+
+
+def _acquired(client: Any) -> Task | None:
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
 

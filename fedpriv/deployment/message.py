@@ -6,7 +6,6 @@ import contextlib
 import logging
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -27,6 +26,8 @@ from fedpriv.deployment.flower_private import (
     read_message,
     without_content,
 )
+from fedpriv.experiments.own_code import line_without_values
+from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger("fedpriv.deployment")
 _TRIES = 1  # where nothing but a farewell is left to say
@@ -65,7 +66,8 @@ def serve(
         found: The task's input, if it has begun.
         say: Tells the parent whose message this is, once that is known.
 
-    An exception of the app's is the message's answer, as it is of Flower's own process.
+    An exception of the app's is the message's answer, as it is of Flower's own process, but for its
+    text, which may be a value of somebody's: kind and place are said instead, here and there.
     """
     client = connection.client(token=task.token, name=NODE)
     beating = heartbeat(client)
@@ -87,8 +89,8 @@ def serve(
         else:
             answer = prepared.app()(message=message, context=context)
     except Exception as error:
-        failure = f"{type(error)}:<'{error}'>"
-        traceback.print_exc()
+        failure = failure_line(error)
+        _LOG.error("%s", failure)
         if message is not None:
             kind = "LOAD_CLIENT_APP" if _is_loading(error) else "CLIENT_APP_RAISED"
             answer = error_answer(f"{kind}_EXCEPTION", failure, message)
@@ -135,6 +137,13 @@ def bury(task: Task, connection: Connection, bare: bytes | None) -> None:
 class _Whereabouts:
     run_id: int
     node_id: int
+
+
+def failure_line(error: Exception) -> str:
+    """Return why a message failed; of code that cannot be imported, as it has seen no user."""
+    if _is_loading(error):
+        return plain(" ".join(str(error).split()))
+    return line_without_values(error)
 
 
 def _is_loading(error: Exception) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from fedpriv.ranges import positive_float
 
 SHORTEST = 0.04
+#: In the folder of bundles; its time is that of the last answer to a look for work.
+ASKED = "asked"
 _SHARE = 0.15
 
 

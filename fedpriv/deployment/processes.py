@@ -1,17 +1,19 @@
-"""Forked processes that end with their parent, and what they say to it."""
+"""Forked processes that end with their parent, leave nothing behind, and what they say to it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,22 +22,37 @@ class Forked:
 
     Attributes:
         pid: Its id.
+        ended: A file descriptor that is ready when it has ended, whoever holds its pipes then.
         said: Where its lines come from: a file descriptor.
         heard: Where its parent's lines go; -1 where nothing is said to it.
     """
 
     pid: int
+    ended: int
     said: int
     heard: int = -1
     _rest: bytes = field(default=b"", repr=False)
+    _silent: bool = field(default=False, repr=False)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What is ready when there is something for `lines`."""
+        return [self.ended] if self._silent else [self.said, self.ended]
 
     def lines(self) -> list[bytes] | None:
-        """Return what it said since, once there is something to read; None if it is at its end."""
-        data = os.read(self.said, 1 << 16)
-        if not data:
-            return None
-        *found, self._rest = (self._rest + data).split(b"\n")
-        return found
+        """Return what it said since; None if it has ended, and said all. Waits for one of them.
+
+        Empty where it closed its pipe before its end, which is then waited for by the next call.
+
+        What it started itself may live on and hold its pipes open: that is not waited for.
+        """
+        select.select(self.descriptors, [], [])
+        if not self._silent and select.select([self.said], [], [], 0)[0]:
+            if data := os.read(self.said, 1 << 16):
+                *found, self._rest = (self._rest + data).split(b"\n")
+                return found
+            self._silent = True
+        return None if select.select([self.ended], [], [], 0)[0] else []
 
     def tell(self, line: bytes) -> None:
         """Say a line to it; one that has ended hears nothing."""
@@ -45,12 +62,15 @@ class Forked:
     def close(self) -> None:
         """End it if it has not ended, and forget it."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+            signal.pidfd_send_signal(self.ended, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
-        os.close(self.said)
-        if self.heard >= 0:
-            os.close(self.heard)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close what leads to it."""
+        for descriptor in (self.said, self.ended, *([self.heard] if self.heard >= 0 else [])):
+            os.close(descriptor)
 
 
 def fork(
@@ -71,7 +91,7 @@ def fork(
     if pid:
         os.close(heard_reader)
         os.close(said_writer)
-        return Forked(pid=pid, said=said, heard=heard)
+        return Forked(pid=pid, ended=os.pidfd_open(pid), said=said, heard=heard)
     code = 1
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
@@ -79,11 +99,10 @@ def fork(
             os._exit(1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for descriptor in (heard, said, *(each.said for each in others())):
-            os.close(descriptor)
+        os.close(heard)
+        os.close(said)
         for each in others():
-            if each.heard >= 0:
-                os.close(each.heard)
+            each.forget()
         work(heard_reader, lambda line: _write(said_writer, line + b"\n"))
         code = 0
     except SystemExit as ended:
@@ -94,6 +113,37 @@ def fork(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def adopt_orphans() -> None:
+    """Have what a child of this process leaves behind become this one's own child."""
+    ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+
+
+def end_orphans(own: Iterable[int]) -> int:
+    """End what children left behind, and what comes up with it; return how many that were.
+
+    Args:
+        own: Ids of the children that stay.
+    """
+    kept, count = frozenset(own), 0
+    while left := children() - kept:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        count += len(left)
+    return count
+
+
+def children() -> frozenset[int]:
+    """Return the ids of this process's children, dead ones that were not waited for included."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # of a thread that has ended
+            found.update(int(pid) for pid in path.read_text("ascii").split())
+    return frozenset(found)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -7,11 +7,9 @@ what they need, but runs nothing of a bundle's.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import logging
-import os
 import select
 import signal
 import sys
@@ -28,8 +26,8 @@ from fedpriv.deployment.flower_private import (
     run_server_app,
 )
 from fedpriv.deployment.message import bury, log_to_stderr
-from fedpriv.deployment.pauses import Pauses
-from fedpriv.deployment.processes import Forked, fork
+from fedpriv.deployment.pauses import ASKED, Pauses
+from fedpriv.deployment.processes import Forked, adopt_orphans, end_orphans, fork
 from fedpriv.deployment.warm import Node, as_line, keep_warm
 
 _LOG = logging.getLogger("fedpriv.deployment")
@@ -62,21 +60,28 @@ class SuperExec:
         server_arguments: What a ServerApp's process is started with, besides its token.
         secret: That the API shares with who may ask; None where it asks for none.
         pauses: Between two looks for a task.
+        alone: Whether this process has no children but those that are begun here: then what they
+            leave behind is ended.
     """
 
     node: Node
     server_arguments: Sequence[str] = ()
     secret: bytes | None = field(default=None, repr=False)
     pauses: Pauses
+    alone: bool = False
     _runs: OrderedDict[int, _Run] = field(default_factory=OrderedDict, init=False)
     _servers: dict[int, Forked] = field(default_factory=dict, init=False)
 
     def serve(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Have tasks done until there is an end of it."""
         client = self.node.connection.client(secret=self.secret, name="SuperExec")
+        asked = self.node.apps / ASKED
+        asked.parent.mkdir(parents=True, exist_ok=True)
         try:
             while not ended():
-                if (task := acquire(client)) is not None:
+                task = acquire(client)
+                asked.touch(0o600)
+                if task is not None:
                     self.pauses.worked()
                     self._begin(task)
                 self._listen(self.pauses.next())
@@ -88,7 +93,7 @@ class SuperExec:
     def _begin(self, task: Task) -> None:
         if task.of_server:
             child = fork(lambda _, say: _serve_server(task, self.server_arguments), self._children)
-            self._servers[child.said] = child
+            self._servers[child.pid] = child
             return
         run = self._runs.get(task.run_id)
         if run is None:
@@ -102,14 +107,14 @@ class SuperExec:
 
     def _listen(self, seconds: float) -> None:
         """Take what children say for so long, or until one says something."""
-        by_said = {run.child.said: (run_id, run) for run_id, run in self._runs.items()}
-        ready, _, _ = select.select([*by_said, *self._servers], [], [], seconds)
-        for descriptor in ready:
-            if (server := self._servers.get(descriptor)) is not None:
-                if server.lines() is None:
-                    self._servers.pop(descriptor).close()
-                continue
-            run_id, run = by_said[descriptor]
+        asked = {at: server.pid for server in self._servers.values() for at in server.descriptors}
+        by_run = {at: run_id for run_id, run in self._runs.items() for at in run.child.descriptors}
+        ready, _, _ = select.select([*asked, *by_run], [], [], seconds)
+        for pid in {asked[at] for at in ready if at in asked}:
+            if self._servers[pid].lines() is None:
+                self._servers.pop(pid).close()
+        for run_id in {by_run[at] for at in ready if at in by_run}:
+            run = self._runs[run_id]
             lines = run.child.lines()
             for line in lines or ():
                 run.tasks.pop(int(line), None)
@@ -123,8 +128,9 @@ class SuperExec:
                         lambda _, say, task=task: bury(task, self.node.connection, None),
                         self._children,
                     )
-                    self._servers[farewell.said] = farewell
-        self._reap()
+                    self._servers[farewell.pid] = farewell
+        if self.alone:
+            end_orphans(child.pid for child in self._children())
 
     def _idle(self) -> int | None:
         """Return the run that was asked least recently and answers nothing now."""
@@ -132,16 +138,6 @@ class SuperExec:
 
     def _children(self) -> list[Forked]:
         return [*(run.child for run in self._runs.values()), *self._servers.values()]
-
-    def _reap(self) -> None:
-        """Bury what was left to this process where it is a container's first."""
-        if os.getpid() != 1:
-            return
-        own = {child.pid for child in self._children()}
-        with contextlib.suppress(ChildProcessError):
-            look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            while (found := os.waitid(os.P_ALL, 0, look)) is not None and found.si_pid not in own:
-                os.waitpid(found.si_pid, 0)
 
 
 def _serve_server(task: Task, arguments: Sequence[str]) -> None:
@@ -168,8 +164,11 @@ def superexec(
     began = time.monotonic()
     for name in _NEEDED:
         importlib.import_module(name)
+    adopt_orphans()
     gc.freeze()  # what children share stays shared
     _LOG.info("ready after %.1f s; asks %s", time.monotonic() - began, node.connection.address)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    SuperExec(node=node, server_arguments=server_arguments, secret=secret, pauses=pauses).serve()
+    SuperExec(
+        node=node, server_arguments=server_arguments, secret=secret, pauses=pauses, alone=True
+    ).serve()

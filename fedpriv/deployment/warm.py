@@ -31,8 +31,16 @@ from fedpriv.deployment.flower_private import (
     load_client_app,
     pull_input,
 )
-from fedpriv.deployment.message import Prepared, bury, keep_alive, log_to_stderr, serve
-from fedpriv.deployment.processes import Forked, fork
+from fedpriv.deployment.message import (
+    Prepared,
+    bury,
+    failure_line,
+    keep_alive,
+    log_to_stderr,
+    serve,
+)
+from fedpriv.deployment.processes import Forked, adopt_orphans, end_orphans, fork
+from fedpriv.deployment.processes import children as process_ids
 
 _LOG = logging.getLogger("fedpriv.deployment")
 
@@ -80,10 +88,12 @@ def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
     first: TaskInput | None = None
     prepared: Prepared | None = None
     children: dict[int, Outstanding] = {}
+    helpers: frozenset[int] = frozenset()  # of the app's own, which it has for all messages
     rest = b""
+    adopt_orphans()
 
     def begin(task: Task) -> None:
-        nonlocal first, prepared
+        nonlocal first, prepared, helpers
         if prepared is None:
             client = node.connection.client(token=task.token, name=NODE)
             first = pull_input(client, node.config)
@@ -92,15 +102,17 @@ def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
             alive = fork(lambda _, tell: keep_alive(task, node.connection), list)
             prepared = _prepared(node, first)
             alive.close()
+            helpers = process_ids()
         found, made = first, prepared
         child = fork(
             lambda _, tell: serve(task, node.connection, node.config, made, found, tell),
             lambda: [each.child for each in children.values()],
         )
         first = None  # of that message alone
-        children[child.said] = Outstanding(task=task, child=child)
+        children[child.pid] = Outstanding(task=task, child=child)
 
     def end(one: Outstanding, line: bytes | None) -> None:
+        nonlocal helpers
         if line is not None:
             one.bare = bytes.fromhex(line.decode())
             return
@@ -116,26 +128,31 @@ def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
             )
             os.waitpid(farewell.pid, 0)
             farewell.close()
-        elif prepared is not None:
-            prepared.refresh()
         one.child.close()
-        del children[one.child.said]
+        del children[one.child.pid]
+        if left := end_orphans({*helpers, *children}):
+            _LOG.warning("%d processes that a message left behind were ended", left)
+        if not status and prepared is not None:
+            before = process_ids()
+            prepared.refresh()
+            helpers |= process_ids() - before
         say(str(one.task.task_id).encode())
 
     while True:
-        ready, _, _ = select.select([heard, *children], [], [])
-        for descriptor in ready:
-            if descriptor == heard:
-                data = os.read(heard, 1 << 16)
-                if not data:
-                    return  # the launcher is gone
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    begin(Task(**json.loads(line)))
-            elif (one := children.get(descriptor)) is not None:
-                said = one.child.lines()
-                for line in [None] if said is None else said:
-                    end(one, line)
+        asked = {at: pid for pid, one in children.items() for at in one.child.descriptors}
+        ready, _, _ = select.select([heard, *asked], [], [])
+        if heard in ready:
+            data = os.read(heard, 1 << 16)
+            if not data:
+                return  # the launcher is gone
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                begin(Task(**json.loads(line)))
+        for pid in {asked[at] for at in ready if at != heard}:
+            one = children[pid]
+            said = one.child.lines()
+            for line in [None] if said is None else said:
+                end(one, line)
 
 
 def as_line(task: Task) -> bytes:
@@ -162,12 +179,12 @@ def _prepared(node: Node, found: TaskInput) -> Prepared:
         app = load_client_app(place)
     except Exception as error:
         failed = error
-        _LOG.error("bundle %s cannot be loaded: %s", digest, error)
+        _LOG.error("bundle %s cannot be loaded: %s", digest, failure_line(error))
         return Prepared(app=lambda: _raise(failed))
     try:
         _warm(app, found.context)
     except Exception as error:  # each message meets it again
-        _LOG.error("nothing is ready before a message comes: %s", error)
+        _LOG.error("nothing is ready before a message comes: %s", failure_line(error))
     if (threads := threading.active_count()) > 1:
         _LOG.warning("%d threads of the app's are not there in its messages", threads - 1)
     return Prepared(app=lambda: app, refresh=partial(_warm_again, app, found.context))

@@ -10,9 +10,11 @@ from pathlib import Path
 from types import CodeType
 
 from fedpriv.data.files.places import why_unwritten
+from fedpriv.training.failures import raised_at
 from fedpriv.untrusted_text import plain
 
 _OURS = str(Path(__file__).parents[1])
+_PLACES = 3  # innermost
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 
 
@@ -80,12 +82,26 @@ def one_line(error: BaseException) -> str | None:
     return plain(" ".join(text.split()))
 
 
+def line_without_values(error: BaseException) -> str:
+    """Return what went wrong on a machine that holds users' data, in a line that may leave it.
+
+    Of a refusal of ours and of code that is not there the text, which says what to do; of all else,
+    the user's own code among it, the kind and the places: its text may be a value of somebody's.
+    """
+    if isinstance(error, ImportError) or (not _notes(error) and _is_refusal(error)):
+        said = one_line(error)
+        if said is not None:
+            return said
+    places = raised_at(error).split(", ")[:_PLACES]
+    return f"{type(error).__name__} at {', '.join(places)}"
+
+
 def _notes(error: BaseException) -> list[OwnCodeNote]:
     notes = getattr(error, "__notes__", ())
     return [note for note in notes if isinstance(note, OwnCodeNote)]
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_refusal(error: BaseException) -> bool:
     """Return whether fedpriv raised an error, itself or in a library that it called."""
     if not isinstance(error, (ValueError, OSError)):
         return False
@@ -97,7 +113,7 @@ def _is_refusal(error: Exception) -> bool:
     return False
 
 
-def _codes(error: Exception) -> list[CodeType]:
+def _codes(error: BaseException) -> list[CodeType]:
     """Return the code of every frame that an error has come through, innermost last."""
     return [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
 

@@ -305,10 +305,6 @@ def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[f
 
     Returns:
         Numbers of devices and their probabilities, both of one length, at most K + 1.
-
-    >>> sums, probs = device_sums(2, 0.5)
-    >>> sums, [f"{prob:.2f}" for prob in probs]
-    ([0.0, 1.0, 2.0], ['0.25', '0.50', '0.25'])
     """
     from scipy import stats
 

@@ -150,11 +150,11 @@ class FederatedAveraging:
             given and of public values alone: that it costs no ε rests on that.
         preconditioner: What public data and past releases add, see
             `fedpriv.mechanisms.preconditioner`.
-        tensors: From a round's number to what users are given next to the params: public, and a
-            function of the number alone. None for nothing.
         at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
         outputs: How the checkpoints that the aggregate keeps are measured together
             (`fedpriv.checkpoints.outputs`); None for one model.
+        tensors: From a round's number to what users are told next to the params: public, and a
+            function of the number alone. None for nothing.
 
     Raises:
         ValueError: If aggregates of outputs were to be trained at.
@@ -163,9 +163,9 @@ class FederatedAveraging:
     optimizer: Transform
     aggregate: Transform
     preconditioner: Preconditioner = field(default_factory=NoPreconditioner)
-    tensors: Callable[[int], Params] | None = None
     at_aggregates: AtAggregates | None = None
     outputs: Rule | None = None
+    tensors: Callable[[int], Params] | None = None
 
     def __post_init__(self) -> None:
         if self.at_aggregates is not None and self.outputs is not None:
@@ -221,10 +221,9 @@ class FederatedAveraging:
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
-        asked = self.asked_at(state)
-        if self.tensors is not None:
-            asked = {**asked, **self.tensors(state.round_num + 1)}
-        mean = door.ask(Query(params=asked, context=context))
+        more = {} if self.tensors is None else self.tensors(state.round_num + 1)
+        params = self.asked_at(state)
+        mean = door.ask(Query(params={**params, **more} if more else params, context=context))
         return self.next(state, mean, context)
 
     def asked_at(self, state: ServerState) -> Params:

@@ -89,6 +89,7 @@ def _whole(here: Deployment) -> None:
     here.healthy(["superlink", "serverapp", *nodes])
     here.holds("every container is healthy", True)
     _walls(here)
+    _nothing_secret_is_shown(here)
     _unregistered(here)
     _killed_and_resumed(here, users)
     _foreign_volume(here)
@@ -178,6 +179,25 @@ def _walls(here: Deployment) -> None:
     )
 
 
+def _nothing_secret_is_shown(here: Deployment) -> None:
+    """Neither what Docker says of a container nor its list of processes has a key or a secret."""
+    secrets = [
+        line
+        for path in (here.folder / "deploy" / "keys").rglob("*")
+        if path.suffix in (".key", ".secret")
+        for line in path.read_text("ascii").split("\n")
+        if len(line) > 20 and "-----" not in line
+    ]
+    for name in [name for name in read()["services"] if name != "operator"]:
+        container = here.container(name)
+        shown = here.must(here.docker("inspect", container))
+        shown += here.must(here.docker("top", container, "-o", "pid,args"))
+        shown += here.docker("logs", container).stdout
+        if found := [secret for secret in secrets if secret in shown]:
+            raise Failed(f"{name} shows {len(found)} secrets")
+    here.holds(f"none of {len(secrets)} lines of keys and secrets is shown", len(secrets) > 10)
+
+
 def _unregistered(here: Deployment) -> None:
     """A node with a key that nobody registered."""
     keys = here.folder / "deploy" / "stranger"
@@ -206,7 +226,7 @@ def _unregistered(here: Deployment) -> None:
     done = here.docker(
         "run", "--rm", "--network", f"{PROJECT}_nodes", "--volume", f"{keys}:/keys:ro",
         "--env", "SUPERLINK=gate:8443", "--tmpfs", "/tmp", "--user", str(service["user"]),
-        "fedpriv-node", "timeout", "60", "sh", "-c", service["command"][2],
+        "fedpriv-node", "timeout", "300", "sh", "-c", service["command"][2],
     )  # fmt: skip
     said = " ".join((done.stdout + done.stderr).split())
     here.holds(

@@ -82,6 +82,7 @@ def _mounts(compose: Mapping[str, Any]) -> Iterator[str]:
         whose[f"supernode-{number}"] = {f"keys/node-{number}": "/keys"}
         whose[f"client-{number}"] = {
             f"keys/client-{number}": "/keys", f"parts/node-{number}": "/corpus",
+            f"data/node-{number}": "/data",
         }  # fmt: skip
     written = {"serverapp": {"/runs", "/anchor"}, "operator": {"/flwr"}}
     for name, service in compose["services"].items():
@@ -113,7 +114,7 @@ def _commands(compose: Mapping[str, Any]) -> Iterator[str]:
                 "--auth-supernode-private-key", "--superexec-auth-secret-file",
             ),
             "client": (
-                "fedpriv deploy check --keys", "--root-certificates", "--users",
+                "fedpriv deploy check --keys", "--root-certificates", "set -- --corpus /corpus;",
                 "--superexec-auth-secret-file",
             ),
         }.get(kind, ())  # fmt: skip

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
+from fedpriv.data.corpus import manifest as manifests
+from fedpriv.data.own.ids import write_key
+from fedpriv.data.own.users import NodeData
 from fedpriv.data.parts.cut import SERVER, cut
 from fedpriv.deployment import checks
+from fedpriv.deployment.pauses import ASKED
 from fedpriv.deployment.superlink import superlink
 
 
@@ -69,12 +79,113 @@ def test_a_damaged_part_is_refused(tiny_corpus, tmp_path):
         checks.check_users(made.folder / "node-1")
 
 
-def test_a_port_without_a_listener_is_refused():
+def test_a_large_file_that_cannot_be_read_is_refused(tiny_corpus, tmp_path, monkeypatch):
+    """Those that are not compared with their checksum whenever a corpus is opened."""
+    made = cut(tiny_corpus, tmp_path / "parts", nodes=1)
+    monkeypatch.setattr(manifests, "_CHECKED_ON_OPEN", 0)
+    assert checks.check_users(made.folder / "node-1") > 0
+    whole, refused = Path.open, []
+
+    def may_not(path, mode="r", *arguments, **named):
+        if path.name == "words.npy":
+            refused.append(path)
+            raise PermissionError(13, "Permission denied", str(path))
+        return whole(path, mode, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", may_not)
+    with pytest.raises(ValueError, match=r"cannot be read.*words\.npy"):
+        checks.check_users(made.folder / "node-1")
+    assert refused
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A node's own files, and the key of their ids."""
+    write_key(tmp_path / "people.key")
+    (tmp_path / "people").mkdir()
+    (tmp_path / "people" / "ann.csv").write_text("a\n1\n", "utf-8")
+    return NodeData(tmp_path / "people", tmp_path / "people.key")
+
+
+def test_a_nodes_own_files_are_opened_and_their_lack_is_refused(own, tmp_path):
+    checks.check_data(own)
+    (own.path / "ann.csv").unlink()
+    with pytest.raises(ValueError, match="has no CSV file"):
+        checks.check_data(own)
+    with pytest.raises(ValueError, match="is not there"):
+        checks.check_data(NodeData(tmp_path / "people.sqlite", own.key))
+    (tmp_path / "people.txt").write_text("", "utf-8")
+    with pytest.raises(ValueError, match="ends in none of"):
+        checks.check_data(NodeData(tmp_path / "people.txt", own.key))
+
+
+def test_the_key_of_ids_is_its_owners_alone_and_is_a_key(own):
+    own.key.chmod(0o640)
+    with pytest.raises(PermissionError, match="mode 0640"):
+        checks.check_data(own)
+    own.key.chmod(0o600)
+    own.key.write_text("", "utf-8")
+    with pytest.raises(ValueError, match="a key has 32"):
+        checks.check_data(own)
+
+
+class _Health(http.server.BaseHTTPRequestHandler):
+    code = 200
+
+    def do_GET(self):
+        self.send_response(self.code)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def answering(tmp_path):
+    """A server on loopback with a certificate of "localhost", and that certificate."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", "/CN=x", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.crt")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Health)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "ca.crt", tmp_path / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1], tmp_path / "ca.crt"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_program_that_answers_is_healthy_and_one_that_fails_is_not(answering, monkeypatch):
+    checks.check_answers(*answering)
+    monkeypatch.setattr(_Health, "code", 503)
+    with pytest.raises(ConnectionError, match="says 503"):
+        checks.check_answers(*answering)
+
+
+def test_a_port_that_is_open_and_answers_nothing_is_refused(answering, monkeypatch):
+    """As a program's that has stopped: the system takes connections for it."""
+    monkeypatch.setattr(checks, "_PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        checks.check_listens(port)
-    with pytest.raises(ConnectionError, match=f"nothing listens on port {port}"):
-        checks.check_listens(port)
+        with pytest.raises(ConnectionError, match=f"nothing answers on port {port}"):
+            checks.check_answers(port, answering[1])
+    with pytest.raises(ConnectionError, match=f"nothing answers on port {port}"):
+        checks.check_answers(port, answering[1])
+
+
+def test_a_launcher_that_is_not_answered_is_refused(tmp_path):
+    with pytest.raises(ConnectionError, match="has been answered yet"):
+        checks.check_asks(tmp_path)
+    (tmp_path / ASKED).touch()
+    checks.check_asks(tmp_path)
+    long_ago = time.time() - checks.MOST_SECONDS - 30
+    os.utime(tmp_path / ASKED, (long_ago, long_ago))
+    with pytest.raises(ConnectionError, match="was last answered 90 s ago"):
+        checks.check_asks(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
 from fedpriv.backends.flower.registry import asked_promise, registration
 from fedpriv.backends.flower.telling.waiting import note_waiting
 from fedpriv.backends.guard import Guard
-from fedpriv.experiments.own_code import one_line
+from fedpriv.experiments.own_code import line_without_values
 from fedpriv.kernels.compiled import load_compiled
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.tasks.task import Task
@@ -176,16 +176,18 @@ def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
 
 
 def _in_one_line(message: Message, work: Callable[[], Message]) -> Message:
-    """Answer a message; where something was asked wrongly, with why, and not with a traceback."""
+    """Answer a message; where that fails, with why in a line, without text of a user's error."""
     try:
         return work()
     except Exception as error:
-        said = one_line(error)
-        if said is None:
-            raise
+        said = line_without_values(error)
         _LOG.error("%s", said)
+        kind = type(error).__name__
         return Message(
-            Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(error).__name__}: {said}"),
+            Error(
+                ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+                said if said.startswith(f"{kind} at ") else f"{kind}: {said}",
+            ),
             reply_to=message,
         )
 
@@ -198,7 +200,7 @@ def allowed_promises(
     Where the environment and the node-config both have some, a promise must be in both.
 
     Raises:
-        ValueError: If one is no SHA-256.
+        ValueError: If one is no SHA-256, or a list that is there lists none.
     """
     allowed: frozenset[str] | None = None
     for name, text in (
@@ -206,6 +208,11 @@ def allowed_promises(
         (PROMISES_KEY, node_config.get(PROMISES_KEY, "")),
     ):
         found = frozenset(str(text).replace(",", " ").split())
+        if text != "" and not found:
+            raise ValueError(
+                f"{name} is {str(text)!r:.80} and lists no promise; list those that this node "
+                "trains under, or leave it empty to train under any"
+            )
         for item in sorted(found):
             if not re.fullmatch("[0-9a-f]{64}", item):
                 raise ValueError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -85,10 +86,20 @@ def ids(
 def roster(
     lists: Annotated[list[Path], typer.Argument(help="What `fedpriv data ids` wrote, by node.")],
     out: Annotated[Path, typer.Option(help="The roster, for the server.")],
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write who is on which node, called by its list (node-1.ids): JSON that "
+            "server/keys.sh binds to the nodes' keys."
+        ),
+    ] = None,
 ) -> None:
     """Put nodes' lists of ids together, each id once, and say who is on two of them."""
-    counts = Counter(one for path in lists for one in read_roster(path))
+    found = {path: read_roster(path) for path in lists}
+    counts = Counter(one for ids in found.values() for one in ids)
     _write(out, sorted(counts))
+    if users is not None:
+        _write_hosts(users, found, counts)
     console.print(f"{out}: {len(counts):,} people", highlight=False, soft_wrap=True)
     if twice := [one for one, number in counts.items() if number > 1]:
         errors.print(
@@ -96,6 +107,17 @@ def roster(
             "contribute zero until one node alone has their data, or node-users says which one has",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def _write_hosts(
+    file: Path, found: Mapping[Path, Sequence[str]], counts: Mapping[str, int]
+) -> None:
+    """Write the ids of each node, by the name of its list; who is on two of them is on none."""
+    if len({path.stem for path in found}) < len(found):
+        fail("two lists have one name; call each by its node: node-1.ids")
+    hosts = {path.stem: [one for one in ids if counts[one] == 1] for path, ids in found.items()}
+    with writing_to(file):
+        file.write_text(json.dumps(hosts, indent=1), "utf-8")
 
 
 def _write(file: Path, found: Iterable[str]) -> None:

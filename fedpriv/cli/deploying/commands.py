@@ -26,18 +26,27 @@ def check(
         Path | None,
         typer.Option(readable=False, help="The container's part of a corpus, to be opened."),
     ] = None,
+    roster: Annotated[
+        Path | None, typer.Option(readable=False, help="A server's file of ids, a line each.")
+    ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="The node's own files: everybody in them is read."),
+        Path | None, typer.Option(readable=False, help="The node's own files, to be opened.")
     ] = None,
     data_key: Annotated[
         Path | None, typer.Option(readable=False, help="The key of their ids; with --data.")
     ] = None,
     experiment: Annotated[
-        str | None, typer.Option(help="Whose task reads them; with --data.")
+        str | None, typer.Option(help="Whose task reads everybody in --data, for bad rows.")
     ] = None,
     listens: Annotated[
-        int | None, typer.Option(help="A port that the container's program listens on.")
+        int | None,
+        typer.Option(help="A port that the container's program answers on over TLS; with --keys."),
+    ] = None,
+    asks: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, help="The launcher's folder (FLWR_HOME/launched): it must be answered."
+        ),
     ] = None,
     writes: Annotated[
         list[Path] | None,
@@ -49,10 +58,13 @@ def check(
 
     Containers start with it, and a health check asks it again.
     """
+    from fedpriv.data.own.ids import read_roster
     from fedpriv.data.own.users import NodeData
     from fedpriv.deployment.checks import (
+        check_answers,
+        check_asks,
+        check_data,
         check_keys,
-        check_listens,
         check_own_users,
         check_user,
         check_users,
@@ -67,15 +79,23 @@ def check(
             said.append(f"{keys}: its owner's alone")
         if corpus is not None:
             said.append(f"{corpus}: {check_users(corpus)} users")
+        if roster is not None:
+            said.append(f"{roster}: {len(read_roster(roster))} users")
         if data is not None:
-            if data_key is None or experiment is None:
-                raise ValueError("--data needs --data-key and --experiment, whose task reads it")
-            number = check_own_users(NodeData(data.resolve(), data_key.resolve()), experiment)
-            said.append(f"{data}: {number} users")
+            if data_key is None:
+                raise ValueError("--data needs --data-key: the key that its ids are made with")
+            own = NodeData(data.resolve(), data_key.resolve())
+            check_data(own)
+            if experiment is not None:
+                said.append(f"{data}: {check_own_users(own, experiment)} users")
         for folder in writes or ():
             check_writes(folder)
         if listens is not None:
-            check_listens(listens)
+            if keys is None:
+                raise ValueError("--listens needs --keys, where ca.crt is")
+            check_answers(listens, keys / "ca.crt")
+        if asks is not None:
+            check_asks(asks)
     except OSError as error:
         raise ValueError(str(error)) from error
     if not quiet:

@@ -61,6 +61,8 @@ def _lines(found: RunStatus) -> list[tuple[str, str]]:
     if found.last_error is not None:
         when = "" if found.last_error_at is None else f"{found.last_error_at}: "
         lines.append(("last error", when + found.last_error))
+    if found.refused is not None:
+        lines.append(("refused", f"{found.refused_at}: {found.refused}"))
     return lines
 
 

@@ -18,6 +18,8 @@ Examples = Callable[[Mapping[str, np.ndarray]], Any]
 """From one person's columns to that user's examples, such as a pair (x, y) of arrays."""
 
 _CSV, _SQLITE = (".csv",), (".sqlite", ".sqlite3", ".db")
+#: Of files that are read, in lower case.
+SUFFIXES = (*_CSV, *_SQLITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,6 @@ def open_source(path: Path, table: Table) -> _Source:
     if path.suffix.lower() in _SQLITE:
         return SqliteTable(path, table)
     raise ValueError(
-        f"{path} ends in none of {', '.join((*_CSV, *_SQLITE))}; give a folder of CSV files, or a "
+        f"{path} ends in none of {', '.join(SUFFIXES)}; give a folder of CSV files, or a "
         "CSV or SQLite file"
     )

@@ -15,6 +15,7 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.running.document import read_document
+from fedpriv.running.standing.refusals import read_refusal
 from fedpriv.running.standing.written import Standing, read_standing
 
 _KILLED = (
@@ -43,7 +44,9 @@ class RunStatus:
         users: Rostered users found on them; likewise, and None of every secure run.
         last_round_ended: In UTC; None before the first round.
         last_error: In one line; None if there was none.
-        last_error_at: When; None where nobody wrote it down.
+        last_error_at: When; None where it was not written down.
+        refused: Why a server was not let go on with it, after the last one that was; None if none.
+        refused_at: When.
     """
 
     run_dir: str
@@ -61,11 +64,14 @@ class RunStatus:
     last_round_ended: str | None
     last_error: str | None
     last_error_at: str | None
+    refused: str | None
+    refused_at: str | None
 
     @property
     def failed(self) -> bool:
-        """Whether the last attempt ended in an error, or was killed."""
-        return self.state in ("failed", "interrupted")
+        """Whether the last attempt ended in an error, was killed, or was refused."""
+        waits = not self.held and self.state != "finished"
+        return self.state in ("failed", "interrupted") or (waits and self.refused is not None)
 
     @property
     def left(self) -> float | None:
@@ -99,6 +105,8 @@ class RunStatus:
             "last_round_ended": self.last_round_ended,
             "last_error": self.last_error,
             "last_error_at": self.last_error_at,
+            "refused": self.refused,
+            "refused_at": self.refused_at,
             "failed": self.failed,
         }
 
@@ -116,6 +124,9 @@ def run_status(folder: Path) -> RunStatus:
     standing, held = read_standing(folder), is_held(folder / "ledger.jsonl")
     state = _state(standing, held, finished=(folder / "summary.json").is_file())
     killed = state == "interrupted"
+    refusal = read_refusal(folder)
+    if refusal is not None and standing is not None and refusal.at < standing.started:
+        refusal = None  # a later start was let go on
     plan = ledger.plan
     whole = plan.guaranteed() if plan.is_private else None
     if whole is not None and document is not None:
@@ -136,6 +147,8 @@ def run_status(folder: Path) -> RunStatus:
         last_round_ended=_last_round(folder, standing),
         last_error=_KILLED if killed else standing and standing.last_error,
         last_error_at=None if killed else standing and standing.last_error_at,
+        refused=refusal and refusal.why,
+        refused_at=refusal and refusal.at,
     )
 
 

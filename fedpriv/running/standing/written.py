@@ -70,8 +70,8 @@ class StandingFile:
 
     def __init__(self, folder: Path, mode: str) -> None:
         self._folder, self._secure = folder, mode == "secure"
-        before, now = read_standing(folder), _now()
-        self._found = Standing(state=STATES[0], changed=now, started=now)
+        before, begun = read_standing(folder), now()
+        self._found = Standing(state=STATES[0], changed=begun, started=begun)
         if before is not None:
             self._found = replace(
                 self._found,
@@ -87,8 +87,7 @@ class StandingFile:
         try:
             yield self
         except Exception as error:
-            now = _now()
-            self._write(state="failed", last_error=_said(error), last_error_at=now)
+            self._write(state="failed", last_error=said_of(error), last_error_at=now())
             raise
         except BaseException:  # an interrupt, or an exit
             self._write(state="stopped")
@@ -102,20 +101,21 @@ class StandingFile:
 
     def round_ended(self) -> None:
         """Write that a round was released and recorded."""
-        self._write(last_round_ended=_now())
+        self._write(last_round_ended=now())
 
     def _write(self, **changes: Any) -> None:
-        self._found = replace(self._found, changed=_now(), **changes)
+        self._found = replace(self._found, changed=now(), **changes)
         document = {"format": "fedpriv-status", "version": 1, **asdict(self._found)}
         write_json(self._folder / NAME, document)
 
 
-def _said(error: Exception) -> str:
+def said_of(error: Exception) -> str:
     """Return an error in one line; of a fault, whose text may be anything, the kind alone."""
     text = one_line(error)
     said = type(error).__name__ if text is None else text
     return said if len(said) <= _MOST_CHARS else said[: _MOST_CHARS - 1] + "…"
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time in UTC by ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -115,7 +115,8 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
     # A mistake in the run-config is one line as well.
     log = flower.run(app, config(real, corpus, tmp_path / "no", experiment="adadps-tag"))
     assert "Traceback" not in log and "Exit Code" not in log, log
-    (line,) = {line for line in log.splitlines() if line.startswith("error: ")}
+    assert "raised an exception" not in log
+    (line,) = [line for line in log.splitlines() if " ERROR " in line]
     assert "did you mean 'adadps-tags'" in line and not (tmp_path / "no" / "rounds.jsonl").exists()
 
 

@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+import time
 import types
 import zipfile
 
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.deployment import bundles, flower_private
+from fedpriv.deployment.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deployment.pauses import SHORTEST, Pauses
-from fedpriv.deployment.processes import fork
+from fedpriv.deployment.processes import adopt_orphans, children, end_orphans, fork
 
 
 def said(child):
@@ -55,6 +57,7 @@ def test_the_installed_flower_was_tried():
         (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),
         (["--idle-seconds", "0"], "idle-seconds"),
         (["--node-config", "a=="], "--node-config 'a==' cannot be read"),
+        (["--users", "/a", "--data", "/b"], "--users and --data"),
         (["--root-certificates", "/none.pem"], "--insecure takes no --root-certificates"),
     ],
 )
@@ -63,6 +66,17 @@ def test_what_is_asked_wrongly_is_said(options, message):
         app, ["superexec", "--insecure", "--runtime-api-address", "127.0.0.1:1", *options]
     )
     assert isinstance(done.exception, ValueError) and message in str(done.exception)
+
+
+def test_bundles_may_be_named_in_the_environment_and_a_blank_list_is_none_at_all():
+    one, two = "0" * 64, "1" * 64
+    assert pinned_bundles([], {}) == pinned_bundles([], {BUNDLES_VARIABLE: ""}) == frozenset()
+    assert pinned_bundles([one], {BUNDLES_VARIABLE: f"{two}\n"}) == {one, two}
+    for blank in (" ", ",", "\n"):
+        with pytest.raises(ValueError, match="lists no bundle"):
+            pinned_bundles([one], {BUNDLES_VARIABLE: blank})
+    with pytest.raises(ValueError, match="FEDPRIV_BUNDLES 'abc' is no SHA-256"):
+        pinned_bundles([], {BUNDLES_VARIABLE: "abc"})
 
 
 def test_pauses_grow_with_the_time_without_work():
@@ -94,7 +108,43 @@ def test_a_fork_that_is_killed_is_at_its_end():
     child = fork(lambda told, say: (say(b"begun"), signal.pause()), list)
     assert child.lines() == [b"begun"]
     os.kill(child.pid, signal.SIGKILL)
-    assert child.lines() is None
+    assert said(child) == []
+    child.close()
+
+
+def leave_behind(told, say):
+    """Fork a process that leaves its parent's session, and end before it."""
+    if not (pid := os.fork()):
+        os.setsid()
+        time.sleep(600)
+        os._exit(0)
+    say(str(pid).encode())
+
+
+def test_the_end_of_a_fork_does_not_wait_for_what_it_left_behind():
+    """Which holds its pipe open; a killed message would wait a minute for Flower's heartbeats."""
+    child = fork(leave_behind, list)
+    (pid,) = said(child)
+    child.close()
+    os.kill(int(pid), signal.SIGKILL)
+
+
+def test_what_a_fork_left_behind_is_ended_and_what_it_should_keep_is_not():
+    def alone(told, say):
+        adopt_orphans()
+        kept, child = fork(lambda told, say: signal.pause(), list), fork(leave_behind, list)
+        (left,) = said(child)
+        os.waitpid(child.pid, 0)
+        assert children() == {kept.pid, int(left)}
+        assert end_orphans([kept.pid]) == 1 and end_orphans([kept.pid]) == 0
+        assert children() == {kept.pid}
+        kept.close()
+        say(left)
+
+    child = fork(alone, list)
+    (left,) = said(child)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(left), 0)
     child.close()
 
 

@@ -42,6 +42,7 @@ class _StandardError(logging.Handler):
     """Writes lines to what standard error is by then."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        _write_once()
         sys.stderr.write(self.format(record) + "\n")
 
 
@@ -61,7 +62,14 @@ def show_log(level: int = logging.INFO) -> None:
         handler.setFormatter(LineFormatter())
         logger.addHandler(handler)
         logger.setLevel(level)
-        for other in logging.getLogger().handlers:
-            # Flower's own processes write every line of every logger there once more.
-            if getattr(other, "stream", None) in (sys.stderr, sys.__stderr__):
-                other.addFilter(_is_another)
+
+
+def _write_once() -> None:
+    """Have nothing else write our lines to standard error.
+
+    Flower's own processes have a handler there for every logger, and a library that logs without
+    having been asked to makes one, whenever that is; the root's are called after ours.
+    """
+    for other in logging.getLogger().handlers:
+        if getattr(other, "stream", None) in (sys.stderr, sys.__stderr__):
+            other.addFilter(_is_another)  # again is no second time

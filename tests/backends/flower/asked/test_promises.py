@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
+from flwr.app.exception import AppExitException
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from safetensors.numpy import load_file
@@ -139,6 +140,15 @@ def test_both_places_must_allow_a_promise(variable, key, found):
     assert allowed_promises({PROMISES_KEY: key}, {PROMISES_VARIABLE: variable}) == found
 
 
+@pytest.mark.parametrize("blank", [" ", ",", "\n", " , "])
+def test_a_list_that_lists_nothing_allows_nothing(blank):
+    """One that was cut off, or filled from an empty file, is not taken for none at all."""
+    with pytest.raises(ValueError, match=r"FEDPRIV_PROMISES is .* lists no promise"):
+        allowed_promises({}, {PROMISES_VARIABLE: blank})
+    with pytest.raises(ValueError, match=r"promises is .* lists no promise"):
+        allowed_promises({PROMISES_KEY: blank}, {})
+
+
 def test_what_is_no_digest_is_refused():
     with pytest.raises(ValueError, match="FEDPRIV_PROMISES has 'abc', which is no digest"):
         allowed_promises({}, {PROMISES_VARIABLE: "abc"})
@@ -168,20 +178,21 @@ def test_a_mistake_is_one_line_on_flower_s_grids(
                for key, value in changes.items()}  # fmt: skip
     config = DECLARED | {"corpus": str(tiny_corpus), "out": str(tmp_path / "run")} | changes
     grid = kind.__new__(kind)  # nothing of it is used: mistakes are found before
-    with pytest.raises(BaseException) as ended:
+    flower = logging.getLogger("flwr")
+    monkeypatch.setattr(flower, "filters", list(flower.filters))
+    with pytest.raises(AppExitException) as ended:
         server_app.app(grid, stub.context(run_config=config))
     assert not (tmp_path / "run").exists()
-    if kind is InMemoryGrid:
-        assert isinstance(ended.value, SystemExit)
-        (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    else:
-        # As Flower logs it.
-        record = logging.LogRecord("flwr", logging.ERROR, "", 0, "raised", (), None)
-        failed = ended.value
-        record.exc_info = (type(failed), failed, failed.__traceback__)
-        _, line = logging.Formatter().format(record).split("\n")
-        assert 0 <= failed.exit_code < 100
-    assert line.startswith("error: ") and re.search(message, line) and "\n" not in line
+    failed = ended.value
+    assert 0 <= failed.exit_code < 100
+    # As Flower logs it, in a deployment and in a simulation.
+    flower.error("%s raised an exception", "ServerApp", exc_info=failed)
+    flower.error("Exit Code: 700\n\nFor more information, visit: <https://example.org>")
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert re.search(message, line) and "\n" not in line and str(failed) == line
+    # Whatever else it says is said, of another exception too.
+    flower.error("%s raised an exception", "ServerApp", exc_info=KeyError("a bug"))
+    assert caplog.records[-1].exc_info
 
 
 def test_a_fault_of_ours_keeps_its_traceback():

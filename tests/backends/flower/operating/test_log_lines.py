@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from torch import nn
 
 import fedpriv as fp
 from client import app as client_app
+from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.telling.log_lines import LineFormatter, show_log
 from fedpriv.backends.flower.telling.waiting import WAITING, note_waiting
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.tasks.module_task import ModuleTask
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")
@@ -75,6 +78,38 @@ def test_no_line_holds_an_id_a_value_or_an_errors_text(
     assert fp.load(tmp_path / "run").summary["rounds"] == 2
 
 
+def unopened(experiment):
+    """A user's own code, which says whom it was reading when it fails as a whole."""
+    raise ValueError(f"{TEXT}: {ID} has {VALUE}")
+
+
+def faulty(experiment):
+    return {ID: VALUE}[TEXT]
+
+
+@pytest.mark.parametrize("code", [unopened, faulty], ids=["own error", "fault"])
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_a_node_that_fails_as_a_whole_says_kind_and_place(
+    code, mode, marked, deploy, tmp_path, capfd, monkeypatch
+):
+    """Law: neither its own log, nor what it answers, the server's log or the run folder, has the
+    text of an error that was raised where its users' data were open."""
+    secure = {"secure": True, "allow_unauthenticated_nodes": True} if mode == "secure" else {}
+
+    def on_nodes(given, corpus, data):
+        return make_task(replace(given, task=code), corpus, data)
+
+    monkeypatch.setattr(settings, "make_task", on_nodes)
+    changes = {"corpus": "", "cohort": 10, "register_seconds": 1.0}
+    with pytest.raises(ValueError, match="nodes failed") as refused:
+        deploy(experiment=marked, out=tmp_path / "run", **changes, **secure)
+    err = capfd.readouterr().err
+    folder = "".join(p.read_text("utf-8", "replace") for p in (tmp_path / "run").rglob("*.json*"))
+    for marker in (TEXT, "1234567"):  # ids of the roster are said to who starts nodes
+        assert marker not in err + str(refused.value) + folder
+    assert all(f" in {code.__name__}" in said for said in (err, str(refused.value)))
+
+
 def test_a_logged_traceback_shows_kind_and_places():
     try:
         raise KeyError(TEXT)
@@ -94,15 +129,18 @@ def test_a_log_that_is_somebodys_is_left_alone(deploy):
     assert logger.handlers == [own]
 
 
-def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch):
-    """Flower's processes give the root logger a handler of standard error."""
+@pytest.mark.parametrize("later", [False, True])
+def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch, later):
+    """Flower's processes give the root logger a handler of standard error, libraries later too."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     root, ours = logging.getLogger(), logging.getLogger("fedpriv")
     monkeypatch.setattr(ours, "handlers", [])
     of_flower = logging.StreamHandler(stream)
-    root.addHandler(of_flower)
     try:
+        if later:
+            show_log()
+        root.addHandler(of_flower)
         show_log()
         logging.getLogger("fedpriv.server").info("round 1")
         logging.getLogger("flwr").error("its own")

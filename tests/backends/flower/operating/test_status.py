@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -74,6 +75,44 @@ def test_a_server_that_failed_says_why_until_it_goes_on(deploy, tmp_path, monkey
     deploy(resume=folder)
     found, _ = said(monkeypatch, capsys, folder)
     assert found["state"] == "finished" and found["last_error"] == "the SuperLink is gone"
+
+
+def test_a_resume_that_is_refused_is_seen_until_one_is_not(deploy, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    with pytest.raises(ConnectionError):
+        deploy(rounds_until_lost=1, out=folder)
+    with pytest.raises(ValueError, match="repeat the run-config"):
+        deploy(resume=folder, local_learning_rate=0.3)
+    found, text = said(monkeypatch, capsys, folder, code=1)
+    assert found["last_error"] == "the SuperLink is gone" and "repeat the run-config" in text
+    assert found["refused"].startswith("repeat the run-config") and found["refused_at"]
+    assert (found["round"], found["lost_attempts"]) == (1, 1)
+    time.sleep(1.1)  # times are of a second
+    deploy(resume=folder)
+    found, text = said(monkeypatch, capsys, folder)
+    assert found["refused"] is None and "repeat the run-config" not in text
+
+
+def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_path):
+    looks = []
+
+    def look():
+        if not looks:
+            with pytest.raises(ValueError):
+                deploy(resume=tmp_path / "run")
+            looks.append(run_status(tmp_path / "run"))
+
+    deploy(out=tmp_path / "run", look=look)
+    (seen,) = looks
+    assert seen.held and seen.state == "training" and not seen.failed and seen.refused
+    assert run_status(tmp_path / "run").state == "finished"
+
+
+def test_where_there_is_no_run_nothing_is_noted(deploy, tmp_path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError):
+        deploy(resume=tmp_path / "none")
+    assert list((tmp_path / "none").iterdir()) == []
 
 
 def test_nodes_that_do_not_come_are_an_error_too(deploy, tmp_path, monkeypatch, capsys):
