@@ -92,24 +92,11 @@ def _algorithm(
     optimizer = experiment.part("server-optimizer").make()
     aggregate = experiment.part("aggregate").averaging()
     tensors = task.round_tensors if isinstance(task, ShiftsOverRounds) else None
-<<<<<<< HEAD
-    if not experiment.has_part("clip-norm"):
-        return FederatedAveraging(
-            optimizer=optimizer, preconditioner=preconditioner, tensors=tensors, **aggregate
-        )
-    return experiment.part("clip-norm").averaging(
-        experiment.part("bound").make(),
-        preconditioner,
-        optimizer=optimizer,
-        tensors=tensors,
-        **aggregate,
-=======
     given = {"optimizer": optimizer, "tensors": tensors, **aggregate}
     if not experiment.has_part("clip-norm"):
         return FederatedAveraging(preconditioner=preconditioner, **given)
     return experiment.part("clip-norm").averaging(
         experiment.part("bound").make(), preconditioner, **given
->>>>>>> me
     )
 
 

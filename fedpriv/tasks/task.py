@@ -2,19 +2,11 @@
 
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
-<<<<<<< HEAD
-simulations (`KnowsUserLosses`), what users are given in each round (`ShiftsOverRounds`),
-probabilities of classes (`fedpriv.training.ensembles.ScoresClasses`), files that go with the model
-(`BringsFiles`), synthetic examples to try the task on (`MakesExamples`), and a look at whether its
-public examples are private (`ComparesPublic`). A centralised task is a
-`fedpriv.tasks.example_task.CentralTask`.
-=======
 simulations (`KnowsUserLosses`), probabilities of classes
 (`fedpriv.training.ensembles.ScoresClasses`), what users are told in each round
 (`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
 task on (`MakesExamples`), and a look at whether its public examples are private (`ComparesPublic`).
 A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
->>>>>>> me
 """
 
 from __future__ import annotations
