@@ -153,7 +153,7 @@ class FederatedAveraging:
         at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
         outputs: How the checkpoints that the aggregate keeps are measured together
             (`fedpriv.checkpoints.outputs`); None for one model.
-        tensors: From a round's number to what users are told next to the params: public, and a
+        tensors: From a round's number to what users are given next to the params: public, and a
             function of the number alone. None for nothing.
 
     Raises:

@@ -84,7 +84,7 @@ class TestList:
     def test_every_option_that_exists_with_its_value(self, name):
         experiment = load_experiment(name)
         told = json.loads(self.call(name, "--json"))
-        assert (told["name"], told["unit"]) == (name, "user")
+        assert (told["name"], told["unit"]) == (name, experiment.unit)
         assert {line["name"]: line["value"] for line in told["options"]} == experiment.options()
         assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 

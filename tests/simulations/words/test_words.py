@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.parts.words import NextWordsTask
+from fedpriv.experiments.parts.tasks.words import NextWordsTask
 from fedpriv.running.prepared import start_run
 from simulations import words
 from tests.tasks.words import phrases

@@ -1,0 +1,1 @@
+"""Tasks that declare options of their own."""
