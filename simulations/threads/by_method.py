@@ -10,18 +10,12 @@ iteration and draws no cohorts; nor does bolt-on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import markdown, shown
 from fedpriv.experiments.composing.options import Option
-from fedpriv.rng import Key
-from simulations.threads.command import parser_of, study_of, write
+from simulations.threads.compared import compare
 from simulations.threads.methods import METHODS, Method
-from simulations.threads.page import chart, layout, promise
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _EPSILONS = (0.5, 2.0, 8.0)
@@ -87,44 +81,16 @@ def pairs(study: Study) -> list[tuple[str, str]]:
     return found
 
 
-def lines(found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
-    """Yield the table of differences."""
-    yield from ("", "### Differences in accuracy, percentage points", "")
-    yield from ("| | against | difference |", "|---|---|---:|")
-    for (first, second), estimate in found.items():
-        yield f"| {first} | {second} | {shown(estimate, signed=True)} |"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    parser = parser_of(__doc__, "simulations.threads.by_method", seeds=3)
-    parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
-    given = parser.parse_args(arguments)
-    if given.plot is not None and given.plot.suffix.lower() != ".svg":
-        raise ValueError(f"--plot {given.plot} must end in .svg")
-    own = {
-        name: method
-        for name, method in BY_METHOD.items()
-        if all(epsilon in method.options for epsilon in given.epsilon)
-    }
-    study = study_of(given, own)
-    folds = study.folds()
-    said = f"{promise(study)} {_OTHERWISE}"
-    found = replace(study.evaluated(folds), promise=said)
-    if given.plot is not None:
-        given.plot.parent.mkdir(parents=True, exist_ok=True)
-        given.plot.write_text(chart(found, study, _OTHERWISE), "utf-8")
-    compared = differences(
-        folds, pairs(study), generator=Key.simulation(0).fold("methods").generator()
+    compare(
+        arguments,
+        described=__doc__,
+        program="simulations.threads.by_method",
+        methods=BY_METHOD,
+        pairs=pairs,
+        otherwise=_OTHERWISE,
     )
-    rows = [{"model": a, "against": b, **asdict(one)} for (a, b), one in compared.items()]
-    page = (
-        "\n".join(
-            [markdown(found, replace(layout(study), promise=said)).rstrip("\n"), *lines(compared)]
-        )
-        + "\n"
-    )
-    write(given.out, page, {**found.to_json(), "differences": rows})
 
 
 if __name__ == "__main__":

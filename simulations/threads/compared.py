@@ -1,0 +1,73 @@
+"""A study of methods by ε with a table of differences between pairs of them, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from fedpriv.evaluation.evaluate import differences
+from fedpriv.evaluation.result import Estimate
+from fedpriv.evaluation.table import markdown, shown
+from fedpriv.rng import Key
+from simulations.threads.command import parser_of, study_of, write
+from simulations.threads.methods import Method
+from simulations.threads.page import chart, layout, promise
+from simulations.threads.study import Study
+
+
+def lines(found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
+    """Yield the table of differences."""
+    yield from ("", "### Differences in accuracy, percentage points", "")
+    yield from ("| | against | difference |", "|---|---|---:|")
+    for (first, second), estimate in found.items():
+        yield f"| {first} | {second} | {shown(estimate, signed=True)} |"
+
+
+def compare(
+    arguments: Sequence[str] | None,
+    *,
+    described: str | None,
+    program: str,
+    methods: Mapping[str, Method],
+    pairs: Callable[[Study], list[tuple[str, str]]],
+    otherwise: str,
+) -> None:
+    """Train what is missing and print the page.
+
+    Args:
+        arguments: Of the command line.
+        described: What the program does.
+        program: Its name.
+        methods: By name; at the ε asked for, those that have settings there.
+        pairs: Which models of a study are compared.
+        otherwise: What else is to be said of their ε.
+    """
+    parser = parser_of(described, program, seeds=3)
+    parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
+    given = parser.parse_args(arguments)
+    if given.plot is not None and given.plot.suffix.lower() != ".svg":
+        raise ValueError(f"--plot {given.plot} must end in .svg")
+    own = {
+        name: method
+        for name, method in methods.items()
+        if all(epsilon in method.options for epsilon in given.epsilon)
+    }
+    study = study_of(given, own)
+    folds = study.folds()
+    said = f"{promise(study)} {otherwise}"
+    found = replace(study.evaluated(folds), promise=said)
+    if given.plot is not None:
+        given.plot.parent.mkdir(parents=True, exist_ok=True)
+        given.plot.write_text(chart(found, study, otherwise), "utf-8")
+    compared = differences(
+        folds, pairs(study), generator=Key.simulation(0).fold("methods").generator()
+    )
+    rows = [{"model": a, "against": b, **asdict(one)} for (a, b), one in compared.items()]
+    page = (
+        "\n".join(
+            [markdown(found, replace(layout(study), promise=said)).rstrip("\n"), *lines(compared)]
+        )
+        + "\n"
+    )
+    write(given.out, page, {**found.to_json(), "differences": rows})
