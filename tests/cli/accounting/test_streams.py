@@ -1,0 +1,57 @@
+"""`fedpriv account --noise` and `fedpriv calibrate --noise` as a user types them."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedpriv.cli.privacy import register
+
+APP = typer.Typer(pretty_exceptions_enable=False)
+register(APP)
+TREE = ("--noise", "tree", "--steps-per-tree", 20, "--trees", 50, "--delta", 0.0025)
+BANDS = ("--noise", "banded", "--rounds", 40, "--min-separation", 10, "--delta", 1e-3)
+
+
+def call(*arguments):
+    return CliRunner().invoke(APP, [str(argument) for argument in arguments])
+
+
+def test_a_tree_is_priced_exactly_and_by_rdp():
+    result = call("account", *TREE, "--noise-multiplier", 4, "--json")
+    told = json.loads(result.stdout)
+    assert told["epsilon"] == pytest.approx(18.1573, abs=1e-4)
+    assert told["epsilon_rdp"] == pytest.approx(20.0062, abs=1e-4)
+    assert (told["relation"], told["accountant"]) == ("zero-out", "exact Gaussian")
+    assert told["sensitivity"] ** 2 == pytest.approx(250.0)
+
+
+@pytest.mark.parametrize(
+    "more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str
+)
+def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
+    result = call("calibrate", *BANDS, *more, "--epsilon", 8, "--json")
+    told = json.loads(result.stdout)
+    assert told["epsilon"] == pytest.approx(8.0, rel=1e-5) and told["epsilon"] <= 8.0
+    assert told["prefix_rmse"] > told["row_rmse"] > 0
+    shown = call("calibrate", *BANDS, *more, "--epsilon", 8).output
+    assert "zero-out" in shown and "in the sum of the rows so far" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("account", *TREE), "missing option '--noise-multiplier'"),
+        (("account", *TREE[:-2], "--noise-multiplier", 4), "give --delta"),
+        (("account", *TREE, "--noise-multiplier", 4, "--users", 9), "--users says nothing of tree"),
+        (("account", *TREE, "--noise-multiplier", 4, "--bands", 9), "bands 9 says nothing of tree"),
+        (("calibrate", *TREE, "--epsilon", 4, "--cap", 9), "--cap says nothing of tree noise"),
+        (("account", *BANDS, "--noise-multiplier", "nan"), "noise-multiplier"),
+        (("calibrate", "--bands", 3, "--epsilon", 1), "--bands is of noise with a memory"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message):
+    result = call(*arguments)
+    assert result.exit_code != 0 and message in result.output
+    assert "Traceback" not in result.output
