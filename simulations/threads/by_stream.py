@@ -38,9 +38,9 @@ class _Chosen:
 
 
 _CHOSEN: Mapping[str, _Chosen] = {
-    "tree": _Chosen(apart=10, norm=20.0),
-    "banded": _Chosen(apart=10, norm=20.0),
-    "blt": _Chosen(apart=10, norm=20.0),
+    "tree": _Chosen(apart=4, norm=60.0),
+    "banded": _Chosen(apart=4, norm=60.0),
+    "blt": _Chosen(apart=4, norm=60.0),
 }
 _LABELS = {
     "tree": "binary tree",
