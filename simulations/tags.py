@@ -118,7 +118,7 @@ def adadps_ftrl_tags() -> Experiment:
     return replace(
         adadps_tags(),
         name="adadps-ftrl-tags",
-        description="AdaDPS with correlated noise: ε without any assumption on sampling.",
+        description="AdaDPS with noise correlated over rounds, and no assumption on sampling.",
         sampling="cyclic",
         min_separation=20,
         noise="banded",

@@ -12,7 +12,7 @@ from fedpriv.experiments.parts.noise import WITH_MEMORY
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.privacy.plans.plan import Plan
-from fedpriv.tasks.task import ShiftsOverRounds, Task
+from fedpriv.tasks.task import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers
 
@@ -91,7 +91,7 @@ def _algorithm(
     preconditioner = _preconditioner(experiment, side)
     optimizer = experiment.part("server-optimizer").make()
     aggregate = experiment.part("aggregate").averaging()
-    tensors = task.round_tensors if isinstance(task, ShiftsOverRounds) else None
+    tensors = getattr(task, "round_tensors", None)  # of a `ShiftsOverRounds`
     given = {"optimizer": optimizer, "tensors": tensors, **aggregate}
     if not experiment.has_part("clip-norm"):
         return FederatedAveraging(preconditioner=preconditioner, **given)

@@ -22,6 +22,10 @@ ISSUED = {
 }
 
 
+# Those of examples bring data of their own, and tests beside their tasks.
+OF_USERS = sorted(name for name in find_experiments() if load_experiment(name).unit == "user")
+
+
 class TestEveryExperiment:
     def test_those_of_the_issue_are_there(self):
         assert set(find_experiments()) >= ISSUED
@@ -32,7 +36,7 @@ class TestEveryExperiment:
         assert made.name == name and made.description and "serial" in made.backends
         assert set(made.backends) <= {"serial", "threads", "ray", "flower"}
 
-    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    @pytest.mark.parametrize("name", OF_USERS)
     def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):
         made = load_experiment(name)
         rounds, fit = [1, 2], {"rounds": 3, "delta": 1e-2}

@@ -24,7 +24,7 @@ class TestOptions:
         options = made.options()
         assert made.with_options(options) == made
         own = None if isinstance(made.task, TagPredictionTask) else made.task
-        bare = Experiment(name=made.name, description=made.description, task=own)
+        bare = Experiment(name=made.name, description=made.description, task=own, unit=made.unit)
         assert bare.with_options(options) == made.with_options({})
         assert all("_" not in name for name in options)
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())

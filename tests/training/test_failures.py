@@ -31,7 +31,7 @@ def test_the_places_of_an_error_and_none_of_its_text():
 
 def test_nothing_of_the_text_at_any_level(caplog):
     """Red before: at level DEBUG the traceback was logged with the error's text."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="fedpriv.training.failures")
     try:
         raising()
     except ValueError as error:

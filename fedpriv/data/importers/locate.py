@@ -29,7 +29,7 @@ from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
 from fedpriv.hashes import document_sha256
 
 STAND_IN = Shape(num_users=4_000, num_sentences=120_000, public_users=60)
-"""What is made where there is no real corpus: many users with little text each, and few public ones.
+"""What is made where there is no real corpus: many users with little text, and few public ones.
 
 Of the 400 users of `Shape()` the noise of ε = 8 leaves less than their hundred public users know.
 """

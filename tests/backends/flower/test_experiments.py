@@ -59,11 +59,13 @@ def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_pa
     corpus = Corpus.open(tiny_corpus)
     experiment = EXPERIMENTS[name]()
     experiment = experiment.with_options(OWN.get(experiment.method, OPTIONS))
+    if experiment.options().get("sampling") == "cyclic":
+        experiment = experiment.with_options({"cohort": None, "min-separation": 3})
     if experiment.options().get("guide") == "delayed":
         experiment = experiment.with_options(TURNS)
     expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
     found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))
-    assert set(other) == set(state) and "kernel" in state
+    assert set(other) == set(state) and len(state) > 1
     options = experiment.options()
     exact = experiment.method != "averaging" or (
         options["noise"] != "none" and options["exact-sum"]

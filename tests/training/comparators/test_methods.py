@@ -109,7 +109,7 @@ class TestFixedSteps:
         charges, states = run(made)
         assert len(charges) == 7 == states[-1].round_num
         assert math.fsum(rho_of(c, relation) for c in charges) == pytest.approx(0.3, rel=1e-9)
-        moved = 1 if relation is Relation.ADD_REMOVE else 2
+        moved = 2 if relation is Relation.REPLACE_ONE else 1
         assert charges[0].noise_multiplier == pytest.approx(moved * math.sqrt(7 / 0.6))
 
     def test_too_many_steps_are_refused(self):

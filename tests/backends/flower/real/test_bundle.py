@@ -24,8 +24,15 @@ LEFT_OUT = {
     "fedpriv.reproduction", "fedpriv.tuning",
     "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast", "fedpriv.api.frames",
     "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running", "fedpriv.api.shown",
-    "fedpriv.api.tuning", "fedpriv.api.uncertainty",
-    "fedpriv.data.importers", "fedpriv.deployment",
+    "fedpriv.api.stream_account", "fedpriv.api.tuning", "fedpriv.api.uncertainty",
+    "fedpriv.deployment",
+    *(
+        f"fedpriv.data.importers.{name}"
+        for name in (
+            "amazon", "dump_rows", "imdb", "locate", "mnist", "sst2", "stackexchange", "synthetic",
+            "synthetic_reviews", "tff", "tokens",
+        )
+    ),
     "fedpriv.data.parts", "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.training.comparators",
     "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.scraps",
@@ -73,7 +80,7 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
     strange = {name for name in names if Path(name).suffix not in ALLOWED}
     assert {name for name in strange if not name.startswith(".info/")} == {"LICENSE"}
     assert 'serverapp = "server.app:app"' in text and 'clientapp = "client.app:app"' in text
-    assert bundle.stat().st_size < 2_000_000  # stored, not deflated; every node fetches it
+    assert bundle.stat().st_size < 2_400_000  # stored, not deflated; every node fetches it
 
 
 def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
