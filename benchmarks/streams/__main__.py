@@ -1,6 +1,6 @@
 """What noise with a memory costs a round, in independent noise: rows of five million numbers.
 
-    python benchmarks/noise_streams.py [--rows 40]
+    python benchmarks/streams [--rows 40]
 
 Rows of every kind are drawn in turn, simulated and secure (whole numbers, exactly rounded), so that
 a busy machine slows all of them alike. The mean counts: banded rows are made eight at a time, and a
