@@ -18,6 +18,7 @@ from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, row_of
 from fedpriv.noise.streams.toeplitz import (
     column_sensitivity,
+    farthest_row,
     finer_bits,
     inverse_series,
     on_scale,
@@ -26,8 +27,6 @@ from fedpriv.noise.streams.toeplitz import (
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
-
-_FARTHEST = 39.0  # no rounded Gaussian is farther out: 1088 bits of its radius
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +117,15 @@ class Buffered:
     def slack(self, scale: float, bits: int) -> float:
         """Return what rounding of buffers, and of their sum to the finer grid, comes to at most.
 
-        A row of C⁻¹ z is at most twice the largest |z| where coefficients fall and are convex, and
-        three times with its own rounding; a buffer at most 1 / (1 - decay) of that. Each step of a
-        buffer is rounded twice, and forgets at its decay.
+        A buffer is at most 1 / (1 - decay) of the farthest row. Each step of it is rounded twice,
+        and forgets at its decay.
+
+        Raises:
+            ValueError: As of `farthest_row`.
         """
         if not self.buffers:
             return 2.0 ** -(bits + 1)
-        largest = 3.0 * _FARTHEST * scale + 1.0
+        largest = farthest_row(tuple(self.column().tolist()), self.num_rows, scale)
         decays, outputs = np.array(self.decays), np.array(self.outputs)
         held = largest / (1.0 - decays)
         lost = 2.0**-51 * held / (1.0 - decays)

@@ -25,6 +25,7 @@ from fedpriv.noise.streams.toeplitz import (
 from fedpriv.ranges import Range, finite_float, positive_int
 
 MOST_BUFFERS = 6
+_MOST = 1.0 - 2.0**-12  # of the sum of outputs, which rounding and least outputs leave below 1
 
 
 def prefix_error(column: np.ndarray, momentum: float = 0.0) -> float:
@@ -143,7 +144,7 @@ def _buffers(buffers: int, participation: Participation, rows: int, beta: float)
 
     def parameters(free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shares = np.exp(free[:buffers] - free[:buffers].max())
-        shares *= _sigmoid(free[buffers]) / shares.sum()
+        shares *= min(float(_sigmoid(free[buffers])), _MOST) / shares.sum()
         return shares, _sigmoid(free[buffers + 1 :])
 
     def error(free: np.ndarray) -> float:

@@ -154,7 +154,9 @@ class Correlated:
         """Return the standard deviation of z in steps of the grid, and how much finer it is drawn.
 
         Two neighbours' rows are shifted by at most `slack` each, so 2 slack √(d T) besides the
-        sensitivity of all rows, and the same in proportion of one row's.
+        sensitivity of all rows. Where one row of a user is priced alone its part of that has to
+        cover the rows that it moves, no more than those before the next: as many rows are paid for
+        as they would be if the last had all of its own.
         """
         from fedpriv.noise.rounded import check_scale
 
@@ -164,7 +166,10 @@ class Correlated:
         bits = self.strategy.bits(2.0 * least / granularity)
         slack = self.strategy.slack(2.0 * least / granularity, bits)
         size = sum(math.prod(array.shape) for array in template.values())
-        shift = 2.0 * slack * math.sqrt(size * self.strategy.num_rows) / self.sensitivity
+        rows, limit = self.strategy.num_rows, self.participation
+        if limit.count > 1:
+            rows = max(rows, limit.count * limit.min_separation)
+        shift = 2.0 * slack * math.sqrt(size * rows) / self.sensitivity
         stddev = self.noise_multiplier * (sensitivity + shift * granularity)
         scale = float(np.nextafter(stddev / granularity, np.inf))
         if scale > 2.0 * least / granularity or scale * 2.0**bits > LARGEST_SCALE:

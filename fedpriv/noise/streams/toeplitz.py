@@ -14,6 +14,7 @@ that sensitivities are computed from.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +28,7 @@ SCALE = 16
 """Coefficients are whole multiples of 2^-SCALE."""
 _LARGEST = 28  # log2 of the scale of fresh whole numbers: few are beyond double precision
 _AHEAD = 8  # rows that are drawn at once
+_FARTHEST = 39.0  # no rounded Gaussian is farther out: 1088 bits of its radius
 
 
 def on_scale(values: np.ndarray) -> np.ndarray:
@@ -151,7 +153,12 @@ class Banded:
         return finer_bits(scale)
 
     def slack(self, scale: float, bits: int) -> float:
-        """Return the rounding of the sum of bands to the finer grid; none where that holds it."""
+        """Return the rounding of the sum of bands to the finer grid; none where that holds it.
+
+        Raises:
+            ValueError: As of `farthest_row`.
+        """
+        farthest_row(self.coefficients, self.num_rows, scale)
         return 0.0 if bits >= SCALE or self.bands == 1 else 2.0 ** -(bits + 1)
 
     def init(self, template: Tree) -> Memory:
@@ -201,6 +208,38 @@ class Banded:
 def finer_bits(scale: float) -> int:
     """Return by how many bits fresh whole numbers of this scale may be finer than the grid."""
     return int(np.clip(np.floor(_LARGEST - np.log2(scale)), 0, SCALE))
+
+
+def farthest_row(coefficients: tuple[float, ...], num_rows: int, scale: float) -> float:
+    """Return how far from zero whole rows of C⁻¹ z can be, in steps of the grid.
+
+    Every row is a sum of w_j (z_{t-j} + r_{t-j}), w the inverse series, with a rounding r of less
+    than a step. What is subtracted from a fresh row is thus at most one such bound and a fresh
+    row's more.
+
+    Args:
+        coefficients: c_0, c_1, ...; what is not given is 0.
+        num_rows: T.
+        scale: Standard deviation of z in steps of the grid.
+
+    Raises:
+        ValueError: If that times 2^16, in whose steps it is summed, is beyond 63 bits: what comes
+            out would be no linear map of the rows, and nothing is proved of it.
+    """
+    grown = _grown(coefficients, num_rows)
+    one = _FARTHEST * scale + 1.0
+    if not (1.0 + grown) * one < 2.0 ** (63 - SCALE):
+        raise ValueError(
+            f"rows grow to {grown:.3g} times fresh noise of {scale:.3g} steps of the grid, beyond "
+            "whole numbers of 63 bits; give coefficients that fall, or less noise"
+        )
+    return grown * one
+
+
+@lru_cache(maxsize=32)
+def _grown(coefficients: tuple[float, ...], num_rows: int) -> float:
+    """Return the sum of the inverse series' absolute values."""
+    return float(np.abs(inverse_series(np.array(coefficients), num_rows)).sum())
 
 
 def rounded_down(values: np.ndarray, bits: int) -> np.ndarray:

@@ -87,6 +87,7 @@ def _check_rows(
 
 
 _WITHOUT_CURVE = ("truncated-poisson-gaussian", "poisson-devices-gaussian", "objective-gaussian")
+_WITHOUT_CURVE_REPLACED = ("poisson-gaussian", "cyclic-poisson-gaussian")
 
 
 def check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
@@ -98,7 +99,8 @@ def check_trials(trials: Trials | None, event: Event, relation: Relation) -> Non
     if trials is None or not event.is_private:
         return
     no_curve = event.kind in _WITHOUT_CURVE
-    if no_curve or (event.kind == "poisson-gaussian" and relation is Relation.REPLACE_ONE):
+    replaced = event.kind in _WITHOUT_CURVE_REPLACED and relation is Relation.REPLACE_ONE
+    if no_curve or replaced:
         raise ValueError(
             f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
             f"account {event.kind} under {relation.value}; leave out the cap, group a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpriv.measures import grouped
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Relation
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.recorded import RecordedMechanism
@@ -101,6 +101,9 @@ def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> l
     if mechanism.privatizer.name.startswith("objective-"):
         described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
         return [described, _OBJECTIVE]
+    if mechanism.event.kind == "cyclic-poisson-gaussian":
+        described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
+        return [described, _drawn_in_turn(plan, mechanism.event)]
     if isinstance(mechanism, RecordedMechanism):
         return [f"What was charged: {mechanism.description}."]
     if mechanism.event.noise_multiplier is None or mechanism.charged_once:
@@ -139,6 +142,17 @@ def _perturbed(plan: AnyPlan) -> str:
         f"{words.contributor} can move it; that is proved of permutation SGD on a convex loss "
         "with inputs of bounded length, and of nothing else: no clipped update, no momentum, no "
         "checkpoint and no figure measured on private data on the way may leave." + trusted + empty
+    )
+
+
+def _drawn_in_turn(plan: AnyPlan, event: Event) -> str:
+    """Return what the price of draws within groups takes for granted."""
+    words = words_of(plan.unit)
+    return (
+        f"Groups of {words.contributor}s take turns, and every {words.turn} draws each "
+        f"{words.contributor} of its group independently of the others with probability "
+        f"{event.sampling_prob:.4g}. That makes ε smaller; the {words.who} draws, and ε holds as "
+        f"long as the {words.drawn} stays secret. Which group is in turn need not."
     )
 
 

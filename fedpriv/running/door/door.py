@@ -25,6 +25,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
+from fedpriv.running.door.rows import begin_rows, next_row
 from fedpriv.running.door.turnout import Turnout
 from fedpriv.running.door.vault import REPLAY, Vault
 from fedpriv.sums import PartialSum
@@ -221,7 +222,7 @@ class RunDoor:
         if cost.whole_run:
             if ledger.charges == 0:
                 ledger.charge(round_num, 1, mechanism.event, query=name)
-            row = ledger.row(round_num).row
+            row = next_row(ledger, self._vault, round_num)
             return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
         attempt = ledger.attempts(round_num, name)
         if after == "replay":
@@ -304,12 +305,12 @@ class RunDoor:
         """
         fresh = not self._ledger.state.knows_query(name)
         after = mechanism.privatizer.after_crash
+        renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
         if after != "retry":
-            self._vault.key(
-                _STREAM if after == "burn" else REPLAY,
-                fresh=fresh,
-                renew=self._ledger.charges == 0 and self._ledger.state.num_resumes == 0,
-            )
+            name_of_key = _STREAM if after == "burn" else REPLAY
+            self._vault.key(name_of_key, fresh=fresh, renew=renew)
+        if mechanism.privatizer.cost.whole_run and renew:
+            begin_rows(self._vault)
         first = mechanism.sampler.init()
         if not first:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections import Counter
 from itertools import pairwise
@@ -154,3 +155,47 @@ def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
     noise, _ = seen
     play("tree", tmp_path, [4])
     assert len({row["w"].tobytes() for row in noise}) < len(noise)
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_an_older_ledger_draws_no_row_again(mode, seen, tmp_path):
+    """All but secret/ is put back as it was two rows ago: the next row has met a sum already."""
+    (noise, _), folder = seen, tmp_path / "run"
+    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    kept = kept_after(4, backend, mode, folder)
+    with toy_methods.dying(3, die), pytest.raises(Killed):
+        toy_methods.play(method("banded"), folder, backend, mode=mode)
+    put_back(kept, folder, secret=False)
+    before = len(noise)
+    with pytest.raises(ValueError, match="has 3 rows of noise and 5 were drawn: it is older"):
+        toy_methods.play(method("banded"), folder, backend, mode=mode)
+    assert len(noise) == before
+    _, ledger, _ = read_ledger(folder / "ledger.jsonl")
+    assert len(ledger.rows) == 3
+
+
+def test_older_secret_state_forgets_nobody(tmp_path):
+    """secret/ alone is put back as it was: who took part since would be free to come again."""
+    folder, backend = tmp_path / "run", SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    kept = kept_after(4, backend, "secure", folder)
+    with toy_methods.dying(3, die), pytest.raises(Killed):
+        toy_methods.play(method("banded"), folder, backend, mode="secure")
+    put_back(kept, folder, secret=True)
+    with pytest.raises(ValueError, match="secret/ knows of 2 rows of noise and the ledger has 6"):
+        toy_methods.play(method("banded"), folder, backend, mode="secure")
+
+
+def kept_after(lines, backend, mode, folder):
+    """Play until so many charges and rows are written; return a copy of the folder."""
+    with toy_methods.dying(lines, die), pytest.raises(Killed):
+        toy_methods.play(method("banded"), folder, backend, mode=mode)
+    return Path(shutil.copytree(folder, folder.with_name("kept")))
+
+
+def put_back(kept, folder, *, secret):
+    """Put back the older secret/, or all that is not secret."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    shutil.copytree(aside if secret else kept, folder)
+    shutil.rmtree(folder / "secret")
+    shutil.copytree((kept if secret else aside) / "secret", folder / "secret")

@@ -13,6 +13,7 @@ from fedpriv.noise.gaussian import Gaussian, gaussian
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.rounded import rounded_gaussian
 from fedpriv.noise.streams.buffered import Buffered
+from fedpriv.noise.streams.optimise import square_root_bands
 from fedpriv.noise.streams.stream import Correlated
 from fedpriv.noise.streams.toeplitz import Banded
 from fedpriv.rng import Key
@@ -295,6 +296,52 @@ def test_rows_are_gaussian(name):
         row, memory = noise.draw(memory, template=template, sensitivity=1.0, key=Key.simulation(1))
     scale = math.sqrt(noise.strategy.row_variance()[-1])
     assert stats.kstest(row["w"] / scale, "norm").pvalue > 1e-6
+
+
+def test_whole_rows_that_grow_beyond_whole_numbers_are_refused():
+    """1 / (1 - x - x²) is Fibonacci's series: by row 60 sums of bands are beyond 63 bits."""
+    limit = Participation(most=2, min_separation=30, num_rows=60)
+    key = Key.from_bytes(bytes(range(32)), "secure")
+
+    def drawn(coefficients):
+        strategy = Banded(coefficients=coefficients, num_rows=60)
+        noise = Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
+        return noise.draw_row_on_grid(
+            noise.init(TEMPLATE, key),
+            template=TEMPLATE,
+            sensitivity=1.0,
+            granularity=2.0**-20,
+            key=key,
+        )
+
+    drawn((1.0, 0.5, 0.25))
+    with pytest.raises(ValueError, match=r"rows grow to .* times fresh noise"):
+        drawn((1.0, -1.0, -1.0))
+
+
+def test_slack_is_of_the_farthest_that_rows_of_buffers_go():
+    """Of one short buffer 1 / C(x) is 1 - (1 - d) x + (1 - d)² x² ...: signs that alternate add up.
+
+    Then e is far more than three times the largest z, and so are buffers, of which double precision
+    loses the last bits.
+    """
+    rows, decay, scale = 4000, 2.0**-16, 2.0**25
+    strategy = Buffered(outputs=(1.0,), decays=(decay,), num_rows=rows)
+    reach = 1.0 + sum((1.0 - decay) ** k for k in range(rows - 1))
+    bits = strategy.bits(scale)
+    lost = strategy.slack(scale, bits) - 2.0 ** -(bits + 1)
+    assert lost >= 2.0**-52 * reach * 38.8 * scale
+
+
+def test_slack_is_paid_for_where_one_row_of_a_user_is_amplified():
+    """Rounding follows one row for bands - 1 rows, and rows may be fewer than as often as many."""
+    strategy = square_root_bands(20, 21)
+    limit = Participation(most=2, min_separation=20, num_rows=21)
+    noise = Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
+    template, step = {"w": np.zeros(10_000, np.float32)}, 2.0**-24
+    scale, bits = noise._on_grid(template, 1.0, step)
+    slack, one = strategy.slack(2.0**25, bits), strategy.one_row(limit)
+    assert scale * step >= 1.0 + 2.0 * slack * math.sqrt(19 * 10_000) * step / one
 
 
 @EVERY

@@ -230,3 +230,14 @@ class TestLimit:
 def test_buffers_of_zero_output_do_not_exist():
     assert Buffered(outputs=(), decays=(), num_rows=3).column().tolist() == [1.0, 0.0, 0.0]
     assert Banded(coefficients=(1.0,), num_rows=3).sensitivity(LIMIT) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "apart", "most", "momentum"), [(100, 20, 5, 0.9), (90, 1, 1, 0.99)]
+)
+def test_buffers_are_found_for_a_server_of_much_momentum(rows, apart, most, momentum):
+    """The best first coefficient below the diagonal is then 1, and none may round above it."""
+    limit = Participation(most=most, min_separation=apart, num_rows=rows)
+    strategy = optimised_buffers(3, limit, momentum=momentum)
+    assert 0.9 < sum(strategy.outputs) <= 1.0
+    assert strategy.sensitivity(limit) >= math.sqrt(most)

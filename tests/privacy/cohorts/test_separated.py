@@ -23,6 +23,7 @@ from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
@@ -231,6 +232,14 @@ class TestPlans:
         with pytest.raises(ValueError, match="25 rounds are more than the 24 rows"):
             self.plan(num_rounds=25)
         assert self.plan(num_rounds=20).total() == self.plan().total()
+
+    def test_trials_of_what_has_no_curve_are_refused(self):
+        sampler = CyclicSampler(num_users=60, groups=7, most=4, mean=2.0)
+        given = {"num_rounds": ROWS, "delta": 1e-3, "trials": Trials(mean=5.0)}
+        made = mechanism(sampler, bands())
+        assert Plan(mechanism=made, relation="zero-out", **given).total().accountant == "RDP"
+        with pytest.raises(ValueError, match="cannot account cyclic-poisson-gaussian under replac"):
+            Plan(mechanism=made, relation="replace-one", **given)
 
     @pytest.mark.parametrize("target", [0.5, 2.0, 8.0])
     def test_it_is_calibrated_to_a_target(self, target):

@@ -6,9 +6,16 @@ import re
 
 import pytest
 
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.participation import Participation
+from fedpriv.noise.streams.optimise import square_root_bands
+from fedpriv.noise.streams.stream import Correlated
+from fedpriv.privacy.cohorts.separated import CyclicSampler
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 
@@ -176,6 +183,20 @@ def test_fixed_cohorts_caps_own_text_and_private_side_information():
     assert "text that users outside" in whole  # what they were is still described
     capped = cohort_plan(**{**PLAN.to_json(), "cohort_cap": 700})
     assert "more than 700" in text(say(capped))
+
+
+def test_independent_draws_within_groups_hang_on_secrecy():
+    """Under noise with a memory too: who knows the cohorts is promised no more than without."""
+    limit = Participation(most=4, min_separation=5, num_rows=20)
+    noise = Correlated(noise_multiplier=2.0, strategy=square_root_bands(5, 20), participation=limit)
+    for mean in (4.0, None):
+        sampler = CyclicSampler(num_users=100, groups=5, most=4, mean=mean)
+        mechanism = Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=noise)
+        plan = Plan(mechanism=mechanism, num_rounds=20, relation="zero-out", delta=1e-3)
+        for made in (plan, Plan.from_json(plan.to_json())):
+            said = text(say(made, charges=1))
+            assert ("with probability 0.2" in said) == (mean is not None)
+            assert ("as long as the cohort stays secret" in said) == (mean is not None)
 
 
 def test_one_in_n_is_remarked():
