@@ -148,6 +148,19 @@ class Mechanism:
         whole = isinstance(self.privatizer, (DrawsOnGrid, DrawsRowsOnGrid))
         return self.bound.granularity is not None and whole
 
+    def within(self, bound: Bound) -> Bound:
+        """Return the bound of a round, which may precondition and not let through any more.
+
+        Raises:
+            ValueError: If its l2 bound is above the mechanism's, which noise was calibrated for.
+        """
+        if bound.l2_bound > self.l2_bound * (1.0 + 1e-12):
+            raise ValueError(
+                f"a round bounds contributions to {bound.l2_bound!r} and its noise is for "
+                f"{self.l2_bound!r}; leave the l2 bound as it is"
+            )
+        return bound
+
     def draw(self, template: Params, key: Key) -> Any:
         """Return what a memoryless privatizer adds to one sum; draw it once the attempt is charged.
 

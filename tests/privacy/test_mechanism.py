@@ -244,3 +244,15 @@ def test_generators_and_seeds_draw_no_noise(other):
     )
     with pytest.raises(TypeError, match=r"fedpriv\.rng\.Key"):
         mechanism.draw(PARAMS, other)
+
+
+def test_a_round_may_not_let_through_more_than_noise_is_for():
+    """A context of one's own might widen the bound, and ε would stay what it was."""
+    made = Mechanism(
+        sampler=PoissonSampler(num_users=10, expected_cohort_size=2),
+        bound=Clip(l2_clip_norm=1.0),
+        privatizer=Gaussian(noise_multiplier=1.0),
+    )
+    assert made.within(Clip(l2_clip_norm=0.5)) == Clip(l2_clip_norm=0.5)
+    with pytest.raises(ValueError, match=r"bounds contributions to 2.0 and its noise is for 1.0"):
+        made.within(Clip(l2_clip_norm=2.0))

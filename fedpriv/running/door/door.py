@@ -355,7 +355,9 @@ class RunDoor:
             cohort = self._cohort(query, mechanism, draw)
         total = self._backend.partial_sum(
             params=query.params,
-            bound=query.context.bound(mechanism.bound) if bound is None else bound,
+            bound=mechanism.within(query.context.bound(mechanism.bound))
+            if bound is None
+            else bound,
             cohort=cohort,
             key=draw.key("users", query.name),
             round_num=draw.round_num,
