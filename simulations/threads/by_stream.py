@@ -19,8 +19,7 @@ from simulations.threads.methods import ABLATION, METHODS, Method
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _OTHERWISE = (
-    "Streams, and one band: zero-out instead of add-remove, one charge for the whole run, and no "
-    "assumption on how cohorts are drawn."
+    "Streams and one band: zero-out, one charge a run, no assumption on how cohorts are drawn."
 )
 
 
