@@ -1,12 +1,10 @@
 """Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""
 
-from simulations import conversions, images, tags, words
+from simulations import tags, words
 
 EXPERIMENTS = (
     *tags.EXPERIMENTS,
     *words.EXPERIMENTS,
-    *images.EXPERIMENTS,
-    *conversions.EXPERIMENTS,
 )
 
 #: Modules with tables and figures of papers, loaded when one is asked for.

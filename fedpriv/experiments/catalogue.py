@@ -24,7 +24,8 @@ def find_experiments() -> dict[str, Callable[[], Experiment]]:
     """Return every experiment that can be found, by name.
 
     Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
-    experiment functions in `EXPERIMENTS`. A checkout's own `simulations` package is found too.
+    experiment functions in `EXPERIMENTS`. A checkout's own `simulations` and its
+    `by_example` are found too; a bundle has no experiments of examples.
     """
     found: dict[str, Callable[[], Experiment]] = {}
     for package in _packages():
@@ -49,7 +50,7 @@ def find_reproductions() -> dict[str, Any]:
 
 def _packages() -> Iterator[ModuleType]:
     names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    for name in sorted(names | {"simulations"}):
+    for name in sorted(names | {"simulations", "simulations.by_example"}):
         try:
             yield importlib.import_module(name)
         except ModuleNotFoundError as error:

@@ -14,7 +14,7 @@ from simulations.threads import by_owners
 from simulations.threads.methods import METHODS
 from tests.laws.test_raw_deletion import LITTLE, community, imported
 
-NAME = "simulations.owner_tags:dp_sgd_tags"
+NAME = "simulations.by_example.owner_tags:dp_sgd_tags"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""AdaDPS, Figure 3: the toy regression; see `simulations.toy`."""
+"""AdaDPS, Figure 3: the toy regression; see `simulations.by_example.toy`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REPRODUCTIONS = (
     Script(
         name="adadps-figure3",
         title="AdaDPS, Figure 3, regression on frequent and rare features",
-        module="simulations.toy",
+        module="simulations.by_example.toy",
         calls=(_PLOT,),
         reduced=(("--reduced", *_PLOT),),
         minutes=(1, 0.2),

@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.running.prepared import start_run
-from simulations.images import dp_sgd_cifar
+from simulations.by_example.images import dp_sgd_cifar
 
 
 @pytest.fixture(scope="module")

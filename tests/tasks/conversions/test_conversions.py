@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.running.prepared import start_run
 from fedpriv.tasks.conversions.auc import auc_total, over_seeds
-from simulations.conversions import dp_sgd_conversions
+from simulations.by_example.conversions import dp_sgd_conversions
 
 
 def test_auc_loss_counts_pairs_and_ties_by_halves():

@@ -1,6 +1,6 @@
 """Tag prediction example by example, where a person owns what it wrote and what it asked.
 
-    fedpriv run simulations.owner_tags:dp_sgd_tags --set examples-per-owner=8
+    fedpriv run simulations.by_example.owner_tags:dp_sgd_tags --set examples-per-owner=8
 
 DP-SGD over the sentences of all rostered users, threads held out. A sentence of an answer has two
 owners: whoever wrote it, and whoever asked, whose title and tags it carries. No owner has more than

@@ -4,8 +4,8 @@
 0.01), 450 once in a hundred and decide (weight 1). Knowing which are rare is the side information:
 A is 1 for the frequent and 0.01 for the rare ones. About a minute on 2 cores for 5 seeds.
 
-    python -m simulations.toy            # the figure's four methods, 5 seeds, a plot
-    python -m simulations.toy --reduced  # seconds
+    python -m simulations.by_example.toy            # the figure's four methods, 5 seeds, a plot
+    python -m simulations.by_example.toy --reduced  # seconds
 
 As the paper ran it, a batch is a window of 8 neighbours from a random start; no accountant prices
 windows, so its ε is that of Poisson batches of the same mean, which `--sampling poisson` draws.
