@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments,
         described=__doc__,
         program="simulations.threads.by_method",
-        methods=BY_METHOD,
+        methods={"as listed": BY_METHOD},
         pairs=pairs,
         otherwise=_OTHERWISE,
     )

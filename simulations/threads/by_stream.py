@@ -1,11 +1,13 @@
 """Noise with a memory beside independent noise, by user, threads held out, at equal ε.
 
     python -m simulations.threads.by_stream --corpus onstartups --folds 1
+    python -m simulations.threads.by_stream --corpus onstartups --folds 1 --start zero
 
 Independent noise comes twice: over Poisson cohorts, whose amplification ε counts, and over groups
 that take turns, where nothing may be claimed for sampling (one band). The streams are all of the
-second kind. Each comes with the fixed preconditioner of public words and without. Settings were
-chosen on validation threads of one fold at ε 8, one clip norm and min-separation a stream.
+second kind, but for one of bands over independent draws within groups, which amplify it. Each comes
+with the fixed preconditioner of public words and without. Settings were chosen on validation
+threads of one fold at ε 8 from the public start, one clip norm and min-separation a stream.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from simulations.threads.methods import ABLATION, METHODS, Method
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _OTHERWISE = (
-    "Streams and one band: zero-out, one charge a run, no assumption on how cohorts are drawn."
+    "Streams and one band: zero-out, one charge a run, no assumption on how cohorts are drawn, "
+    "except for the amplified bands, whose draws within groups are independent and secret."
 )
 
 
@@ -41,6 +44,7 @@ _CHOSEN: Mapping[str, _Chosen] = {
     "banded": _Chosen(apart=4, norm=60.0),
     "blt": _Chosen(apart=4, norm=60.0),
 }
+_DRAWN = 0.15  # of the roster a round: six tenths of a group
 _LABELS = {
     "tree": "binary tree",
     "banded": "optimised bands",
@@ -48,7 +52,9 @@ _LABELS = {
 }
 
 
-def _stream(noise: str, label: str, chosen: _Chosen, **more: Option) -> Method:
+def _stream(
+    noise: str, label: str, chosen: _Chosen, *, drawn: float | None = None, **more: Option
+) -> Method:
     options: dict[str, Option] = {
         "noise": noise,
         "min-separation": chosen.apart,
@@ -62,7 +68,7 @@ def _stream(noise: str, label: str, chosen: _Chosen, **more: Option) -> Method:
         label=label,
         experiment="adadps-ftrl-tags",
         options={epsilon: {"target-epsilon": epsilon, **options} for epsilon in (2.0, 8.0)},
-        cohort=None,
+        cohort=drawn,
     )
 
 
@@ -74,6 +80,9 @@ BY_STREAM: Mapping[str, Method] = {
         "banded", "independent noise, nothing claimed for sampling", _CHOSEN["banded"], bands=1
     ),
     **{name: _stream(name, _LABELS[name], chosen) for name, chosen in _CHOSEN.items()},
+    "amplified": _stream(
+        "banded", "optimised bands, draws within groups", _CHOSEN["banded"], drawn=_DRAWN
+    ),
     **{
         f"{name} plain": _stream(
             name, f"{_LABELS[name]}, without the preconditioner", chosen, **_PLAIN
@@ -83,12 +92,28 @@ BY_STREAM: Mapping[str, Method] = {
 }
 
 
+def _from_zero(method: Method) -> Method:
+    """Return the method with its start taken away."""
+    options = {
+        epsilon: {name: value for name, value in given.items() if name != "start-factor"}
+        | {"start": "fresh"}
+        for epsilon, given in method.options.items()
+    }
+    return replace(method, options=options)
+
+
+STARTS: Mapping[str, Mapping[str, Method]] = {
+    "public": BY_STREAM,
+    "zero": {name: _from_zero(method) for name, method in BY_STREAM.items()},
+}
+
+
 def pairs(study: Study) -> list[tuple[str, str]]:
     """Return which models are compared: streams with three others."""
     known = {name for name, *_ in study.trained}
     found = []
     for name, _, epsilon in study.trained:
-        if name.startswith(("tree", "banded", "blt", "one band")):
+        if name.startswith(("tree", "banded", "blt", "one band", "amplified")):
             others = [PUBLIC, *(model_name(own, epsilon) for own in ("one band", "Poisson"))]
             found += [(name, o) for o in others if o != name and (o == PUBLIC or o in known)]
     return found
@@ -100,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments,
         described=__doc__,
         program="simulations.threads.by_stream",
-        methods=BY_STREAM,
+        methods=STARTS,
         pairs=pairs,
         otherwise=_OTHERWISE,
     )

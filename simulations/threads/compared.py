@@ -29,7 +29,7 @@ def compare(
     *,
     described: str | None,
     program: str,
-    methods: Mapping[str, Method],
+    methods: Mapping[str, Mapping[str, Method]],
     pairs: Callable[[Study], list[tuple[str, str]]],
     otherwise: str,
 ) -> None:
@@ -39,18 +39,23 @@ def compare(
         arguments: Of the command line.
         described: What the program does.
         program: Its name.
-        methods: By name; at the ε asked for, those that have settings there.
+        methods: By the usual start first, then others that `--start` chooses, and by name; at the
+            ε asked for, those that have settings there.
         pairs: Which models of a study are compared.
         otherwise: What else is to be said of their ε.
     """
     parser = parser_of(described, program, seeds=3)
     parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
+    starts = list(methods)
+    parser.set_defaults(start=starts[0])
+    if len(starts) > 1:
+        parser.add_argument("--start", choices=starts, help="of all private rows")
     given = parser.parse_args(arguments)
     if given.plot is not None and given.plot.suffix.lower() != ".svg":
         raise ValueError(f"--plot {given.plot} must end in .svg")
     own = {
         name: method
-        for name, method in methods.items()
+        for name, method in methods[given.start].items()
         if all(epsilon in method.options for epsilon in given.epsilon)
     }
     study = study_of(given, own)

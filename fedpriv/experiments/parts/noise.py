@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -89,7 +90,7 @@ class NoNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Correlated(GaussianNoise):
+class _Correlated(GaussianNoise, ABC):
     """What noise of every strategy has in common."""
 
     def privatizer(
@@ -118,9 +119,9 @@ class _Correlated(GaussianNoise):
         strategy = self.strategy(limit, momentum)
         return Correlated(noise_multiplier=sigma, strategy=strategy, participation=limit)
 
+    @abstractmethod
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return C, for so many rows and who may be in them."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ Analytics" (2017), Algorithms 1 and 2, for single examples.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,15 +36,15 @@ from fedpriv.tree import Params
 _FLOAT32 = 2.0**-23
 
 
-class ReleasesOnce:
+class ReleasesOnce(ABC):
     """What bolt-on algorithms share: one answer, and the end."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def room(self) -> float:
         """‖w₀‖₂ of the longest start that Δ has room for."""
-        raise NotImplementedError
 
     def check_params(self, params: Params) -> None:
         """Refuse a start that Δ has no room for: the rounding of long params moves runs apart.
