@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -21,17 +21,11 @@ from fedpriv.cli.accounting.grids import (
 )
 from fedpriv.cli.accounting.shown import plain, tell
 from fedpriv.cli.accounting.streams import (
-    Bands,
-    Buffers,
-    MaxParticipations,
-    MinSeparation,
     NoiseName,
-    StepsPerTree,
-    Trees,
-    pattern_of,
     price_stream,
     refuse_memory,
     refuse_sampling,
+    with_memory,
 )
 from fedpriv.cli.accounting.zcdp import (
     Rho,
@@ -110,6 +104,7 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
 
 
+@with_memory
 def account(
     users: Users = None,
     cohort: Cohort = None,
@@ -126,12 +121,8 @@ def account(
     trials: TrialsMean = None,
     shape: Shape = None,
     noise: NoiseName = "gaussian",
-    min_separation: MinSeparation = None,
-    max_participations: MaxParticipations = None,
-    steps_per_tree: StepsPerTree = None,
-    trees: Trees = None,
-    bands: Bands = None,
-    buffers: Buffers = None,
+    *,
+    pattern: dict[str, Any],
     as_json: AsJson = False,
 ) -> None:
     """Say what a number of rounds costs: ε at δ, per user.
@@ -140,14 +131,6 @@ def account(
     or fedpriv account --noise tree --steps-per-tree 20 --trees 50 --noise-multiplier 4 --delta 1e-3
     """
     given = {"users": users, "cohort": cohort, "rounds": rounds}
-    pattern = pattern_of(
-        min_separation=min_separation,
-        max_participations=max_participations,
-        steps_per_tree=steps_per_tree,
-        trees=trees,
-        bands=bands,
-        buffers=buffers,
-    )
     if noise != "gaussian":
         others = {"users": users, "cohort": cohort, "sampling": sampling, "cap": cap, "rho": rho}
         refuse_sampling(noise, others | {"devices": devices, "trials": trials, "shape": shape})
@@ -156,7 +139,8 @@ def account(
             noise_multiplier=noise_multiplier,
             delta=delta,
             relation=relation,
-            pattern=pattern | pattern_of(rounds=rounds),
+            rounds=rounds,
+            pattern=pattern,
             as_json=as_json,
         )
     refuse_memory(pattern)
@@ -183,6 +167,7 @@ def account(
     return tell(price, as_json)
 
 
+@with_memory
 def calibrate(
     target: Annotated[float, typer.Option("--epsilon", help="The ε not to be exceeded.")],
     users: Users = None,
@@ -197,12 +182,8 @@ def calibrate(
     trials: TrialsMean = None,
     shape: Shape = None,
     noise: NoiseName = "gaussian",
-    min_separation: MinSeparation = None,
-    max_participations: MaxParticipations = None,
-    steps_per_tree: StepsPerTree = None,
-    trees: Trees = None,
-    bands: Bands = None,
-    buffers: Buffers = None,
+    *,
+    pattern: dict[str, Any],
     grid: Annotated[
         bool, typer.Option(help="Say the noise on the mean for other cohorts and rounds too.")
     ] = True,
@@ -219,14 +200,6 @@ def calibrate(
     For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
     """
     given = {"users": users, "cohort": cohort, "rounds": rounds}
-    pattern = pattern_of(
-        min_separation=min_separation,
-        max_participations=max_participations,
-        steps_per_tree=steps_per_tree,
-        trees=trees,
-        bands=bands,
-        buffers=buffers,
-    )
     if noise != "gaussian":
         others = {"users": users, "cohort": cohort, "sampling": sampling, "cap": cap, "zcdp": zcdp}
         others |= {"devices": devices, "trials": trials, "shape": shape, "out": out}
@@ -236,7 +209,8 @@ def calibrate(
             epsilon=target,
             delta=delta,
             relation=relation,
-            pattern=pattern | pattern_of(rounds=rounds),
+            rounds=rounds,
+            pattern=pattern,
             as_json=as_json,
         )
     refuse_memory(pattern)

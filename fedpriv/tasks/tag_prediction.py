@@ -13,7 +13,7 @@ from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabula
 from fedpriv.checkpoints.word_features import PAIR_WEIGHT, WordFeatures, rarity_weights
 from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
+from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView, TrainingSplit
 from fedpriv.data.corpus.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
@@ -38,19 +38,6 @@ from fedpriv.tree import Params
 TF_IDF = "tf-idf"
 MOST_PARAMETERS = 10_000_000
 """How large a model may become by rows for pairs of words."""
-
-
-class _TrainingExamples:
-    """The training split of a view, as `UserData`."""
-
-    def __init__(self, view: TagView) -> None:
-        self._view = view
-
-    def examples(self, user_id: str) -> Any:
-        return self._view.examples(user_id, subset="train")
-
-    def num_examples(self, user_id: str) -> int:
-        return self._view.num_examples(user_id, subset="train")
 
 
 class TagPrediction:
@@ -106,7 +93,7 @@ class TagPrediction:
         self._choosing = choosing
         self._public_text: PublicText = public_text
         self.data_sha256 = data_sha256
-        self._data = _TrainingExamples(view)
+        self._data = TrainingSplit(view)
         self._description: TaskDescription | None = None
 
     @property

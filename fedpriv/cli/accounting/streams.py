@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
 
+from fedpriv.cli.listing import grouped
 from fedpriv.cli.terminal.output import console, fail, print_json
 
 NoiseName = Annotated[
@@ -15,23 +17,27 @@ NoiseName = Annotated[
         "sampling earns nothing, and users and cohort are left out."
     ),
 ]
-MinSeparation = Annotated[
-    int | None,
-    typer.Option(help="Noise with a memory: how many rounds apart one user's are at least."),
-]
-MaxParticipations = Annotated[
-    int | None,
-    typer.Option(help="Noise with a memory: a user's rounds at most; by default all that fit."),
-]
-StepsPerTree = Annotated[int | None, typer.Option(help="Trees: rounds until one begins anew.")]
-Trees = Annotated[int | None, typer.Option(help="Trees: how many.")]
-Bands = Annotated[int | None, typer.Option(help="Banded noise: how many, by default as apart.")]
-Buffers = Annotated[int | None, typer.Option(help="BLT: how many, 0 to 6; by default 3.")]
-
-
-def pattern_of(**given: Any) -> dict[str, Any]:
-    """Return what is given of a stream."""
-    return {name: value for name, value in given.items() if value is not None}
+_OF_STREAMS = {
+    "min_separation": "Noise with a memory: how many rounds apart one user's are at least.",
+    "max_participations": "Noise with a memory: a user's rounds at most; by default all that fit.",
+    "steps_per_tree": "Trees: rounds until one begins anew.",
+    "trees": "Trees: how many.",
+    "bands": "Banded noise: how many, by default as apart.",
+    "buffers": "BLT: how many, 0 to 6; by default 3.",
+}
+#: Gives a command what else a stream is, as its parameter `pattern`.
+with_memory = grouped(
+    "pattern",
+    [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[int | None, typer.Option(help=text)],
+        )
+        for name, text in _OF_STREAMS.items()
+    ],
+)
 
 
 def refuse_sampling(noise: str, given: dict[str, Any]) -> None:
@@ -59,6 +65,7 @@ def price_stream(
     epsilon: float | None = None,
     delta: float | None,
     relation: str | None,
+    rounds: int | None,
     pattern: dict[str, Any],
     as_json: bool,
 ) -> None:
@@ -68,13 +75,14 @@ def price_stream(
     if delta is None:
         fail("without users there is no default δ; give --delta, such as 1e-6")
     given: dict[str, Any] = {"noise": noise, "delta": delta, "relation": relation or "zero-out"}
+    given |= pattern if rounds is None else {"rounds": rounds, **pattern}
     try:
         if epsilon is not None:
-            found = calibrate_stream(epsilon=epsilon, **given, **pattern)
+            found = calibrate_stream(epsilon=epsilon, **given)
         elif noise_multiplier is None:
             fail("missing option '--noise-multiplier'")
         else:
-            found = account_stream(noise_multiplier=noise_multiplier, **given, **pattern)
+            found = account_stream(noise_multiplier=noise_multiplier, **given)
     except ValueError as error:
         fail(str(error).replace("noise_multiplier", "noise-multiplier"))
     if as_json:

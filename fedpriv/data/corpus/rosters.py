@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 RULES = ("all-but-public-tenth", "most-sentences", "first-sorted", "seeded", "declared")
 
 PUBLIC_SALT = "fedpriv public tenth 1"  # fixed for ever: changing it changes published rosters
@@ -167,6 +169,62 @@ def training_set_sha256(ids: Sequence[str]) -> str:
     are recognised: neither can change.
     """
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Places:
+    """Where users' rows lie in the columns of a view: the roster in its order, then the public.
+
+    Attributes:
+        roster_sha256: of the rostered ids.
+        positions: a user's place among those of the view.
+        edges: by subset, where each place's rows start and end, int64 (places,) each.
+    """
+
+    roster_sha256: str
+    positions: Mapping[str, int]
+    edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def first_users(ids: tuple[str, ...], users: int | None, roster: str) -> tuple[str, ...]:
+    """Return the first so many rostered users, or all.
+
+    Raises:
+        ValueError: there are not so many.
+    """
+    if users is not None and not 1 <= users <= len(ids):
+        raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
+    return ids[:users]
+
+
+def places(
+    ids: Sequence[str],
+    kept: Sequence[str],
+    public: Sequence[str],
+    bounds: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> Places:
+    """Return where users' rows lie.
+
+    Args:
+        ids: the roster as the files have it.
+        kept: its first users, who are known to the view.
+        public: users outside the roster.
+        bounds: where a user's rows start, int64 (users + 1,), where those for training end and
+            where those for validation do, int64 (users,) each.
+    """
+    offsets, trained, validated = bounds
+    positions = dict(zip(kept, range(len(kept)), strict=True))
+    positions.update(zip(public, range(len(ids), len(ids) + len(public)), strict=True))
+    return Places(
+        roster_sha256=roster_sha256(kept),
+        positions=positions,
+        edges={
+            "all": (offsets[:-1], offsets[1:]),
+            "train": (offsets[:-1], trained),
+            "validation": (trained, validated),
+            "test": (validated, offsets[1:]),
+        },
+    )
 
 
 def _hash64(salt: str, user_id: str) -> int:

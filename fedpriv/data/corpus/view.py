@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.data.corpus.rosters import Places, first_users, places
 from fedpriv.data.corpus.splits import PUBLIC_TEXT, PublicText, Split
 from fedpriv.data.files.arrays import open_array
 
@@ -22,12 +23,8 @@ BATCH_EXAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class TagView:
-    """One roster of a prepared corpus, memory-mapped: many processes share the same pages.
-
-    Guarantee: `words`, `tags`, their order and every count come from users outside the roster
-    (or from published counts, and `provenance` says so), so adding or removing the records of any
-    rostered user changes none of them, nor another user's examples *as prepared*.
+class RosterView(ABC):
+    """One roster of a prepared corpus: what its examples of any kind have in common.
 
     Attributes:
         name: the corpus' name.
@@ -36,17 +33,11 @@ class TagView:
         licence: the text's licence.
         credit: whom to credit for it.
         roster: the rostered ids, in the published order.
-        roster_sha256: hash of that list.
         public_users: all other users of the corpus, sorted.
         words: the vocabulary (V), the word used by most public users first.
-        tags: the tag list (G), likewise; the order decides labels.
-        word_counts: int64 (V,), occurrences in public users' own text.
-        word_users: int64 (V,), public users whose own text uses the word.
-        word_sentences: int64 (V,), public sentences whose own text contains the word.
-        num_public_examples: the number of public sentences the counts above were taken over.
-        tag_users: int64 (G,), public users with a post that carries the tag.
         split: what is for training, validation and testing.
         provenance: where each of these came from, whose text is in an example, what was left out.
+        places: where each user's rows lie.
     """
 
     name: str
@@ -55,31 +46,16 @@ class TagView:
     licence: str
     credit: str
     roster: tuple[str, ...]
-    roster_sha256: str
     public_users: tuple[str, ...]
     words: tuple[str, ...]
-    tags: tuple[str, ...]
-    word_counts: np.ndarray
-    word_users: np.ndarray
-    word_sentences: np.ndarray
-    num_public_examples: int
-    tag_users: np.ndarray
     split: Split
     provenance: Mapping[str, object]
-    _positions: Mapping[str, int]
-    _user_offsets: np.ndarray
-    _train_ends: np.ndarray
-    _validation_ends: np.ndarray
-    _threads: np.ndarray | None
-    _public_threads: np.ndarray | None
-    _columns: TagExamples
-    _listed: np.ndarray | None = None
+    places: Places
 
-    def __repr__(self) -> str:
-        return (
-            f"TagView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
-            f"{len(self.public_users)} public, {len(self.words)} words, {len(self.tags)} tags)"
-        )
+    @property
+    def roster_sha256(self) -> str:
+        """Hash of the rostered ids."""
+        return self.places.roster_sha256
 
     def describe(self) -> dict[str, str | bool]:
         """Return what names this data in a run folder: corpus, roster and its hash, licence."""
@@ -101,6 +77,87 @@ class TagView:
         start, end = self._span(user_id, subset)
         return end - start
 
+    @abstractmethod
+    def examples(self, user_id: str, subset: str = "train") -> Any:
+        """Return one user's examples, as slices of the mapped files; possibly none."""
+
+    def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each user's examples start and end, int64 (users,) each."""
+        # No objects a user: with hundreds of thousands of them, memory would follow.
+        positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
+        starts, ends = self._edges(subset)
+        return starts[positions], ends[positions]
+
+    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
+        starts, ends = self._edges(subset)
+        position = self._position(user_id)
+        return int(starts[position]), int(ends[position])
+
+    def _edges(self, subset: str) -> tuple[np.ndarray, np.ndarray]:
+        if subset not in self.places.edges:
+            raise ValueError(f"subset {subset!r} is unknown; choose one of {SUBSETS}")
+        return self.places.edges[subset]
+
+    def _position(self, user_id: str) -> int:
+        position = self.places.positions.get(user_id)
+        if position is None:
+            raise ValueError(
+                f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
+                f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
+            )
+        return position
+
+
+class TrainingSplit:
+    """The training split of a view, as `fedpriv.training.work.UserData`."""
+
+    def __init__(self, view: RosterView) -> None:
+        self._view = view
+
+    def examples(self, user_id: str) -> Any:
+        """Return a user's training examples."""
+        return self._view.examples(user_id, subset="train")
+
+    def num_examples(self, user_id: str) -> int:
+        """Return how many they are."""
+        return self._view.num_examples(user_id, subset="train")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TagView(RosterView):
+    """Examples of tag prediction, memory-mapped: many processes share the same pages.
+
+    Guarantee: `words`, `tags`, their order and every count come from users outside the roster
+    (or from published counts, and `provenance` says so), so adding or removing the records of any
+    rostered user changes none of them, nor another user's examples *as prepared*.
+
+    Attributes:
+        tags: the tag list (G), the tag used by most public users first; the order decides labels.
+        word_counts: int64 (V,), occurrences in public users' own text.
+        word_users: int64 (V,), public users whose own text uses the word.
+        word_sentences: int64 (V,), public sentences whose own text contains the word.
+        num_public_examples: the number of public sentences the counts above were taken over.
+        tag_users: int64 (G,), public users with a post that carries the tag.
+        columns: all examples as mapped from disk, which row numbers refer to.
+    """
+
+    tags: tuple[str, ...]
+    word_counts: np.ndarray
+    word_users: np.ndarray
+    word_sentences: np.ndarray
+    num_public_examples: int
+    tag_users: np.ndarray
+    columns: TagExamples
+    _threads: np.ndarray | None
+    _public_threads: np.ndarray | None
+    _listed: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"TagView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
+            f"{len(self.public_users)} public, {len(self.words)} words, {len(self.tags)} tags)"
+        )
+
     def examples(self, user_id: str, subset: str = "train") -> TagExamples:
         """Return one user's examples, as slices of the mapped files; possibly none.
 
@@ -112,7 +169,7 @@ class TagView:
             ValueError: unknown user or subset.
         """
         start, end = self._span(user_id, subset)
-        whole = self._columns
+        whole = self.columns
         words, tags = whole.indptr[start : end + 1], whole.tag_indptr[start : end + 1]
         return TagExamples(
             indptr=words - words[0],
@@ -136,13 +193,8 @@ class TagView:
         """
         counts = np.zeros(len(self.tags), dtype=np.int64)
         for rows in self.rows(user_ids, subset):
-            counts += np.bincount(self._columns.labels[rows], minlength=len(counts))
+            counts += np.bincount(self.columns.labels[rows], minlength=len(counts))
         return counts
-
-    @property
-    def columns(self) -> TagExamples:
-        """All examples of the view as mapped from disk, which row numbers refer to."""
-        return self._columns
 
     def rows(
         self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
@@ -215,36 +267,6 @@ class TagView:
             return rows
         return rows[:0] if self._public_threads is None else rows[self._public_threads[rows] > 0]
 
-    def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return where each user's examples start and end, int64 (users,) each."""
-        # No objects a user: with hundreds of thousands of them, memory would follow.
-        positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
-        return self._of_subset(subset, positions)
-
-    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
-        start, end = self._of_subset(subset, self._position(user_id))
-        return int(start), int(end)
-
-    def _of_subset(self, subset: str, position: Any) -> tuple[Any, Any]:
-        edges = {
-            "all": (self._user_offsets[position], self._user_offsets[position + 1]),
-            "train": (self._user_offsets[position], self._train_ends[position]),
-            "validation": (self._train_ends[position], self._validation_ends[position]),
-            "test": (self._validation_ends[position], self._user_offsets[position + 1]),
-        }
-        if subset not in edges:
-            raise ValueError(f"subset {subset!r} is unknown; choose one of {SUBSETS}")
-        return edges[subset]
-
-    def _position(self, user_id: str) -> int:
-        position = self._positions.get(user_id)
-        if position is None:
-            raise ValueError(
-                f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
-                f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
-            )
-        return position
-
 
 def open_view(
     directory: Path,
@@ -275,8 +297,6 @@ def open_view(
         num_public = int(names["num_public_examples"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
-    if users is not None and not 1 <= users <= len(ids):
-        raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
     number = len(ids) + len(public)
     user_offsets = _offsets(directory, "user_offsets", number, None)
     train_ends = _ends(directory, "train_ends", user_offsets[:-1], user_offsets[1:])
@@ -286,13 +306,11 @@ def open_view(
         total = int(user_offsets[-1])
         threads = open_array(directory / "threads.npy", dtype="int32", length=total)
         asked = open_array(directory / "public_threads.npy", dtype="uint8", length=total)
+    kept = first_users(ids, users, roster)
     columns = _columns(directory, int(user_offsets[-1]), len(words), len(tags))
     listed = None
     if split.examples_per_owner is not None:
         listed = open_array(directory / "listed.npy", dtype="int64")
-    kept = ids[:users]
-    positions = dict(zip(kept, range(len(kept)), strict=True))
-    positions.update(zip(public, range(len(ids), number), strict=True))
 
     def counts(column: str, length: int) -> np.ndarray:
         return open_array(directory / f"{column}.npy", dtype="int64", length=length)
@@ -301,7 +319,6 @@ def open_view(
         **about,
         roster_name=roster,
         roster=kept,
-        roster_sha256=roster_sha256(kept),
         public_users=public,
         words=words,
         tags=tags,
@@ -312,13 +329,10 @@ def open_view(
         tag_users=counts("tag_users", len(tags)),
         split=split,
         provenance=provenance,
-        _positions=positions,
-        _user_offsets=user_offsets,
-        _train_ends=train_ends,
-        _validation_ends=validation_ends,
+        places=places(ids, kept, public, (user_offsets, train_ends, validation_ends)),
+        columns=columns,
         _threads=threads,
         _public_threads=asked,
-        _columns=columns,
         _listed=listed,
     )
 

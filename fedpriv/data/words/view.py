@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.data.corpus.rosters import first_users, places
 from fedpriv.data.corpus.splits import Split
-from fedpriv.data.corpus.view import SUBSETS
+from fedpriv.data.corpus.view import RosterView
 from fedpriv.data.files.arrays import open_array
 from fedpriv.data.words.sentences import Sentences
 
@@ -33,7 +33,7 @@ ENDS = ("train_ends", "validation_ends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class WordView:
+class WordView(RosterView):
     """One roster of a prepared corpus as sequences of words, memory-mapped.
 
     Guarantee: `words` and their order come from users outside the roster (or from published counts,
@@ -41,39 +41,15 @@ class WordView:
     adding or removing the records of a rostered user changes no other user's sentences as prepared.
 
     Attributes:
-        name: the corpus' name.
-        synthetic: whether a generator made the text; every figure must then say so.
-        roster_name: the roster's name.
-        licence: the text's licence.
-        credit: whom to credit for it.
-        roster: the rostered ids, in the published order.
-        roster_sha256: hash of that list.
-        public_users: all other users of the corpus, sorted.
-        words: the vocabulary, the word used by most public users first.
         word_counts: int64 (V,), occurrences in public users' own training text.
-        split: what is for training, validation and testing.
-        provenance: where words and rosters came from.
         columns: all sentences as mapped from disk, which row numbers refer to.
         threads: int32, each sentence's thread, as a number within the corpus.
     """
 
-    name: str
-    synthetic: bool
-    roster_name: str
-    licence: str
-    credit: str
-    roster: tuple[str, ...]
-    roster_sha256: str
-    public_users: tuple[str, ...]
-    words: tuple[str, ...]
     word_counts: np.ndarray
-    split: Split
-    provenance: Mapping[str, object]
     columns: Sentences
     threads: np.ndarray
     _asked_in_public: np.ndarray
-    _positions: Mapping[str, int]
-    _edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
 
     def __repr__(self) -> str:
         return (
@@ -81,16 +57,7 @@ class WordView:
             f"{len(self.public_users)} public, {len(self.words)} words)"
         )
 
-    def num_sentences(self, user_id: str, subset: str = "train") -> int:
-        """Return how many sentences a user has, without touching them.
-
-        Raises:
-            ValueError: unknown user or subset.
-        """
-        start, end = self._span(user_id, subset)
-        return end - start
-
-    def sentences(self, user_id: str, subset: str = "train") -> Sentences:
+    def examples(self, user_id: str, subset: str = "train") -> Sentences:
         """Return one user's sentences, as slices of the mapped files; possibly none.
 
         Args:
@@ -134,20 +101,8 @@ class WordView:
     def users_of(self, user_ids: Sequence[str], subset: str) -> Iterator[tuple[str, Sentences]]:
         """Yield users that have sentences of a subset, with those."""
         for user_id in user_ids:
-            if self.num_sentences(user_id, subset):
-                yield user_id, self.sentences(user_id, subset)
-
-    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
-        if subset not in self._edges:
-            raise ValueError(f"subset {subset!r} is unknown; choose one of {SUBSETS}")
-        position = self._positions.get(user_id)
-        if position is None:
-            raise ValueError(
-                f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
-                f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
-            )
-        starts, ends = self._edges[subset]
-        return int(starts[position]), int(ends[position])
+            if self.num_examples(user_id, subset):
+                yield user_id, self.examples(user_id, subset)
 
 
 def open_word_view(
@@ -179,8 +134,6 @@ def open_word_view(
         words = tuple(names["words"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
-    if users is not None and not 1 <= users <= len(ids):
-        raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
     number = len(ids) + len(public)
 
     def column(name: str, dtype: str, length: int | None = None) -> np.ndarray:
@@ -193,14 +146,11 @@ def open_word_view(
     ordered = (first[:-1] <= trained) & (trained <= chosen_on) & (chosen_on <= first[1:])
     if first[0] != 0 or not ordered.all() or starts[0] != 0 or starts[-1] != len(found):
         raise ValueError(f"{directory} is damaged; remove it, and it is made again")
-    kept = ids[:users]
-    positions = dict(zip(kept, range(len(kept)), strict=True))
-    positions.update(zip(public, range(len(ids), number), strict=True))
+    kept = first_users(ids, users, roster)
     return WordView(
         **about,
         roster_name=roster,
         roster=kept,
-        roster_sha256=roster_sha256(kept),
         public_users=public,
         words=words,
         word_counts=column("word_counts", "int64", len(words)),
@@ -209,11 +159,5 @@ def open_word_view(
         columns=Sentences(starts=starts, words=found, kinds=column("kinds", "uint8", total)),
         threads=column("threads", "int32", total),
         _asked_in_public=column("public_threads", "uint8", total),
-        _positions=positions,
-        _edges={
-            "all": (first[:-1], first[1:]),
-            "train": (first[:-1], trained),
-            "validation": (trained, chosen_on),
-            "test": (chosen_on, first[1:]),
-        },
+        places=places(ids, kept, public, (first, trained, chosen_on)),
     )

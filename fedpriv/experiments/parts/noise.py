@@ -50,16 +50,7 @@ class GaussianNoise:
         Raises:
             ValueError: If neither says how much noise.
         """
-        if self.noise_multiplier is not None:
-            sigma = positive_float("noise_multiplier", self.noise_multiplier)
-            return Gaussian(noise_multiplier=sigma)
-        if not calibrates:
-            raise ValueError(
-                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
-            )
-        if self.target_epsilon is None:
-            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        return Gaussian(noise_multiplier=1.0)
+        return Gaussian(noise_multiplier=self._multiplier(calibrates))
 
     def calibrated(self, plan: Plan) -> Plan:
         """Return a plan of this noise, calibrated to its target or ended by it."""
@@ -68,6 +59,18 @@ class GaussianNoise:
         if self.noise_multiplier is None:
             return plan.calibrated(self.target_epsilon)
         return replace(plan, target_epsilon=self.target_epsilon)
+
+    def _multiplier(self, calibrates: bool) -> float:
+        """Return σ, or 1 where `calibrated` finds it."""
+        if self.noise_multiplier is not None:
+            return positive_float("noise_multiplier", self.noise_multiplier)
+        if not calibrates:
+            raise ValueError(
+                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
+            )
+        if self.target_epsilon is None:
+            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+        return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +115,11 @@ class _Correlated(GaussianNoise, ABC):
                 "noise that is correlated over rounds is accounted for users who come back after "
                 "a while; use sampling 'separated' or 'cyclic'"
             )
-        if self.noise_multiplier is None and self.target_epsilon is None:
-            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        given = self.noise_multiplier
-        sigma = 1.0 if given is None else positive_float("noise_multiplier", given)
-        strategy = self.strategy(limit, momentum)
-        return Correlated(noise_multiplier=sigma, strategy=strategy, participation=limit)
+        return Correlated(
+            noise_multiplier=self._multiplier(calibrates),
+            strategy=self.strategy(limit, momentum),
+            participation=limit,
+        )
 
     @abstractmethod
     def strategy(self, limit: Participation, momentum: float) -> Strategy:

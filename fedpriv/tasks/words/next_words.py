@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedpriv.data.corpus.view import TrainingSplit
 from fedpriv.data.corpus.vocabulary import PRIVATE
 from fedpriv.data.words.sentences import Sentences
 from fedpriv.data.words.view import WordView
@@ -68,19 +69,6 @@ REDUCED = Size(num_words=2_000, width=48, units=96, tied=True)
 """For two cores: 158,532 parameters with all its words."""
 
 
-class _TrainingSentences:
-    """The training split of a view, as `UserData`."""
-
-    def __init__(self, view: WordView) -> None:
-        self._view = view
-
-    def examples(self, user_id: str) -> Sentences:
-        return self._view.sentences(user_id, subset="train")
-
-    def num_examples(self, user_id: str) -> int:
-        return self._view.num_sentences(user_id, subset="train")
-
-
 class NextWords:
     """Predict each word of a sentence from those before it.
 
@@ -126,7 +114,7 @@ class NextWords:
         tokens = Tokens(num_words=min(size.num_words, len(view.words)))
         self._size = replace(size, num_words=tokens.num_words)
         self.encoding = Encoding(tokens=tokens, length=length)
-        self._data = _TrainingSentences(view)
+        self._data = TrainingSplit(view)
 
     @property
     def view(self) -> WordView:

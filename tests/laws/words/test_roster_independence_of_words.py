@@ -38,7 +38,7 @@ def test_deleting_a_rostered_user(tmp_path, deleted):
     for user in (*before.roster, *before.view.public_users):
         if user != deleted:
             for subset in ("train", "test"):
-                ours, theirs = (t.view.sentences(user, subset) for t in (after, before))
+                ours, theirs = (t.view.examples(user, subset) for t in (after, before))
                 np.testing.assert_array_equal(ours.words, theirs.words)
                 np.testing.assert_array_equal(ours.kinds, theirs.kinds)
 

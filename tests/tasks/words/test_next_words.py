@@ -28,7 +28,7 @@ def view(corpus):
 
 
 def said(view, user, subset="all"):
-    own = view.sentences(user, subset)
+    own = view.examples(user, subset)
     numbers = np.split(own.words, own.starts[1:-1])
     return [" ".join(view.words[n] if n >= 0 else "?" for n in row) for row in numbers]
 
