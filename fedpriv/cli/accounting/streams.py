@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedpriv.cli.listing import grouped
+from fedpriv.cli.terminal.grouped import grouped
 from fedpriv.cli.terminal.output import console, fail, print_json
 
 NoiseName = Annotated[
