@@ -93,7 +93,13 @@ ODD = ["hangs", "spins", "exits", "is killed", "raises", "starts others"]
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ODD)
-@pytest.mark.parametrize("bound", [BOUND, Rounded(bound=BOUND)], ids=["floats", "grid"])
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(BOUND, id="floats", marks=pytest.mark.slow),
+        pytest.param(Rounded(bound=BOUND), id="grid"),
+    ],
+)
 def test_a_poison_user_changes_its_own_contribution_alone(kind, bound):
     poison, guard = USERS[0], Guard(user_seconds=1.0)
     found = total({poison: kind}, guard=guard, bound=bound)

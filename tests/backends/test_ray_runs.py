@@ -80,10 +80,12 @@ def stop_after(number):
 @pytest.mark.parametrize(
     "options",
     [
-        {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
-        {"aggregate": "opa", "aggregate-k": 3},
+        pytest.param(
+            {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
+            id="trained at",
+        ),
+        pytest.param({"aggregate": "opa", "aggregate-k": 3}, id="outputs", marks=pytest.mark.slow),
     ],
-    ids=["trained at", "outputs"],
 )
 def test_aggregates_of_checkpoints_are_those_of_one_process(ray, tiny_corpus, tmp_path, options):
     experiment = load_experiment(NAME).with_options(OPTIONS | options)

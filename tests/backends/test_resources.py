@@ -117,6 +117,7 @@ def test_ray_is_imported_by_nobody_who_does_not_use_it():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.slow
 def test_torch_is_loaded_by_nobody_who_trains_without_it():
     """It takes seconds in every worker: tags are trained by compiled loops."""
     code = (

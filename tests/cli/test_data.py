@@ -340,7 +340,7 @@ def test_info_without_a_corpus_is_about_what_a_run_would_take(monkeypatch):
     small = Shape(
         num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2
     )
-    monkeypatch.setattr(locate, "Shape", lambda: small)
+    monkeypatch.setattr(locate, "STAND_IN", small)
     assert run("info", "--json")["synthetic"] is True
 
 

@@ -77,6 +77,12 @@ BACKENDS = {
     "flower, one node": lambda multiplier: on_grid(multiplier, 1),
     "flower, two shards on seven nodes": lambda multiplier: on_grid(multiplier, 7, 2),
 }
+# A node makes a trainer of its own, and twelve of them differ from five in nothing but number.
+_TWELVE = ("flower, one user a node", "flower, one at a time")
+EVERY = [
+    pytest.param(make, id=name, marks=pytest.mark.slow if name in _TWELVE else ())
+    for name, make in BACKENDS.items()
+]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +127,7 @@ def relative_error(found, expected):
 
 @pytest.mark.parametrize("multiplier", [{}, STEPS], ids=["plain", "local"])
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
-@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("make", EVERY)
 def test_every_backend_gives_the_sum_of_the_oracle(make, bound, multiplier):
     cohort = TASK.roster[1:9]
     expected = total(serial(multiplier), bound, cohort)
@@ -131,7 +137,10 @@ def test_every_backend_gives_the_sum_of_the_oracle(make, bound, multiplier):
 
 
 @pytest.mark.parametrize("bound", ["clip", "normalise", "preconditioned"])
-@pytest.mark.parametrize(("num_nodes", "num_shards"), [(1, 0), (5, 0), (12, 0), (2, 2), (12, 3)])
+@pytest.mark.parametrize(
+    ("num_nodes", "num_shards"),
+    [(1, 0), (5, 0), (2, 2), *(pytest.param(12, n, marks=pytest.mark.slow) for n in (0, 3))],
+)
 @pytest.mark.parametrize("order", ["as asked", "backwards", "one by one"])
 def test_on_a_grid_flower_gives_the_very_integers(num_nodes, num_shards, order, bound):
     """Exact, whoever hosts whom and in whatever order the answers come."""
@@ -162,7 +171,7 @@ def assert_the_very_sum(found, expected):
 
 
 @pytest.mark.parametrize("bound", OWN.values(), ids=OWN)
-@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("make", EVERY)
 def test_sums_of_other_methods_are_the_same_to_the_last_bit(make, bound):
     """Whole numbers, or floats that float64 adds without rounding, whatever their order."""
     cohort = TASK.roster[1:11]
@@ -199,7 +208,7 @@ def test_on_a_grid_ray_gives_the_very_sum(on_ray, workers, bound):
     assert tree.l2_norm(expected) > 0
 
 
-@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("make", EVERY)
 def test_an_empty_cohort_is_a_sum_of_zeros(make):
     found = total(make({}), BOUNDS["clip"], ())
     assert tree.l2_norm(found.real()) == 0.0
@@ -207,7 +216,7 @@ def test_an_empty_cohort_is_a_sum_of_zeros(make):
     assert found.num_failed == 0
 
 
-@pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
+@pytest.mark.parametrize("make", EVERY)
 def test_a_backend_follows_the_key_and_leaves_the_params_alone(make):
     backend, cohort = make({}), TASK.roster[:6]
     params = TASK.params()
@@ -221,7 +230,7 @@ def test_a_backend_follows_the_key_and_leaves_the_params_alone(make):
     assert all(np.array_equal(before[name], params[name]) for name in before)
 
 
-@pytest.mark.parametrize("make", [serial, *BACKENDS.values()], ids=["serial", *BACKENDS])
+@pytest.mark.parametrize("make", [pytest.param(serial, id="serial"), *EVERY])
 def test_a_poisoned_user_changes_only_its_own_contribution(make, monkeypatch):
     bound, cohort = BOUNDS["clip"], TASK.roster[:10]
     poisoned = cohort[3]

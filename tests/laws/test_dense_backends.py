@@ -70,7 +70,9 @@ def assert_very_same(found, expected):
 
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-@pytest.mark.parametrize(("num_nodes", "num_shards"), [(1, 0), (5, 0), (12, 0), (7, 2)])
+@pytest.mark.parametrize(
+    ("num_nodes", "num_shards"), [(1, 0), pytest.param(12, 0, marks=pytest.mark.slow), (7, 2)]
+)
 def test_flower(num_nodes, num_shards, task, bound):
     strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
     trainer = task.trainer(dense.SCHEDULE, {})

@@ -62,6 +62,7 @@ def changed(folder, change):
 
 
 class TestModel:
+    @pytest.mark.slow
     def test_base_has_the_published_size_and_trains_all_but_the_embeddings(self):
         config = hub().RobertaConfig(
             vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, num_labels=2

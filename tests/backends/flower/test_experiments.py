@@ -54,7 +54,14 @@ def finished(corpus, experiment, name, out, make_backend):
     return figures, {**load_file(last), **load_file(out / "state.safetensors")}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+#: One of each kind; the others differ in options that no carrier sees.
+USUAL = ("adadps-tags", "adadps-ftrl-tags", "agd-tags", "bolt-on-tags", "dp-fedavg-words")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in EXPERIMENTS],
+)
 def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_path, name):
     corpus = Corpus.open(tiny_corpus)
     experiment = EXPERIMENTS[name]()

@@ -99,6 +99,7 @@ def make_context(device):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_on_ray(ray):
     import contextlib
 

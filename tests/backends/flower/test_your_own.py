@@ -51,7 +51,10 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n == "chatter" else ()) for n in NAMES],
+)
 def test_it_runs_as_a_command(own, monkeypatch, capsys, name):
     arguments = ["run", f"{name}:experiment", "--out", "run", "--json"]
     monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])

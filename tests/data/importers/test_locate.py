@@ -40,7 +40,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(
         folders, "__file__", str(work / "fedpriv" / "data" / "files" / "folders.py")
     )
-    monkeypatch.setattr(locate, "Shape", lambda: TINY)
+    monkeypatch.setattr(locate, "STAND_IN", TINY)
     return work
 
 

@@ -82,7 +82,9 @@ def test_threads(workers, corpus):
         assert found.totals["accuracy"] == expected.totals["accuracy"]
 
 
-@pytest.mark.parametrize(("num_nodes", "num_shards"), [(1, 0), (5, 0), (14, 0), (7, 2)])
+@pytest.mark.parametrize(
+    ("num_nodes", "num_shards"), [(1, 0), pytest.param(14, 0, marks=pytest.mark.slow), (7, 2)]
+)
 def test_flower(num_nodes, num_shards, corpus):
     task = words.task(corpus)
     strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())

@@ -274,6 +274,7 @@ def test_a_secure_run_of_whole_sums_bears_no_mark(tmp_path, kind):
     assert all(document["epsilon_does_not_cover"] == [] for document in documents.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_a_secure_run_of_float_sums_says_so_with_every_epsilon(tmp_path, kind):
     """Noise in floating point betrays sums: its ε holds in no arithmetic that was done."""

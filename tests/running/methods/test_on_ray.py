@@ -58,6 +58,7 @@ def test_a_descent_begun_in_one_process_ends_on_ray(ray, tiny_corpus, tmp_path):
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_release_that_was_cut_off_in_one_process_is_made_again_on_ray(
     ray, tiny_corpus, tmp_path, monkeypatch
 ):

@@ -22,7 +22,9 @@ def released():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_endless", [1, 16, 60])
+@pytest.mark.parametrize(
+    "num_endless", [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 60))]
+)
 def test_everybody_elses_answers_are_in_the_sum(released, num_endless):
     hundred = Hundred(deadline=3.0, released=released)
     endless = hundred.nodes[:num_endless]

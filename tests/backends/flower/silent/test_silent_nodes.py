@@ -24,7 +24,9 @@ class Clock:
         self.now += max(seconds, 1e-3)
 
 
-@pytest.mark.parametrize("num_silent", [15, 16, 50, 99])
+@pytest.mark.parametrize(
+    "num_silent", [16, *(pytest.param(n, marks=pytest.mark.slow) for n in (15, 50, 99))]
+)
 def test_the_sum_is_of_all_nodes_that_are_not_silent(num_silent):
     hundred = Hundred(deadline=1.5)
     silent = hundred.nodes[:num_silent]
