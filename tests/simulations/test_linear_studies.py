@@ -99,6 +99,7 @@ def adaptive(tmp_path_factory):
     agd.GRIDS.update(before)
 
 
+@pytest.mark.slow
 class TestAdaptiveDescent:
     def test_page(self, adaptive):
         found, _ = adaptive

@@ -351,6 +351,7 @@ def kill_at_random(runner, kills):
     assert 1 <= resumes <= kills
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", [{"rounds": 60, "eval-every": 50}], indirect=True)
 def test_killed_at_random_moments_and_resumed(runner):
     kill_at_random(runner, 3)
