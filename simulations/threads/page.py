@@ -11,6 +11,7 @@ from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
 # Of methods in their order; reference lines have the others.
 _COLOURS = ("s1", "s4", "s5", "s6", "s7", "s8", "ink")
+_MARKERS = ("o", "s", "^")
 
 
 def layout(study: Study) -> Layout:
@@ -82,6 +83,7 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
                     half_width=None if ends is None else (ends.high - ends.low) / 2,
                     colour=_COLOURS[number % len(_COLOURS)],
                     series=number,
+                    marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
                 )
             )
     made = "SYNTHETIC " if evaluation.data.get("synthetic") else ""

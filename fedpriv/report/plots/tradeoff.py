@@ -34,6 +34,7 @@ class Point:
         colour: A role of the theme.
         hollow: Whether it is drawn empty, as unfinished runs are.
         series: Points of one series differ in nothing but ε, and are joined.
+        marker: Its shape, as matplotlib names it, where there are more series than colours.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Point:
     colour: str = "s1"
     hollow: bool = False
     series: int = 0
+    marker: str = "o"
 
 
 def tradeoff_plot(
@@ -138,7 +140,7 @@ def _marker(point: Point) -> dict[str, Any]:
     """Return how a point is drawn, in the plot and in the legend."""
     return {
         "color": SENTINELS[point.colour],
-        "marker": "o",
+        "marker": point.marker,
         "markersize": 7,
         "markeredgewidth": 1.8,
         "markerfacecolor": SENTINELS["paper" if point.hollow else point.colour],

@@ -1,10 +1,12 @@
 """AUC loss against counting every pair, its variance over seeds, and a private run that learns."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
+from fedpriv.rng import Key
 from fedpriv.running.prepared import start_run
 from fedpriv.tasks.conversions.auc import auc_total, over_seeds
 from simulations.by_example.conversions import dp_sgd_conversions
@@ -40,7 +42,13 @@ def test_variance_over_seeds():
 
 
 def test_a_private_run_ranks_better_than_chance(tmp_path):
-    experiment = dp_sgd_conversions().with_options({"log-rows": 3_000, "buckets": 300})
-    summary = start_run(experiment, None, None, tmp_path / "run").run()
+    """Scores that know nothing fall below 0.4 in fewer than one in 10^9 such sets of labels."""
+    experiment = dp_sgd_conversions().with_options({"log-rows": 10_000, "buckets": 300})
+    prepared = start_run(experiment, None, None, tmp_path / "run")
+    summary, task = prepared.run(), prepared.components.task
     assert summary["synthetic"] is True
-    assert summary["auc_loss_public"] < 0.45  # 0.5 is chance
+    counted = task.evaluate(task.init_params(Key.simulation(0)), public=True)
+    pairs = counted.totals["auc_loss"].count
+    stddev = math.sqrt((counted.num_examples + 1) / (12 * pairs))  # Mann and Whitney's, of chance
+    assert 0.4 < 0.5 - 6 * stddev
+    assert summary["auc_loss_public"] < 0.4
