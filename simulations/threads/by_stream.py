@@ -72,7 +72,6 @@ def _stream(
     )
 
 
-_PLAIN: Mapping[str, Option] = {"precondition": "none"}
 BY_STREAM: Mapping[str, Method] = {
     "Poisson": replace(METHODS["public start"], label="independent noise, Poisson cohorts"),
     "Poisson plain": replace(ABLATION["not adaptive"], label="the same without the preconditioner"),
@@ -85,7 +84,7 @@ BY_STREAM: Mapping[str, Method] = {
     ),
     **{
         f"{name} plain": _stream(
-            name, f"{_LABELS[name]}, without the preconditioner", chosen, **_PLAIN
+            name, f"{_LABELS[name]}, without the preconditioner", chosen, precondition="none"
         )
         for name, chosen in _CHOSEN.items()
     },
