@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from fedpriv.evaluation.evaluate import differences
+from fedpriv.evaluation.fold import MAJORITY
 from fedpriv.evaluation.result import Estimate
 from fedpriv.evaluation.table import markdown, shown
 from fedpriv.rng import Key
@@ -17,11 +18,29 @@ from simulations.threads.study import Study
 
 
 def lines(found: Mapping[tuple[str, str], Estimate]) -> Iterator[str]:
-    """Yield the table of differences."""
+    """Yield the table of differences.
+
+    A difference counts where one of the two is above the majority class by more than its interval;
+    where neither is, both have learnt nothing that a rule without an ε does not know.
+    """
+    above = {
+        first: estimate.excludes_zero and (estimate.value or 0.0) > 0.0
+        for (first, second), estimate in found.items()
+        if second == MAJORITY
+    }
     yield from ("", "### Differences in accuracy, percentage points", "")
     yield from ("| | against | difference |", "|---|---|---:|")
     for (first, second), estimate in found.items():
-        yield f"| {first} | {second} | {shown(estimate, signed=True)} |"
+        mute = second != MAJORITY and not above.get(first, True) and not above.get(second, True)
+        said = "no signal: neither is above the majority" if mute else shown(estimate, signed=True)
+        yield f"| {first} | {second} | {said} |"
+
+
+def _with_majority(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the pairs, and each first model beside the majority class."""
+    firsts = dict.fromkeys(first for first, _ in pairs)
+    trivial = [(first, MAJORITY) for first in firsts if (first, MAJORITY) not in pairs]
+    return [*pairs, *trivial]
 
 
 def compare(
@@ -66,7 +85,7 @@ def compare(
         given.plot.parent.mkdir(parents=True, exist_ok=True)
         given.plot.write_text(chart(found, study, otherwise), "utf-8")
     compared = differences(
-        folds, pairs(study), generator=Key.simulation(0).fold("methods").generator()
+        folds, _with_majority(pairs(study)), generator=Key.simulation(0).fold("methods").generator()
     )
     rows = [{"model": a, "against": b, **asdict(one)} for (a, b), one in compared.items()]
     page = (
