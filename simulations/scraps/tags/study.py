@@ -167,35 +167,46 @@ def over(size: Size, aggregate: str, reading: str) -> dict[str, Option]:
     return {**own, "aggregate-training": reading, "aggregate-start": size.rounds // 2}
 
 
+#: Between an aggregate's name and the reading that it is trained at by.
+AT = ", trained at, "
 READINGS = ("replace", "gradient-only")
+
+
+def case(
+    site: Site, family: Family, size: Size, chosen: Chosen, epsilon: Epsilon, by: float
+) -> Rights:
+    """Return which test examples each method has right, uint8 (seeds, n), of one case.
+
+    Args:
+        site: Whose threads.
+        family: The DP algorithm.
+        size: How much.
+        chosen: Beforehand.
+        epsilon: Of it; None for no noise.
+        by: What the chosen rate is multiplied by; nothing is trained over aggregates but at 1.
+    """
+    given = options(site, family, size, epsilon, by * chosen.rates[epsilon])
+    runs = [
+        site.aggregated(family.experiment, given, seed, size.which) for seed in range(size.seeds)
+    ]
+    one = {name: np.stack([run[name] for run in runs]) for name in runs[0]}
+    for name in (chosen.aggregate[kind] for kind in ("EMA", "UPA") if by == 1.0):
+        for reading in READINGS:
+            more = {**given, **over(size, name, reading)}
+            ends = [site.trained_over(family.experiment, more, seed) for seed in range(size.seeds)]
+            one[f"{name}{AT}{reading}"] = np.stack(ends)
+    return one
 
 
 def found(site: Site, family: Family, size: Size) -> Found:
     """Return what a family does on test threads; every run that is missing is trained."""
     chosen = tuned(site, family, size)
-    right: dict[tuple[Epsilon, float], Rights] = {}
-    for epsilon, by in cases(size):
-        given = options(site, family, size, epsilon, by * chosen.rates[epsilon])
-        runs = [
-            site.aggregated(family.experiment, given, seed, size.which)
-            for seed in range(size.seeds)
-        ]
-        one = {name: np.stack([run[name] for run in runs]) for name in runs[0]}
-        if by == 1.0 or epsilon == size.epsilons[0]:
-            for kind in ("EMA", "UPA"):
-                for reading in READINGS:
-                    name = chosen.aggregate[kind]
-                    more = {**given, **over(size, name, reading)}
-                    one[f"{name}, trained at, {reading}"] = np.stack([
-                        site.trained_over(family.experiment, more, seed)
-                        for seed in range(size.seeds)
-                    ])  # fmt: skip
-        right[epsilon, by] = one
+    right = {at: case(site, family, size, chosen, *at) for at in cases(size)}
     return Found(chosen=chosen, right=right)
 
 
 def cases(size: Size) -> Iterator[tuple[Epsilon, float]]:
-    """Yield the ε and the multiples of the rate that are measured, the most wanted first."""
+    """Yield the ε and the multiples of the rate that are measured."""
     for by in (1.0, size.faster):
         for epsilon in (*size.epsilons, None):
             yield epsilon, by
