@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,7 @@ class Site:
     def view(self, *, validation: bool = False) -> TagView:
         """Return its rostered users' threads, of which test or validation ones are held out."""
         split = Split(kind="by-thread", fold=0)
-        return self.corpus.view(
-            roster=self.roster, split=split.choosing() if validation else split
-        )
+        return self.corpus.view(roster=self.roster, split=split.choosing() if validation else split)
 
     def experiment(
         self, name: str, options: Options, *, seed: int = 0, validation: bool = False
@@ -147,9 +146,7 @@ class Site:
 
         def make() -> dict[str, np.ndarray]:
             made = self.components(experiment)
-            state: Any = None
-            for state in states(experiment, made, seed):
-                pass
+            (state,) = deque(states(experiment, made, seed), maxlen=1)
             algorithm: Any = made.algorithm
             return {"right": right_of(made.task, algorithm.result(state))}
 
@@ -174,9 +171,7 @@ def states(experiment: Experiment, made: Components, seed: int) -> Iterator[Any]
     root = Key.simulation(seed)
     state: Any = first_state(made, root)
     yield state
-    played = rounds(
-        made, serial(experiment, made), root, state=state, eval_every=10**9
-    )
+    played = rounds(made, serial(experiment, made), root, state=state, eval_every=10**9)
     for _, state in played:
         yield state
 

@@ -73,7 +73,7 @@ class Size:
     rounds: int = 80
     seeds: int = 5
     tuning_seed: int = 100
-    rates: Sequence[float] = (0.25, 0.5, 1.0, 2.0)
+    rates: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0)
     faster: float = 3.0
     epsilons: Sequence[float] = (8.0, 2.0)
     which: Aggregates = field(default_factory=Aggregates)
