@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.reproduction import Script
 from simulations.scraps.tags import page, shift_page
@@ -118,7 +120,7 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
 
 
 def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_page.Shifted:
-    """Return accuracy over a period of shift, at the first ε and without noise.
+    """Return accuracy over a period of shift, at the first ε.
 
     Args:
         site: Whose threads.
@@ -128,13 +130,17 @@ def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_
     size = _size(tiny, None)
     period = Period(halves="questions", rounds=4 if tiny else 20, seeds=seeds or (2 if tiny else 3))
     chosen = {name: tuned(site, family, size).rates for name, family in FAMILIES.items()}
-    accuracy = {
-        (halves, name, epsilon): accuracies(
-            site, family, size, chosen[name][epsilon], epsilon, replace(period, halves=halves)
+    accuracy: dict[shift_page.Case, dict[str, np.ndarray]] = {
+        (halves, name, size.epsilons[0]): accuracies(
+            site,
+            family,
+            size,
+            chosen[name][size.epsilons[0]],
+            size.epsilons[0],
+            replace(period, halves=halves),
         )
         for halves in shift_page.SAID
         for name, family in FAMILIES.items()
-        for epsilon in (size.epsilons[0], None)
     }
     return shift_page.Shifted(
         site=_said(site),

@@ -31,6 +31,11 @@ from fedpriv.tree import Params
 from simulations.scraps.tags.together import Columns, Together, columns_of
 
 LAST = "last"
+#: What is said of a run, of all its options.
+_TOLD = (
+    "target-epsilon", "rounds", "server-learning-rate", "aggregate", "aggregate-training",
+    "measured-on", "seed",
+)  # fmt: skip
 Options = Mapping[str, Option]
 
 
@@ -104,7 +109,9 @@ class Site:
         corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
         file = self.kept / corpus / f"{document_sha256(named)[:24]}.safetensors"
         if not file.exists():
-            self._said(", ".join(f"{name} {value}" for name, value in facts.items()))
+            kind = next(f"{name} {value}" for name, value in facts.items())
+            more = [f"{name} {facts[name]}" for name in _TOLD if facts.get(name) is not None]
+            self._said(", ".join([kind, *more]))
             file.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(file, dict(make()))
         return dict(read_tensors(file)[0])
@@ -136,7 +143,10 @@ class Site:
 
         facts: dict[str, object] = {"aggregates": name, **experiment.options()}
         facts |= {"decays": list(which.decays), "ks": list(which.ks)}
-        return self.found(facts, make)
+        found = self.found(facts, make)
+        kinds = ("OPA", "OMV")
+        names = [*named(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
+        return {name: found[name] for name in names}
 
     def trained_over(
         self, name: str, options: Options, seed: int, *, validation: bool = False
@@ -180,6 +190,12 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
     """Yield the params of a run: before the first round, and after every one."""
     for state in states(experiment, made, seed):
         yield state.params
+
+
+def named(which: Aggregates) -> list[str]:
+    """Return what `averages` calls its models, in its order."""
+    emas = (f"EMA {decay:g}" for decay in which.decays)
+    return [LAST, *emas, *(f"UPA {k}" for k in which.ks)]
 
 
 def averages(past: Sequence[Params], which: Aggregates) -> dict[str, Params]:

@@ -27,7 +27,7 @@ class Arms:
         examples: Test examples, evenly spread.
     """
 
-    burn_in: int = 60
+    burn_in: int = 40
     longest: int = 10
     pilots: int = 3
     runs: int = 10

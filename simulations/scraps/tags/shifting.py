@@ -79,9 +79,7 @@ def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> d
         shift = Shift(kind="blocks", period=period.rounds)
         algorithm: Any = made.algorithm
         made = replace(made, algorithm=replace(algorithm, tensors=shift.tensors))
-        ways: dict[str, Transform] = {f"EMA {decay:g}": ema(decay) for decay in period.decays}
-        for k in (period.rounds // 2, period.rounds):
-            ways[f"UPA {k}"] = upa(k)
+        ways = _ways(period)
         held: dict[str, State] = {}
         seen: dict[str, list[float]] = {name: [] for name in (LAST, *ways)}
         total = int(experiment.options()["rounds"])  # type: ignore[arg-type]
@@ -101,4 +99,10 @@ def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> d
 
     facts = {"shift": period.halves, "period": period.rounds, **experiment.options()}
     facts |= {"decays": list(period.decays)}
-    return site.found(facts, make)
+    found = site.found(facts, make)
+    return {name: found[name] for name in (LAST, *_ways(period))}
+
+
+def _ways(period: Period) -> dict[str, Transform]:
+    emas = {f"EMA {decay:g}": ema(decay) for decay in period.decays}
+    return {**emas, **{f"UPA {k}": upa(k) for k in (period.rounds // 2, period.rounds)}}

@@ -183,14 +183,16 @@ def case(
         size: How much.
         chosen: Beforehand.
         epsilon: Of it; None for no noise.
-        by: What the chosen rate is multiplied by; nothing is trained over aggregates but at 1.
+        by: What the chosen rate is multiplied by; only at 1, and with noise, is anything trained
+            over aggregates.
     """
     given = options(site, family, size, epsilon, by * chosen.rates[epsilon])
     runs = [
         site.aggregated(family.experiment, given, seed, size.which) for seed in range(size.seeds)
     ]
     one = {name: np.stack([run[name] for run in runs]) for name in runs[0]}
-    for name in (chosen.aggregate[kind] for kind in ("EMA", "UPA") if by == 1.0):
+    trained = by == 1.0 and epsilon is not None
+    for name in (chosen.aggregate[kind] for kind in ("EMA", "UPA") if trained):
         for reading in READINGS:
             more = {**given, **over(size, name, reading)}
             ends = [site.trained_over(family.experiment, more, seed) for seed in range(size.seeds)]
@@ -207,6 +209,5 @@ def found(site: Site, family: Family, size: Size) -> Found:
 
 def cases(size: Size) -> Iterator[tuple[Epsilon, float]]:
     """Yield the ε and the multiples of the rate that are measured."""
-    for by in (1.0, size.faster):
-        for epsilon in (*size.epsilons, None):
-            yield epsilon, by
+    yield from ((epsilon, 1.0) for epsilon in (*size.epsilons, None))
+    yield size.epsilons[0], size.faster
