@@ -88,7 +88,7 @@ def kind_of(epsilon: Epsilon) -> str:
 
 def _paper(found: Measured) -> list[str]:
     lines = [
-        "", "## The paper's figures beside ours", "",
+        "", "## The paper's figures and ours", "",
         "The paper's task is **another one, and much larger**: next words of StackOverflow by an "
         "LSTM (342,477 users), with DP-FTRL. Ours is softmax regression of tags on sentences of a "
         "small site. Only the direction of gains may be compared, not accuracies.", "",

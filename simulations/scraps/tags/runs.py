@@ -32,7 +32,7 @@ from simulations.scraps.tags.together import Columns, Together, columns_of
 
 LAST = "last"
 #: What is said of a run, of all its options.
-_TOLD = (
+_SHOWN = (
     "target-epsilon", "rounds", "server-learning-rate", "aggregate", "aggregate-training",
     "measured-on", "seed",
 )  # fmt: skip
@@ -110,7 +110,7 @@ class Site:
         file = self.kept / corpus / f"{document_sha256(named)[:24]}.safetensors"
         if not file.exists():
             kind = next(f"{name} {value}" for name, value in facts.items())
-            more = [f"{name} {facts[name]}" for name in _TOLD if facts.get(name) is not None]
+            more = [f"{name} {facts[name]}" for name in _SHOWN if facts.get(name) is not None]
             self._said(", ".join([kind, *more]))
             file.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(file, dict(make()))
