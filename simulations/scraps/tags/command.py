@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.reproduction import Script
 from simulations.scraps.tags import page, shift_page
 from simulations.scraps.tags.figures import lines_of
-from simulations.scraps.tags.runs import Site
+from simulations.scraps.tags.runs import NotKeptError, Site
 from simulations.scraps.tags.scores import Arms, both_arms
 from simulations.scraps.tags.shifting import Period, accuracies
 from simulations.scraps.tags.study import FAMILIES, TINY, Size, found, options, tuned
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
     parser.add_argument("--seeds", type=int, default=None, help="of each method; by default 5 or 3")
     parser.add_argument("--tiny", action="store_true", help="few runs, short ones")
+    parser.add_argument("--kept", action="store_true", help="train nothing: of what is kept alone")
     parser.add_argument("--results", type=Path, default=Path("results/scraps"))
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
     parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
@@ -72,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given.roster,
         given.results.with_suffix("") / "scraps",
         partial(print, file=sys.stderr, flush=True),
+        trains=not given.kept,
     )
     picture = "" if given.plot is None else given.plot.name
     if given.what == "aggregates":
@@ -106,7 +109,10 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
         public = site.start(FAMILIES[name].experiment, given)
         lines[name] = {at: lines_of(site, right, public) for at, right in one.right.items()}
     independent = FAMILIES["DP-SGD"]
-    rates = every["DP-SGD"].chosen.rates
+    scores = []
+    for epsilon in size.epsilons:
+        with suppress(NotKeptError):
+            scores.append(both_arms(site, independent, size, epsilon, arms))
     return page.Measured(
         site=_said(site),
         synthetic=site.corpus.synthetic,
@@ -115,7 +121,7 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
         chosen={name: one.chosen for name, one in every.items()},
         lines=lines,
         arms=arms,
-        scores=[both_arms(site, independent, size, rates[e], e, arms) for e in size.epsilons],
+        scores=scores,
     )
 
 
@@ -130,18 +136,15 @@ def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_
     size = _size(tiny, None)
     period = Period(halves="questions", rounds=4 if tiny else 20, seeds=seeds or (2 if tiny else 3))
     chosen = {name: tuned(site, family, size).rates for name, family in FAMILIES.items()}
-    accuracy: dict[shift_page.Case, dict[str, np.ndarray]] = {
-        (halves, name, size.epsilons[0]): accuracies(
-            site,
-            family,
-            size,
-            chosen[name][size.epsilons[0]],
-            size.epsilons[0],
-            replace(period, halves=halves),
-        )
-        for halves in shift_page.SAID
-        for name, family in FAMILIES.items()
-    }
+    epsilon = size.epsilons[0]
+    accuracy: dict[shift_page.Case, dict[str, np.ndarray]] = {}
+    for halves in shift_page.SAID:
+        own = replace(period, halves=halves)
+        for name, family in FAMILIES.items():
+            with suppress(NotKeptError):
+                accuracy[halves, name, epsilon] = accuracies(
+                    site, family, size, chosen[name][epsilon], epsilon, own
+                )
     return shift_page.Shifted(
         site=_said(site),
         synthetic=site.corpus.synthetic,

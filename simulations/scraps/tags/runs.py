@@ -52,6 +52,10 @@ class Aggregates:
     ks: Sequence[int] = (3, 5, 10, 20)
 
 
+class NotKeptError(ValueError):
+    """A run was asked for that is not there, where nothing is to be trained."""
+
+
 class Site:
     """A corpus by a roster, with threads held out.
 
@@ -60,6 +64,7 @@ class Site:
         roster: Of it; None for its own.
         kept: Folder of what is done.
         said: Is told what is being done.
+        trains: Whether a run is trained that is not kept, or refused.
     """
 
     def __init__(
@@ -68,7 +73,10 @@ class Site:
         roster: str | None,
         kept: Path,
         said: Callable[[str], None] = lambda line: None,
+        *,
+        trains: bool = True,
     ) -> None:
+        self._trains = trains
         self.corpus, self.roster, self.kept, self._said = corpus, roster, kept, said
         self._columns: dict[str, Columns] = {}
 
@@ -104,13 +112,19 @@ class Site:
     def found(
         self, facts: Mapping[str, object], make: Callable[[], Mapping[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
-        """Return what was kept under these facts, made now if there is nothing."""
+        """Return what was kept under these facts, made now if there is nothing.
+
+        Raises:
+            NotKeptError: If there is nothing, and nothing is to be trained.
+        """
         named = {"roster": self.view().roster_sha256, "version": 1, **facts}
         corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
         file = self.kept / corpus / f"{document_sha256(named)[:24]}.safetensors"
         if not file.exists():
             kind = next(f"{name} {value}" for name, value in facts.items())
             more = [f"{name} {facts[name]}" for name in _SHOWN if facts.get(name) is not None]
+            if not self._trains:
+                raise NotKeptError(f"not kept: {', '.join([kind, *more])}")
             self._said(", ".join([kind, *more]))
             file.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(file, dict(make()))

@@ -19,6 +19,7 @@ class Arms:
     """How much of both arms is run.
 
     Attributes:
+        rate: Of the server at every ε; one at which the last iterate is steady at all of them.
         burn_in: t_1, rounds.
         longest: Spacing that is tried at most.
         pilots: Runs by which the spacing is measured.
@@ -27,9 +28,10 @@ class Arms:
         examples: Test examples, evenly spread.
     """
 
+    rate: float = 2.0
     burn_in: int = 40
-    longest: int = 10
-    pilots: int = 3
+    longest: int = 8
+    pilots: int = 2
     runs: int = 10
     k: int = 10
     examples: int = 1000
@@ -85,16 +87,14 @@ class Scores:
     widths: Sequence[Widths]
 
 
-def both_arms(
-    site: Site, family: Family, size: Size, rate: float, epsilon: float, arms: Arms
-) -> Scores:
+def both_arms(site: Site, family: Family, size: Size, epsilon: float, arms: Arms) -> Scores:
     """Return both arms at one ε; their runs have one σ, of T rounds."""
-    spacing, correlation = _spacing(site, family, size, rate, epsilon, arms)
+    spacing, correlation = _spacing(site, family, size, epsilon, arms)
     total = arms.burn_in + arms.k * spacing
     half = max(1, spacing // 2)
     at = sorted({*range(total, arms.burn_in, -spacing), *range(total - 19 * half, total + 1, half)})
     at = [number for number in at if number > 0]
-    given = {**options(site, family, size, epsilon, rate), "rounds": total}
+    given = {**options(site, family, size, epsilon, arms.rate), "rounds": total}
     chains = np.stack([
         _seen(site, family, given, _SEEDS + run, at, arms.examples) for run in range(arms.runs)
     ])  # (runs, times, examples, classes)  # fmt: skip
@@ -109,11 +109,11 @@ def both_arms(
 
 
 def _spacing(
-    site: Site, family: Family, size: Size, rate: float, epsilon: float, arms: Arms
+    site: Site, family: Family, size: Size, epsilon: float, arms: Arms
 ) -> tuple[int, float]:
     """Return the shortest lag at which scores correlate by at most .05, or the longest tried."""
     total = arms.burn_in + 6 * arms.longest
-    given = {**options(site, family, size, epsilon, rate), "rounds": total}
+    given = {**options(site, family, size, epsilon, arms.rate), "rounds": total}
     at = list(range(arms.burn_in + 1, total + 1))
     few = min(200, arms.examples)
     seen = np.stack(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedpriv.experiments.composing.options import Option
-from simulations.scraps.tags.runs import LAST, Aggregates, Site
+from simulations.scraps.tags.runs import LAST, Aggregates, NotKeptError, Site
 
 #: No noise, where an ε is meant otherwise.
 Epsilon = float | None
@@ -65,7 +66,8 @@ class Size:
         seeds: Of every method, from 0.
         tuning_seed: Of none of them.
         rates: Of the server, that are tried.
-        faster: What the best rate is multiplied by, for a second look.
+        slower: What the best rate is multiplied by, for a second look.
+        faster: The same, for a third.
         epsilons: That are measured.
         which: Aggregates.
     """
@@ -74,6 +76,7 @@ class Size:
     seeds: int = 5
     tuning_seed: int = 100
     rates: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    slower: float = 0.5
     faster: float = 3.0
     epsilons: Sequence[float] = (8.0, 2.0)
     which: Aggregates = field(default_factory=Aggregates)
@@ -177,26 +180,34 @@ def case(
 ) -> Rights:
     """Return which test examples each method has right, uint8 (seeds, n), of one case.
 
+    Methods that are not kept are left out where nothing is to be trained.
+
     Args:
         site: Whose threads.
         family: The DP algorithm.
         size: How much.
         chosen: Beforehand.
         epsilon: Of it; None for no noise.
-        by: What the chosen rate is multiplied by; only at 1, and with noise, is anything trained
-            over aggregates.
+        by: What the chosen rate is multiplied by; up to 1, and with noise, models are trained over
+            aggregates, too.
     """
     given = options(site, family, size, epsilon, by * chosen.rates[epsilon])
-    runs = [
-        site.aggregated(family.experiment, given, seed, size.which) for seed in range(size.seeds)
-    ]
-    one = {name: np.stack([run[name] for run in runs]) for name in runs[0]}
-    trained = by == 1.0 and epsilon is not None
-    for name in (chosen.aggregate[kind] for kind in ("EMA", "UPA") if trained):
+    one: dict[str, np.ndarray] = {}
+    with suppress(NotKeptError):
+        runs = [
+            site.aggregated(family.experiment, given, seed, size.which)
+            for seed in range(size.seeds)
+        ]
+        one |= {name: np.stack([run[name] for run in runs]) for name in runs[0]}
+    trained = by <= 1.0 and epsilon is not None
+    for name in (chosen.aggregate[kind] for kind in ("EMA", "UPA") if trained and one):
         for reading in READINGS:
             more = {**given, **over(size, name, reading)}
-            ends = [site.trained_over(family.experiment, more, seed) for seed in range(size.seeds)]
-            one[f"{name}{AT}{reading}"] = np.stack(ends)
+            with suppress(NotKeptError):
+                ends = [
+                    site.trained_over(family.experiment, more, seed) for seed in range(size.seeds)
+                ]
+                one[f"{name}{AT}{reading}"] = np.stack(ends)
     return one
 
 
@@ -204,10 +215,11 @@ def found(site: Site, family: Family, size: Size) -> Found:
     """Return what a family does on test threads; every run that is missing is trained."""
     chosen = tuned(site, family, size)
     right = {at: case(site, family, size, chosen, *at) for at in cases(size)}
-    return Found(chosen=chosen, right=right)
+    return Found(chosen=chosen, right={at: own for at, own in right.items() if own})
 
 
 def cases(size: Size) -> Iterator[tuple[Epsilon, float]]:
     """Yield the ε and the multiples of the rate that are measured."""
     yield from ((epsilon, 1.0) for epsilon in (*size.epsilons, None))
+    yield size.epsilons[0], size.slower
     yield size.epsilons[0], size.faster
