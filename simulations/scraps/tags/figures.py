@@ -16,6 +16,13 @@ from fedpriv.rng import Key
 from simulations.scraps.tags.runs import LAST, Site
 from simulations.scraps.tags.study import AT, Chosen, Rights
 
+_SAID = {
+    (1, 1): "better",
+    (-1, -1): "worse",
+    (0, 1): "better over seeds, of these threads alone",
+    (0, -1): "worse over seeds, of these threads alone",
+    (0, 0): "no difference that is clear",
+}
 MAJORITY, PUBLIC = "majority tag", "public-only"
 
 
@@ -38,9 +45,17 @@ class Gain:
         """1 or -1 where both intervals are on one side of zero, else 0."""
         if self.by_thread is None:
             return 0
-        low = min(self.value - self.by_seed, 100 * self.by_thread.low)
-        high = max(self.value + self.by_seed, 100 * self.by_thread.high)
-        return 1 if low > 0 else -1 if high < 0 else 0
+        of_threads = _side(self.by_thread.low, self.by_thread.high)
+        return of_threads if of_threads == self.over_seeds else 0
+
+    @property
+    def over_seeds(self) -> int:
+        """1 or -1 where the interval over seeds is on one side of zero, else 0."""
+        return _side(self.value - self.by_seed, self.value + self.by_seed)
+
+
+def _side(low: float, high: float) -> int:
+    return 1 if low > 0 else -1 if high < 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +137,10 @@ def verdict(lines: Mapping[str, Line], names: Sequence[str]) -> str:
     """Return what may be said of some methods against the last iterate."""
     if lines[LAST].over_majority.clear < 1:
         return "no signal: the last iterate is not above the majority tag"
-    found = []
-    for sign, said in ((1, "better"), (-1, "worse"), (0, "no difference that is clear")):
-        own = [name for name in names if (g := lines[name].gain) is not None and g.clear == sign]
-        shown = [f"{name} ({_signed(lines[name].gain)})" for name in own]
-        if own:
-            found.append(f"{said}: {'; '.join(shown)}")
-    return ". ".join(found) if found else "nothing was measured"
-
-
-def _signed(gain: Gain | None) -> str:
-    return "" if gain is None else f"{gain.value:+.2f}"
+    groups: dict[str, list[str]] = {said: [] for said in _SAID.values()}
+    for name in names:
+        gain = lines[name].gain
+        if gain is not None:
+            groups[_SAID[gain.clear, gain.over_seeds]].append(f"{name} ({gain.value:+.2f})")
+    found = [f"{said}: {', '.join(shown)}" for said, shown in groups.items() if shown]
+    return "; ".join(found) if found else "nothing was measured"

@@ -107,6 +107,8 @@ def _paper(found: Measured) -> list[str]:
             if by != 1 or epsilon is None:
                 continue
             for what, names in chosen_methods(found.chosen[name], own).items():
+                if not names:
+                    continue
                 one = max(names, key=lambda n, own=own: own[n].accuracy)
                 last = own[LAST].accuracy
                 gain = own[one].gain
@@ -135,7 +137,8 @@ def _verdicts(found: Measured) -> list[str]:
         "", "## Verdicts", "",
         "A gain counts as clear where the t-interval over paired seeds and the bootstrap over "
         "threads and seeds are both on one side of zero, at 95 % each and not corrected for how "
-        "many there are. Points of accuracy; decays and k were chosen once, on validation threads "
+        "many there are. The first alone says that other noise and cohorts would show the same on "
+        "these threads. Points of accuracy; decays and k were chosen once, on validation threads "
         f"at {kind_of(found.size.epsilons[0])} with a seed of its own.",
     ]  # fmt: skip
     for what, title in (("inference", "At inference"), ("training", "Training over aggregates")):
@@ -235,8 +238,9 @@ def _scores(found: Measured) -> list[str]:
         "DP-SGD: the width of the 95 % interval of one draw of the predicted tag's score, of "
         f"{arms.examples:,} test sentences, by k checkpoints of one run and by {arms.runs} "
         "runs of their own, which cost as many times ε. Both arms have the same σ and "
-        f"T = t1 + k t2 of k = {arms.k}; t1 = {arms.burn_in}, the server's rate {arms.rate:g}. Each of the runs is a chain of "
-        "checkpoints in turn. t2 is the shortest lag at which scores of "
+        f"T = t1 + k t2 of k = {arms.k}; t1 = {arms.burn_in}, the server's rate "
+        f"{arms.rate:g}. Each of the runs is a chain of checkpoints in turn. t2 is the "
+        "shortest lag at which scores of "
         f"{arms.pilots} pilot runs correlate by at most 0.05, of those up to {arms.longest}; more "
         f"than {arms.k} checkpoints lie half as far apart.", "",
         "| ε | k | t2 | correlation there | T | median width, checkpoints | runs | median ratio | "
@@ -270,27 +274,34 @@ def _scores(found: Measured) -> list[str]:
     return lines
 
 
+def kinds() -> str:
+    """Return the relation of each family's ε."""
+    return "; ".join(f"{name}: {family.promise.split(',')[0]}" for name, family in FAMILIES.items())
+
+
 def plot(found: Measured, path: Path) -> None:
     """Draw the gains of the chosen methods over the last iterate."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.5, 5.2), layout="constrained")
-    axes = figure.subplots(1, len(found.lines), sharex=True)
+    axes = figure.subplots(1, len(found.lines))
     for axis, (name, cases) in zip(
         [axes] if len(found.lines) == 1 else axes, found.lines.items(), strict=True
     ):
         first = cases[found.size.epsilons[0], 1.0]
         chosen = chosen_methods(found.chosen[name], first)
         names = [*chosen["inference"], *chosen["training"]]
-        for place, ((epsilon, by), own) in enumerate(cases.items()):
+        every = (*found.size.epsilons, None)
+        few = {at: own for at, own in cases.items() if at[1] <= 1}  # of more, gains are far off
+        for place, ((epsilon, by), own) in enumerate(few.items()):
             there = [(row, own[n].gain) for row, n in enumerate(names) if n in own]
             gains = [(row, gain) for row, gain in there if gain is not None]
-            aside = 0.12 * (place - (len(cases) - 1) / 2)
+            aside = 0.14 * (place - (len(few) - 1) / 2)
             rate = "" if by == 1 else f", {by:g} times the rate"
             axis.errorbar(
                 [gain.value for _, gain in gains], [row + aside for row, _ in gains],
                 xerr=[gain.by_seed if math.isfinite(gain.by_seed) else 0 for _, gain in gains],
-                fmt="osDosD"[place % 6], color=f"C{place % 3}", markersize=4, capsize=2,
+                fmt="osDosD"[place % 6], color=f"C{every.index(epsilon)}", markersize=4, capsize=2,
                 markerfacecolor=None if by == 1 else "white", label=f"{kind_of(epsilon)}{rate}",
             )  # fmt: skip
         axis.axvline(0, color="#666666", linewidth=0.8)
@@ -302,7 +313,8 @@ def plot(found: Measured, path: Path) -> None:
     figure.suptitle(f"Gain over the last iterate, points of accuracy, {made}", weight="bold")
     figure.supxlabel(
         f"95 % t-intervals over {found.size.seeds} paired seeds. ε at δ = "
-        f"{shown_delta(found.delta)}, user-level, simulated: a diagnostic, not covered by ε.",
+        f"{shown_delta(found.delta)}, user-level, simulated ({kinds()}): a diagnostic, not "
+        "covered by ε.",
         fontsize=7.5, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,8 @@ class Site:
         trains: bool = True,
     ) -> None:
         self._trains = trains
-        self.corpus, self.roster, self.kept, self._said = corpus, roster, kept, said
+        self.corpus, self.kept, self._said = corpus, kept, said
+        self.roster = corpus.default_roster if roster is None else roster
         self._columns: dict[str, Columns] = {}
 
     def view(self, *, validation: bool = False) -> TagView:
