@@ -95,18 +95,25 @@ class Site:
             shared["measured-on"] = "validation"
         return load_experiment(name).with_options({**shared, **options})
 
-    def components(self, experiment: Experiment, *, asked: np.ndarray | None = None) -> Components:
+    def components(
+        self,
+        experiment: Experiment,
+        halves: str = "",
+        first: Callable[[], np.ndarray] | None = None,
+    ) -> Components:
         """Return its components, with users trained together.
 
         Args:
             experiment: Of tags.
-            asked: Which rows their thread's asker wrote, where rounds differ in that.
+            halves: A name of two halves of the text, where rounds differ in which they have.
+            first: Makes bool (rows,), which are of the first; asked once for each name.
         """
         made = build(experiment, self.corpus)
         validation = experiment.options()["measured-on"] == "validation"
-        name = f"{validation} {asked is not None}"
+        name = f"{validation} {halves}"
         if name not in self._columns:
-            self._columns[name] = columns_of(self.view(validation=validation), asked)
+            rows = None if first is None else first()
+            self._columns[name] = columns_of(self.view(validation=validation), rows)
         trainer: Any = made.trainer
         return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
 

@@ -75,7 +75,7 @@ def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> d
     experiment = site.experiment(family.experiment, given, seed=seed)
 
     def make() -> dict[str, np.ndarray]:
-        made = site.components(experiment, asked=one_half(site, period.halves))
+        made = site.components(experiment, period.halves, lambda: one_half(site, period.halves))
         shift = Shift(kind="blocks", period=period.rounds)
         algorithm: Any = made.algorithm
         made = replace(made, algorithm=replace(algorithm, tensors=shift.tensors))
@@ -97,7 +97,12 @@ def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> d
                     seen[name].append(float(right_of(made.task, model).mean()))
         return {name: np.array(values) for name, values in seen.items()}
 
-    facts = {"shift": period.halves, "period": period.rounds, **experiment.options()}
+    facts = {
+        "shift": period.halves,
+        "of": "halves",
+        "period": period.rounds,
+        **experiment.options(),
+    }
     facts |= {"decays": list(period.decays)}
     found = site.found(facts, make)
     return {name: found[name] for name in (LAST, *_ways(period))}

@@ -45,7 +45,7 @@ FAMILIES: Mapping[str, Family] = {
             "start-factor": 0.5,
         },
         cohort=None,
-        promise="zero-out, exact Gaussian, one charge a run, no assumption on how cohorts are drawn",
+        promise="zero-out, PLD, one charge a run, no assumption on how cohorts are drawn",
     ),
     "DP-SGD": Family(
         label="DP-SGD by user (independent noise, Poisson cohorts)",

@@ -38,8 +38,8 @@ class Columns:
 
     Attributes:
         spans: By user, its first row and the row after its last.
-        asked: bool (rows,), whether who wrote an example asked its thread; None where no round
-            has only a part of a user's examples.
+        asked: bool (rows,), which examples are of the half that a round's share is of, such as
+            questions; None where every round has all.
         arrays: indptr, indices, counts and labels of all rows.
     """
 

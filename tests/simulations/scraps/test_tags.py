@@ -208,3 +208,14 @@ def test_one_command_gives_the_page(what, tiny_corpus, tmp_path, capsys, monkeyp
     monkeypatch.setattr(runs, "rounds", trained)
     command.main(arguments)
     assert (tmp_path / "page.md").read_text("utf-8") == text
+
+
+def test_each_pair_of_halves_has_columns_of_its_own(site):
+    """Seen red: the second study of one process had the first one's halves."""
+    experiment = site.experiment("adadps-tags", given(site, "DP-SGD"))
+    questions, tags = (
+        site.components(experiment, name, lambda name=name: one_half(site, name)).trainer.columns
+        for name in ("questions", "tags")
+    )
+    assert (questions.asked != tags.asked).any()
+    assert site.components(experiment).trainer.columns.asked is None
