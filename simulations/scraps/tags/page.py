@@ -113,10 +113,12 @@ def _paper(found: Measured) -> list[str]:
                 last = own[LAST].accuracy
                 gain = own[one].gain
                 half = math.inf if gain is None else gain.by_seed
+                shown = f"{100 * (own[one].accuracy / last - 1):+.2f} ± {100 * half / last:.2f}"
+                if own[LAST].over_majority.clear < 1:
+                    shown = f"no signal ({shown})"
                 lines.append(
                     f"| ours, {name}, {what}: {one} | {epsilon:g} | {last:.2f} | "
-                    f"{own[one].accuracy:.2f} | {100 * (own[one].accuracy / last - 1):+.2f} "
-                    f"± {100 * half / last:.2f} | "
+                    f"{own[one].accuracy:.2f} | {shown} | "
                     f"{100 * (own[one].accuracy / best_last(cases, epsilon) - 1):+.2f} |"
                 )
     return [
@@ -178,7 +180,11 @@ def _tables(found: Measured) -> list[str]:
         ]
         for by in dict.fromkeys(by for _, by in cases):
             own = {epsilon: one for (epsilon, b), one in cases.items() if b == by}
-            title = "At the last iterate's best rate" if by == 1 else f"At {by:g} times that rate"
+            title = (
+                "At the rate that validation threads chose"
+                if by == 1
+                else f"At {by:g} times that rate"
+            )
             rates = found.chosen[name].rates
             heads = [f"{kind_of(epsilon)} (rate {by * rates[epsilon]:g})" for epsilon in own]
             lines += ["", f"### {name}: {title[0].lower()}{title[1:]}", ""]

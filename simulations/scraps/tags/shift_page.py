@@ -121,8 +121,8 @@ def plot(found: Shifted, path: Path) -> None:
     made = "SYNTHETIC data" if found.synthetic else "real threads"
     figure.suptitle(f"Accuracy over a period of shift, {made}", weight="bold", fontsize=10)
     figure.supxlabel(
-        f"ε at δ = {shown_delta(found.delta)}, user-level, simulated ({kinds()}): a diagnostic, "
-        f"not covered by ε. Mean of {found.period.seeds} seeds.",
+        f"ε at δ = {shown_delta(found.delta)}, user-level, simulated ({kinds()}):\n"
+        f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
         fontsize=7, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
