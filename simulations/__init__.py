@@ -16,5 +16,6 @@ REPRODUCTIONS = (
     "simulations.agd.command",
     "simulations.bolt_on.command",
     "simulations.scraps.command",
+    "simulations.scraps.tags.command",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

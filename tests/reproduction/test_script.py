@@ -70,6 +70,8 @@ def test_all_of_the_papers_have_a_program():
         "bolt-on-time",
         "bolt-on-excess",
         "scraps-convex",
+        "scraps-stackoverflow",
+        "scraps-pds",
         "adadps-figure2",
         "adadps-figure3",
         "dpnsgd-figure3-mnist",

@@ -1,0 +1,327 @@
+"""The page of aggregates on real threads, with the paper's figures beside ours, and its plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.privacy.epsilon import shown_delta
+from simulations.scraps.tags.figures import (
+    MAJORITY,
+    PUBLIC,
+    Gain,
+    Line,
+    chosen_methods,
+    verdict,
+)
+from simulations.scraps.tags.runs import LAST
+from simulations.scraps.tags.scores import Arms, Scores
+from simulations.scraps.tags.study import FAMILIES, Chosen, Epsilon, Family, Size
+
+#: ε, the paper's accuracy with aggregates and its gain, relative, per cent.
+PAPER = ((8.2, 22.74, "+2.06 (abstract), +2.09 (introduction)"), (18.9, 23.90, "+2.09"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the study gave.
+
+    Attributes:
+        site: What is said of the corpus.
+        synthetic: Whether it is.
+        delta: Of every ε.
+        size: How much was run.
+        chosen: By family.
+        lines: By family, then by ε and multiple of the rate.
+        arms: How line by line the scores were measured.
+        scores: Of DP-SGD, by ε; () where none were measured.
+    """
+
+    site: str
+    synthetic: bool
+    delta: float
+    size: Size
+    chosen: Mapping[str, Chosen]
+    lines: Mapping[str, Mapping[tuple[Epsilon, float], Mapping[str, Line]]]
+    arms: Arms
+    scores: Sequence[Scores] = ()
+
+
+def promise(delta: float, families: Mapping[str, Family] = FAMILIES) -> str:
+    """Return what every ε of a page is."""
+    own = "; ".join(f"{name}: {family.promise}" for name, family in families.items())
+    return (
+        f"ε at δ = n^-1.1 = {shown_delta(delta)}, user-level, simulated (seeded noise); {own}. "
+        "Tuning on rostered users' validation threads is not covered, and figures are measured on "
+        "rostered users' held-out text and are not covered either."
+    )
+
+
+def page(found: Measured, *, command: str, picture: str = "") -> str:
+    """Return the page.
+
+    Args:
+        found: Of the study.
+        command: That makes it.
+        picture: Address of the plot; "" for none.
+    """
+    made = " (SYNTHETIC data)" if found.synthetic else ""
+    lines = [
+        f"# Recycling checkpoints on real threads, by user{made}", "", f"`{command}`", "",
+        f"{found.site} {found.size.rounds} rounds from the public start, {found.size.seeds} seeds "
+        "that are paired: methods of one seed have the same cohorts and the same noise. Aggregates "
+        "at inference are all made of one run's checkpoints.", "", promise(found.delta),
+    ]  # fmt: skip
+    if picture:
+        lines += ["", f"![Gains over the last iterate]({picture})"]
+    lines += [*_paper(found), *_verdicts(found), *_tables(found), *_tuning(found)]
+    lines += _scores(found)
+    return "\n".join(lines) + "\n"
+
+
+def kind_of(epsilon: Epsilon) -> str:
+    """Return what a column of an ε is called."""
+    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
+
+
+def _paper(found: Measured) -> list[str]:
+    lines = [
+        "", "## The paper's figures and ours", "",
+        "The paper's task is **another one, and much larger**: next words of StackOverflow by an "
+        "LSTM (342,477 users), with DP-FTRL. Ours is softmax regression of tags on sentences of a "
+        "small site. Only the direction of gains may be compared, not accuracies.", "",
+        "| | ε | last iterate, % | with aggregates, % | gain, % of the last iterate | "
+        "of the best last iterate at any rate |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for epsilon, accuracy, gain in PAPER:
+        implied = accuracy / (1 + 2.09 / 100)
+        lines.append(
+            f"| paper, DP-FTRL | {epsilon:g} | {implied:.2f} (implied) | {accuracy:.2f} | "
+            f"{gain} | – |"
+        )
+    for name, cases in found.lines.items():
+        for (epsilon, by), own in cases.items():
+            if by != 1 or epsilon is None:
+                continue
+            for what, names in chosen_methods(found.chosen[name], own).items():
+                if not names:
+                    continue
+                one = max(names, key=lambda n, own=own: own[n].accuracy)
+                last = own[LAST].accuracy
+                gain = own[one].gain
+                half = math.inf if gain is None else gain.by_seed
+                shown = f"{100 * (own[one].accuracy / last - 1):+.2f} ± {100 * half / last:.2f}"
+                if own[LAST].over_majority.clear < 1:
+                    shown = f"no signal ({shown})"
+                lines.append(
+                    f"| ours, {name}, {what}: {one} | {epsilon:g} | {last:.2f} | "
+                    f"{own[one].accuracy:.2f} | {shown} | "
+                    f"{100 * (own[one].accuracy / best_last(cases, epsilon) - 1):+.2f} |"
+                )
+    return [
+        *lines,
+        "",
+        "Of ours the best on test of those chosen beforehand is shown, which flatters it; "
+        "± is the t-interval over seeds.",
+    ]
+
+
+def best_last(cases: Mapping[tuple[Epsilon, float], Mapping[str, Line]], epsilon: Epsilon) -> float:
+    """Return the best accuracy of last iterates at an ε, of the rates that were measured."""
+    return max(own[LAST].accuracy for (e, _), own in cases.items() if e == epsilon)
+
+
+def _verdicts(found: Measured) -> list[str]:
+    lines = [
+        "", "## Verdicts", "",
+        "A gain counts as clear where the t-interval over paired seeds and the bootstrap over "
+        "threads and seeds are both on one side of zero, at 95 % each and not corrected for how "
+        "many there are. The first alone says that other noise and cohorts would show the same on "
+        "these threads. Points of accuracy; decays and k were chosen once, on validation threads "
+        f"at {kind_of(found.size.epsilons[0])} with a seed of its own.",
+    ]  # fmt: skip
+    for what, title in (("inference", "At inference"), ("training", "Training over aggregates")):
+        lines += ["", f"### {title}", ""]
+        for name, cases in found.lines.items():
+            for (epsilon, by), own in cases.items():
+                names = chosen_methods(found.chosen[name], own)[what]
+                if names:
+                    rate = "" if by == 1 else f", {by:g} times the rate"
+                    said = verdict(own, names)
+                    lines.append(f"- {name}, {kind_of(epsilon)}{rate}: {said}.")
+    lines += ["", "### What another rate gives the last iterate", ""]
+    lines += [
+        "A gain that another rate gives the last iterate, too, is one of not having tuned it. "
+        f"Last iterates at {kind_of(found.size.epsilons[0])}, on test:",
+        "",
+    ]
+    for name, cases in found.lines.items():
+        shown = [
+            f"{own[LAST].accuracy:.2f} % at rate {by * found.chosen[name].rates[epsilon]:g} "
+            f"(deviation over seeds {own[LAST].stddev:.2f})"
+            for (epsilon, by), own in sorted(cases.items(), key=lambda one: one[0][1])
+            if epsilon == found.size.epsilons[0]
+        ]
+        lines.append(f"- {name}: {'; '.join(shown)}.")
+    return lines
+
+
+def _tables(found: Measured) -> list[str]:
+    lines: list[str] = []
+    for name, cases in found.lines.items():
+        lines += ["", f"## {FAMILIES[name].label}", ""]
+        lines += [
+            "Accuracy on test threads in per cent (standard deviation over seeds), and the gain "
+            "over the last iterate in points ± its t-interval over paired seeds [bootstrap over "
+            "threads and seeds].",
+        ]
+        for by in dict.fromkeys(by for _, by in cases):
+            own = {epsilon: one for (epsilon, b), one in cases.items() if b == by}
+            title = (
+                "At the rate that validation threads chose"
+                if by == 1
+                else f"At {by:g} times that rate"
+            )
+            rates = found.chosen[name].rates
+            heads = [f"{kind_of(epsilon)} (rate {by * rates[epsilon]:g})" for epsilon in own]
+            lines += ["", f"### {name}: {title[0].lower()}{title[1:]}", ""]
+            lines += [f"| | {' | '.join(f'{h} | gain' for h in heads)} |"]
+            lines += [f"|---|{'---:|---:|' * len(own)}"]
+            for method in _methods(own):
+                cells = [_cells(one[method]) if method in one else "– | –" for one in own.values()]
+                lines.append(f"| {method} | {' | '.join(cells)} |")
+    return lines
+
+
+def _methods(own: Mapping[Epsilon, Mapping[str, Line]]) -> list[str]:
+    names = list(dict.fromkeys(name for one in own.values() for name in one))
+    return [MAJORITY, PUBLIC, LAST, *(n for n in names if n not in (MAJORITY, PUBLIC, LAST))]
+
+
+def _cells(line: Line) -> str:
+    return f"{line.accuracy:.2f} ({line.stddev:.2f}) | {_shown(line.gain)}"
+
+
+def _shown(gain: Gain | None) -> str:
+    if gain is None:
+        return ""
+    shown = f"{gain.value:+.2f} ± {gain.by_seed:.2f}"
+    by = gain.by_thread
+    return shown if by is None else f"{shown} [{100 * by.low:+.2f}, {100 * by.high:+.2f}]"
+
+
+def _tuning(found: Measured) -> list[str]:
+    size = found.size
+    lines = [
+        "", "## What validation threads chose", "",
+        f"One run each, with seed {size.tuning_seed}, fitted without the validation threads: "
+        "accuracy of the last iterate in per cent by the server's rate. Clip norm and local rate "
+        "are those of the evaluations of [methods](tags-by-method.md) and "
+        "[streams](tags-by-stream.md). Aggregates were given no rate of their own.", "",
+        f"| | {' | '.join(f'{rate:g}' for rate in size.rates)} | chosen | aggregates |",
+        f"|---|{'---:|' * len(size.rates)}---:|---|",
+    ]  # fmt: skip
+    for name, chosen in found.chosen.items():
+        for epsilon, rate in chosen.rates.items():
+            tried = [f"{100 * chosen.tried[epsilon, one]:.2f}" for one in size.rates]
+            kinds = ", ".join(chosen.aggregate.values()) if epsilon == size.epsilons[0] else ""
+            edge = " (edge)" if rate in (min(size.rates), max(size.rates)) else ""
+            lines.append(
+                f"| {name}, {kind_of(epsilon)} | {' | '.join(tried)} | {rate:g}{edge} | {kinds} |"
+            )
+    return lines
+
+
+def _scores(found: Measured) -> list[str]:
+    if not found.scores:
+        return []
+    arms = found.arms
+    lines = [
+        "", "## Checkpoints against independent runs", "",
+        "DP-SGD: the width of the 95 % interval of one draw of the predicted tag's score, of "
+        f"{arms.examples:,} test sentences, by k checkpoints of one run and by {arms.runs} "
+        "runs of their own, which cost as many times ε. Both arms have the same σ and "
+        f"T = t1 + k t2 of k = {arms.k}; t1 = {arms.burn_in}, the server's rate "
+        f"{arms.rate:g}. Each of the runs is a chain of checkpoints in turn. t2 is the "
+        "shortest lag at which scores of "
+        f"{arms.pilots} pilot runs correlate by at most 0.05, of those up to {arms.longest}; more "
+        f"than {arms.k} checkpoints lie half as far apart.", "",
+        "| ε | k | t2 | correlation there | T | median width, checkpoints | runs | median ratio | "
+        "within a factor 2 (least and most of a chain) | two samples of one law | "
+        "checkpoints below | lag-1 correlation seen | corrected: within a factor 2 | ratio |",
+        f"|{'---|' * 14}",
+    ]  # fmt: skip
+    for one in found.scores:
+        for w in one.widths:
+            there = f"{one.correlation:.2f}" if w.spacing == one.spacing else "–"
+            seen = "–" if math.isnan(w.correlation) else f"{w.correlation:.2f}"
+            lines.append(
+                f"| {one.epsilon:g} | {w.k} | {w.spacing} | {there} | {one.rounds} | "
+                f"{w.medians[0]:.3f} | {w.medians[1]:.3f} | {w.ratio:.2f} | "
+                f"{100 * w.within_two:.0f} % ({100 * min(w.chains):.0f} to "
+                f"{100 * max(w.chains):.0f}) | {100 * w.chance:.0f} % | {100 * w.below:.0f} % | "
+                f"{seen} | {100 * w.corrected_within_two:.0f} % | {w.corrected_ratio:.2f} |"
+            )
+    main = [w for one in found.scores for w in one.widths if w.k == arms.k]
+    enough = [100 * w.within_two for w in main]
+    below = [100 * w.below for w in main]
+    held = "yes" if min(enough) >= 80 else "no" if max(enough) < 80 else "at some"
+    lines += [
+        "",
+        f"Within a factor 2 for at least 80 % of sentences at k = {arms.k}: {held} "
+        f"({' and '.join(f'{e:.0f} %' for e in enough)}). The paper calls checkpoints' widths a "
+        f"lower bound: here they are below for {' and '.join(f'{b:.0f} %' for b in below)}; "
+        + ("below as a rule, and no bound for a single sentence."
+           if 80 <= min(below) < 100 else "no bound for a single sentence."),
+    ]  # fmt: skip
+    return lines
+
+
+def kinds() -> str:
+    """Return the relation of each family's ε."""
+    return "; ".join(f"{name}: {family.promise.split(',')[0]}" for name, family in FAMILIES.items())
+
+
+def plot(found: Measured, path: Path) -> None:
+    """Draw the gains of the chosen methods over the last iterate."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 5.2), layout="constrained")
+    axes = figure.subplots(1, len(found.lines))
+    for axis, (name, cases) in zip(
+        [axes] if len(found.lines) == 1 else axes, found.lines.items(), strict=True
+    ):
+        first = cases[found.size.epsilons[0], 1.0]
+        chosen = chosen_methods(found.chosen[name], first)
+        names = [*chosen["inference"], *chosen["training"]]
+        every = (*found.size.epsilons, None)
+        few = {at: own for at, own in cases.items() if at[1] <= 1}  # of more, gains are far off
+        for place, ((epsilon, by), own) in enumerate(few.items()):
+            there = [(row, own[n].gain) for row, n in enumerate(names) if n in own]
+            gains = [(row, gain) for row, gain in there if gain is not None]
+            aside = 0.14 * (place - (len(few) - 1) / 2)
+            rate = "" if by == 1 else f", {by:g} times the rate"
+            axis.errorbar(
+                [gain.value for _, gain in gains], [row + aside for row, _ in gains],
+                xerr=[gain.by_seed if math.isfinite(gain.by_seed) else 0 for _, gain in gains],
+                fmt="osDosD"[place % 6], color=f"C{every.index(epsilon)}", markersize=4, capsize=2,
+                markerfacecolor=None if by == 1 else "white", label=f"{kind_of(epsilon)}{rate}",
+            )  # fmt: skip
+        axis.axvline(0, color="#666666", linewidth=0.8)
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.invert_yaxis()
+        axis.set_title(name, fontsize=10)
+        axis.legend(frameon=False, fontsize=7.5)
+    made = "SYNTHETIC data" if found.synthetic else "real threads"
+    figure.suptitle(f"Gain over the last iterate, points of accuracy, {made}", weight="bold")
+    figure.supxlabel(
+        f"95 % t-intervals over {found.size.seeds} paired seeds. ε at δ = "
+        f"{shown_delta(found.delta)}, user-level, simulated ({kinds()}): a diagnostic, not "
+        "covered by ε.",
+        fontsize=7.5, color="#666666", x=0.01, ha="left",
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")

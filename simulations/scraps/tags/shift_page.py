@@ -1,0 +1,129 @@
+"""The page of periodic shift on real threads, and its plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.privacy.epsilon import shown_delta
+from simulations.scraps.tags.figures import t_half
+from simulations.scraps.tags.page import kind_of, kinds, promise
+from simulations.scraps.tags.runs import LAST
+from simulations.scraps.tags.shifting import Halves, Period
+from simulations.scraps.tags.study import Epsilon
+
+#: ε and the paper's gain under shift, relative, per cent.
+PAPER = ((18.9, "+2.64"), (8.2, "+2.82"))
+
+SAID: Mapping[Halves, str] = {
+    "questions": "text in threads that its writer asked, against text in threads of others "
+    "(questions against answers, as nearly as tags' examples know)",
+    "tags": "text of every second tag, against that of the others",
+}
+
+Case = tuple[Halves, str, Epsilon]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shifted:
+    """What the study gave.
+
+    Attributes:
+        site: What is said of the corpus.
+        synthetic: Whether it is.
+        delta: Of every ε.
+        rounds: Of a run.
+        period: But for what alternates.
+        accuracy: By what alternates, family and ε: by aggregate, (seeds, rounds of a period).
+    """
+
+    site: str
+    synthetic: bool
+    delta: float
+    rounds: int
+    period: Period
+    accuracy: Mapping[Case, Mapping[str, np.ndarray]]
+
+
+def page(found: Shifted, *, command: str, picture: str = "") -> str:
+    """Return the page.
+
+    Args:
+        found: Of the study.
+        command: That makes it.
+        picture: Address of the plot; "" for none.
+    """
+    made = " (SYNTHETIC data)" if found.synthetic else ""
+    period = found.period
+    lines = [
+        f"# Recycling checkpoints under periodic shift, by user{made}", "", f"`{command}`", "",
+        f"{found.site} {found.rounds} rounds from the public start, in periods of {period.rounds}: "
+        f"one of two halves of the text alone for {period.rounds // 2} rounds, then the other. "
+        f"{period.seeds} seeds, paired. Accuracy is of test threads of both halves, after each "
+        "round of the last period.", "", promise(found.delta), "",
+        "The paper, on next words of StackOverflow (another task, and much larger): "
+        + ", ".join(f"{gain} % of the last iterate's at ε = {e:g}" for e, gain in PAPER) + ".",
+    ]  # fmt: skip
+    if picture:
+        lines += ["", f"![Accuracy over the last period]({picture})"]
+    for halves, said in SAID.items():
+        own = {case: one for case, one in found.accuracy.items() if case[0] == halves}
+        if own:
+            lines += ["", f"## {halves.capitalize()}", "", f"Halves: {said}.", ""]
+            lines += _table(own)
+    return "\n".join(lines) + "\n"
+
+
+def _table(own: Mapping[Case, Mapping[str, np.ndarray]]) -> list[str]:
+    lines = [
+        "Mean over the period in per cent, standard deviation over its rounds in points (mean of "
+        "the seeds'), gain of the mean over the last iterate's in points ± the t-interval over "
+        "seeds, and accuracy after the last round, in per cent.", "",
+        "| | | mean | deviation over the period | gain | after the last round |",
+        "|---|---|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for (_, family, epsilon), one in own.items():
+        last = one[LAST].mean(axis=1)
+        for name, values in one.items():
+            gain = 100 * (values.mean(axis=1) - last)
+            shown = "" if name == LAST else f"{gain.mean():+.2f} ± {t_half(gain):.2f}"
+            lines.append(
+                f"| {family}, {kind_of(epsilon)} | {name} | {100 * values.mean():.2f} | "
+                f"{100 * values.std(axis=1).mean():.2f} | {shown} | "
+                f"{100 * values[:, -1].mean():.2f} |"
+            )
+    return lines
+
+
+def plot(found: Shifted, path: Path) -> None:
+    """Draw accuracy over the last period, mean of the seeds."""
+    from matplotlib.figure import Figure
+
+    cases = found.accuracy
+    figure = Figure(figsize=(3.3 * len(cases), 3.9), layout="constrained")
+    axes = figure.subplots(1, len(cases), squeeze=False)[0]
+    for axis, ((halves, family, epsilon), one) in zip(axes, cases.items(), strict=True):
+        for number, (name, values) in enumerate(one.items()):
+            axis.plot(
+                range(1, values.shape[1] + 1), 100 * values.mean(axis=0),
+                color="#333333" if name == LAST else f"C{number - 1}", label=name,
+                linewidth=1.6,
+            )  # fmt: skip
+        axis.axvline(found.period.rounds / 2 + 0.5, color="#999999", linewidth=0.8, linestyle=":")
+        axis.set_title(f"{halves}: {family}, {kind_of(epsilon)}", fontsize=9)
+        axis.set_xlabel("round of the last period", fontsize=8)
+        axis.tick_params(labelsize=8)
+    axes[0].set_ylabel("accuracy on test threads, %", fontsize=8)
+    axes[0].legend(frameon=False, fontsize=7.5)
+    made = "SYNTHETIC data" if found.synthetic else "real threads"
+    figure.suptitle(f"Accuracy over a period of shift, {made}", weight="bold", fontsize=10)
+    figure.supxlabel(
+        f"ε at δ = {shown_delta(found.delta)}, user-level, simulated ({kinds()}):\n"
+        f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
+        fontsize=7, color="#666666", x=0.01, ha="left",
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
