@@ -110,7 +110,7 @@ def test_a_launched_run_equals_in_process(launched, corpus, tmp_path):
     assert "is none that this node runs; its operator names those that it does by --bundle" in log
     assert "Traceback" not in log
     said = [line for line in flower.log("clientapp-0").splitlines() if "is none that" in line]
-    assert len(said) == 1 and said[0].startswith("ERROR: bundle ")
+    assert len(said) == 1 and re.match(r"\S+Z ERROR fedpriv\.deployment: bundle ", said[0])
     assert "hostile" not in flower.log("clientapp-0")
     # A mistake in the run-config is one line as well.
     log = flower.run(app, config(real, corpus, tmp_path / "no", experiment="adadps-tag"))
