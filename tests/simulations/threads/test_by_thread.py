@@ -12,7 +12,7 @@ from fedpriv.evaluation.table import shown
 from simulations.threads import by_thread, study
 from simulations.threads.methods import METHODS, Method
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
 
 
