@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from fedpriv.evaluation.result import Evaluation
 from fedpriv.evaluation.table import Layout, Row, wider
 from fedpriv.privacy.epsilon import shown_delta
@@ -12,6 +14,7 @@ from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 # Of methods in their order; reference lines have the others.
 _COLOURS = ("s1", "s4", "s5", "s6", "s7", "s8", "ink")
 _MARKERS = ("o", "s", "^")
+_LINE = 100  # characters of a title
 
 
 def layout(study: Study) -> Layout:
@@ -96,6 +99,6 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
         references=references,
         share=True,
         title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}: a diagnostic, "
-        f"not covered by ε.\n{_terms(study)}.{more and chr(10) + more}",
+        "not covered by ε.\n" + "\n".join([f"{_terms(study)}.", *textwrap.wrap(more, _LINE)]),
         alone=True,
     )
