@@ -17,5 +17,6 @@ REPRODUCTIONS = (
     "simulations.bolt_on.command",
     "simulations.scraps.command",
     "simulations.scraps.tags.command",
+    "simulations.scraps.by_example.command",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

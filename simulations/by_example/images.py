@@ -6,7 +6,7 @@ cores. A start from a public pre-training run is `--start FILE`, `-s start-which
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.experiments.composing.options import option
@@ -17,6 +17,7 @@ from fedpriv.ranges import Range
 if TYPE_CHECKING:
     import numpy as np
 
+    from fedpriv.data.features.dataset import Dataset
     from fedpriv.tasks.example_task import CentralTask
 
 
@@ -26,6 +27,9 @@ class CifarTask:
 
     photographs: Literal["cifar10", "cifar100"] = option("cifar10", "Which data set.")
     folder: str | None = option(None, "Where its files lie; none to look around.")
+    classes: Literal["all", "first-half", "last-half"] = option(
+        "all", "Half of the classes alone, numbered from 0: to train on what another half taught."
+    )
     network: Literal["reduced", "wide"] = option(
         "reduced", "reduced: WRN-10-1, 78,186 parameters with ten classes; wide: WRN-16-4."
     )
@@ -45,13 +49,33 @@ class CifarTask:
 
         fine = self.photographs == "cifar100"
         data = (load_cifar100 if fine else load_cifar10)(self.folder)
+        number = 100 if fine else 10
+        if self.classes != "all":
+            number //= 2
+            data = _of_classes(data, number if self.classes == "last-half" else 0, number)
         depth, width = (16, 4) if self.network == "wide" else (10, 1)
 
         def make() -> Views:
-            network = WideResNet(100 if fine else 10, depth=depth, width=width)
+            network = WideResNet(number, depth=depth, width=width)
             return Views(network, self.multiplicity)
 
         return module_task(data, make, views_loss, _centred)
+
+
+def _of_classes(data: Dataset, first: int, number: int) -> Dataset:
+    """Return the examples of some classes, which are numbered from 0."""
+    train, test = (
+        (labels >= first) & (labels < first + number)
+        for labels in (data.y_train, data.y_test)
+    )  # fmt: skip
+    return replace(
+        data,
+        name=f"{data.name}, classes {first} to {first + number - 1}",
+        x_train=data.x_train[train],
+        y_train=data.y_train[train] - first,
+        x_test=data.x_test[test],
+        y_test=data.y_test[test] - first,
+    )
 
 
 def _centred(images: np.ndarray) -> np.ndarray:

@@ -11,7 +11,11 @@ from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.tasks.conversions.auc import AUC_LOSS, auc_total
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
+from fedpriv.training.per_example.linear import (
+    LogisticGradients,
+    linear_class_scores,
+    linear_metrics,
+)
 from fedpriv.tree import Params
 
 
@@ -34,6 +38,7 @@ def conversion_task(data: Dataset) -> CentralTask:
         num_train=data.num_train,
         init=zeros({"weight": (x.shape[1],), "bias": (1,)}),
         measure=measure,
+        scores=lambda params: linear_class_scores(params, rows, data.y_test),
         measures=(AUC_LOSS, ACCURACY, LOSS),
         provenance=data.provenance,
         data_sha256=data.sha256,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
 
 from fedpriv.evaluation.baselines import majority
 from fedpriv.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
 from fedpriv.evaluation.examples import held_out
 from fedpriv.rng import Key
-from simulations.scraps.tags.runs import LAST, Site
+from simulations.scraps.checkpoints import LAST
+from simulations.scraps.seeds import t_half
+from simulations.scraps.tags.runs import Site
 from simulations.scraps.tags.study import AT, Chosen, Rights
 
 _SAID = {
@@ -113,15 +113,6 @@ def _gain(given: Rights, drawn: Mapping[str, Resampled], name: str, other: str) 
         by_seed=t_half(apart),
         by_thread=(drawn[name] - drawn[other]).interval(),
     )
-
-
-def t_half(values: Sequence[float] | np.ndarray) -> float:
-    """Return half of the 95 % t-interval of a mean; infinite of a single value."""
-    array = np.asarray(values, float)
-    if len(array) < 2:
-        return math.inf
-    quantile = float(student.ppf(0.975, len(array) - 1))
-    return quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
 
 
 def chosen_methods(chosen: Chosen, lines: Mapping[str, Line]) -> dict[str, list[str]]:

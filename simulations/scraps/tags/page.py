@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.privacy.epsilon import shown_delta
+from simulations.scraps.checkpoints import LAST
 from simulations.scraps.tags.figures import (
     MAJORITY,
     PUBLIC,
@@ -16,9 +17,9 @@ from simulations.scraps.tags.figures import (
     chosen_methods,
     verdict,
 )
-from simulations.scraps.tags.runs import LAST
 from simulations.scraps.tags.scores import Arms, Scores
 from simulations.scraps.tags.study import FAMILIES, Chosen, Epsilon, Family, Size
+from simulations.scraps.wording import asked
 
 #: ε, the paper's accuracy with aggregates and its gain, relative, per cent.
 PAPER = ((8.2, 22.74, "+2.06 (abstract), +2.09 (introduction)"), (18.9, 23.90, "+2.09"))
@@ -83,12 +84,7 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
 
 def kind_of(epsilon: Epsilon) -> str:
     """Return what a column of an ε is called."""
-    return "no noise" if epsilon is None else f"ε = {_asked(epsilon)}"
-
-
-def _asked(target: float) -> str:
-    """Return an ε that was asked for, which no run exceeds."""
-    return f"{target:g}"
+    return "no noise" if epsilon is None else f"ε = {asked(epsilon)}"
 
 
 def _paper(found: Measured) -> list[str]:
@@ -104,7 +100,7 @@ def _paper(found: Measured) -> list[str]:
     for epsilon, accuracy, gain in PAPER:
         implied = accuracy / (1 + 2.09 / 100)
         lines.append(
-            f"| paper, DP-FTRL | {_asked(epsilon)} | {implied:.2f} (implied) | {accuracy:.2f} | "
+            f"| paper, DP-FTRL | {asked(epsilon)} | {implied:.2f} (implied) | {accuracy:.2f} | "
             f"{gain} | – |"
         )
     for name, cases in found.lines.items():
@@ -123,7 +119,7 @@ def _paper(found: Measured) -> list[str]:
                 if own[LAST].over_majority.clear < 1:
                     shown = f"no signal ({shown})"
                 lines.append(
-                    f"| ours, {name}, {what}: {one} | {_asked(epsilon)} | {last:.2f} | "
+                    f"| ours, {name}, {what}: {one} | {asked(epsilon)} | {last:.2f} | "
                     f"{own[one].accuracy:.2f} | {shown} | "
                     f"{beyond:+.2f} |"
                 )
@@ -265,7 +261,7 @@ def _scores(found: Measured) -> list[str]:
             there = f"{one.correlation:.2f}" if w.spacing == one.spacing else "–"
             seen = "–" if math.isnan(w.correlation) else f"{w.correlation:.2f}"
             lines.append(
-                f"| {_asked(one.epsilon)} | {w.k} | {w.spacing} | {there} | {one.rounds} | "
+                f"| {asked(one.epsilon)} | {w.k} | {w.spacing} | {there} | {one.rounds} | "
                 f"{w.medians[0]:.3f} | {w.medians[1]:.3f} | {w.ratio:.2f} | "
                 f"{100 * w.within_two:.0f} % ({100 * min(w.chains):.0f} to "
                 f"{100 * max(w.chains):.0f}) | {100 * w.chance:.0f} % | {100 * w.below:.0f} % | "

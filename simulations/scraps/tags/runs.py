@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.aggregates import ema
 from fedpriv.checkpoints.outputs import answers
-from fedpriv.checkpoints.past import uniform
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import Split
@@ -25,31 +23,16 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
 from fedpriv.tree import Params
+from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
 from simulations.scraps.tags.together import Columns, Together, columns_of
 
-LAST = "last"
 #: What is said of a run, of all its options.
 _SHOWN = (
     "target-epsilon", "rounds", "server-learning-rate", "aggregate", "aggregate-training",
     "measured-on", "seed",
 )  # fmt: skip
 Options = Mapping[str, Option]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregates:
-    """Which aggregates are made of one run's checkpoints.
-
-    Attributes:
-        decays: Of moving averages.
-        ks: Of uniform ones, means of outputs and votes.
-    """
-
-    decays: Sequence[float] = (0.8, 0.9, 0.95)
-    ks: Sequence[int] = (3, 5, 10, 20)
 
 
 class NotKeptError(ValueError):
@@ -160,8 +143,7 @@ class Site:
 
         def make() -> dict[str, np.ndarray]:
             made = self.components(experiment)
-            past = list(checkpoints(experiment, made, seed))
-            return measured(made.task, past, which)
+            return measured(made.task, checkpoints(experiment, made, seed), which)
 
         facts: dict[str, object] = {"aggregates": name, **experiment.options()}
         facts |= {"decays": list(which.decays), "ks": list(which.ks)}
@@ -198,52 +180,12 @@ class Site:
         return self.found({"public": name, **experiment.options()}, make)["right"]
 
 
-def states(experiment: Experiment, made: Components, seed: int) -> Iterator[Any]:
-    """Yield the states of a run: before the first round, and after every one."""
-    root = Key.simulation(seed)
-    state: Any = first_state(made, root)
-    yield state
-    played = rounds(made, serial(experiment, made), root, state=state, eval_every=10**9)
-    for _, state in played:
-        yield state
-
-
-def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator[Params]:
-    """Yield the params of a run: before the first round, and after every one."""
-    for state in states(experiment, made, seed):
-        yield state.params
-
-
-def named(which: Aggregates) -> list[str]:
-    """Return what `averages` calls its models, in its order."""
-    emas = (f"EMA {decay:g}" for decay in which.decays)
-    return [LAST, *emas, *(f"UPA {k}" for k in which.ks)]
-
-
-def averages(past: Sequence[Params], which: Aggregates) -> dict[str, Params]:
-    """Return the last checkpoint, and one model for each aggregate of params, by name.
-
-    Args:
-        past: All checkpoints of a run, the params before the first round in front.
-        which: Aggregates.
-    """
-    found: dict[str, Params] = {LAST: past[-1]}
-    for decay in which.decays:
-        average = ema(decay)
-        state = average.init(past[0])
-        for params in past[1:]:
-            _, state = average.next(dict(params), state)
-        found[f"EMA {decay:g}"] = state["average"]
-    for k in which.ks:
-        found[f"UPA {k}"] = uniform(past[-k:])
-    return found
-
-
-def measured(task: Any, past: Sequence[Params], which: Aggregates) -> dict[str, np.ndarray]:
+def measured(task: Any, past: Iterable[Params], which: Aggregates) -> dict[str, np.ndarray]:
     """Return which held-out examples are right, uint8 (n,), by every aggregate of checkpoints."""
-    found = {name: right_of(task, params) for name, params in averages(past, which).items()}
-    scores = [scored(task, params) for params in past[-max(which.ks) :]]
-    labels = labels_of(task, past[-1])
+    made = averages(past, which)
+    found = {name: right_of(task, params) for name, params in made.models().items()}
+    scores = [scored(task, params) for params in made.recent]
+    labels = labels_of(task, made.recent[-1])
     for k in which.ks:
         found[f"OPA {k}"] = (answers("opa", scores[-k:]) == labels).astype(np.uint8)
         found[f"OMV {k}"] = (answers("omv", scores[-k:]) == labels).astype(np.uint8)

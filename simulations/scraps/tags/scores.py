@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
-from simulations.scraps.tags.runs import Options, Site, scored, states
+from simulations.scraps.checkpoints import states
+from simulations.scraps.tags.runs import Options, Site, scored
 from simulations.scraps.tags.study import Family, Size, options
 
 _SEEDS = 1000  # from here on, so that no other study has the same runs
@@ -30,7 +31,7 @@ class Arms:
 
     rate: float = 2.0
     burn_in: int = 40
-    longest: int = 8
+    longest: int = 40
     pilots: int = 2
     runs: int = 10
     k: int = 10

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.privacy.epsilon import shown_delta
-from simulations.scraps.tags.figures import t_half
+from simulations.scraps.checkpoints import LAST
+from simulations.scraps.seeds import t_half
 from simulations.scraps.tags.page import kind_of, kinds, promise
-from simulations.scraps.tags.runs import LAST
 from simulations.scraps.tags.shifting import Halves, Period
 from simulations.scraps.tags.study import Epsilon
 

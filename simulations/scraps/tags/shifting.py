@@ -14,7 +14,8 @@ from fedpriv.data.sentences.store import OWN, SentenceStore
 from fedpriv.training.words.shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
-from simulations.scraps.tags.runs import LAST, Site, right_of, states
+from simulations.scraps.checkpoints import LAST, states
+from simulations.scraps.tags.runs import Site, right_of
 from simulations.scraps.tags.study import Epsilon, Family, Size, options
 
 #: What alternates: text in threads that its writer asked against the rest, or two halves of tags.

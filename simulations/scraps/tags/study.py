@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv.experiments.composing.options import Option
-from simulations.scraps.tags.runs import LAST, Aggregates, NotKeptError, Site
+from simulations.scraps.checkpoints import LAST, Aggregates
+from simulations.scraps.tags.runs import NotKeptError, Site
 
 #: No noise, where an ε is meant otherwise.
 Epsilon = float | None

@@ -15,9 +15,12 @@ from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
 from fedpriv.training.words.shift import SHARE
 from fedpriv.training.work import UserByUser
+from simulations.scraps import checkpoints as made_of
+from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
+from simulations.scraps.seeds import t_half
 from simulations.scraps.tags import command, runs, scores
-from simulations.scraps.tags.figures import LAST, MAJORITY, Gain, Line, lines_of, t_half, verdict
-from simulations.scraps.tags.runs import Aggregates, Site
+from simulations.scraps.tags.figures import MAJORITY, Gain, Line, lines_of, verdict
+from simulations.scraps.tags.runs import Site
 from simulations.scraps.tags.shifting import one_half
 from simulations.scraps.tags.study import FAMILIES, TINY, options, over
 from simulations.scraps.tags.together import Together, columns_of
@@ -84,11 +87,11 @@ class TestAggregates:
     )
     def test_of_params(self, site, name, own, more):
         plain = site.experiment(FAMILIES[name].experiment, given(site, name), seed=1)
-        past = list(runs.checkpoints(plain, site.components(plain), 1))
-        made_after = runs.averages(past, WHICH)[own]
+        past = list(checkpoints(plain, site.components(plain), 1))
+        made_after = averages(past, WHICH).models()[own]
         during = site.experiment(FAMILIES[name].experiment, given(site, name, **more), seed=1)
         frame = build(during, site.corpus)  # and by the frame's own training
-        *_, end = runs.states(during, frame, 1)
+        *_, end = states(during, frame, 1)
         result = frame.algorithm.result(end)
         for tensor, array in result.items():
             assert np.array_equal(made_after[tensor], array)
@@ -98,7 +101,7 @@ class TestAggregates:
     def test_of_outputs(self, site, rule):
         plain = site.experiment("adadps-tags", given(site, "DP-SGD"))
         made = site.components(plain)
-        past = list(runs.checkpoints(plain, made, 0))
+        past = list(checkpoints(plain, made, 0))
         right = runs.measured(made.task, past, WHICH)[f"{rule.upper()} 3"]
         state = packed(rule, past[-3:])
         experiment = site.experiment(
@@ -114,10 +117,10 @@ class TestAggregates:
         for reading in ("replace", "gradient-only"):
             more = {**given(site, "DP-FTRL"), **over(TINY, "EMA 0.8", reading)}
             experiment = site.experiment(family.experiment, more)
-            *_, state = runs.states(experiment, site.components(experiment), 0)
+            *_, state = states(experiment, site.components(experiment), 0)
             ends[reading] = state.params["kernel"]
         experiment = site.experiment(family.experiment, given(site, "DP-FTRL"))
-        *_, plain = runs.checkpoints(experiment, site.components(experiment), 0)
+        *_, plain = checkpoints(experiment, site.components(experiment), 0)
         assert (ends["replace"] != ends["gradient-only"]).any()
         assert all((end != plain["kernel"]).any() for end in ends.values())
 
@@ -132,7 +135,7 @@ class TestFigures:
         def trained(*arguments, **more):
             raise AssertionError("trained again")
 
-        monkeypatch.setattr(runs, "rounds", trained)
+        monkeypatch.setattr(made_of, "rounds", trained)
         again = site.aggregated("adadps-tags", given(site, "DP-SGD"), 1, WHICH)
         assert np.array_equal(again[LAST], two[LAST])
 
@@ -205,7 +208,7 @@ def test_one_command_gives_the_page(what, tiny_corpus, tmp_path, capsys, monkeyp
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(runs, "rounds", trained)
+    monkeypatch.setattr(made_of, "rounds", trained)
     command.main(arguments)
     assert (tmp_path / "page.md").read_text("utf-8") == text
 

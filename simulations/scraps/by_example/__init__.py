@@ -1,0 +1,1 @@
+"""Recycling checkpoints of runs whose unit is an example: photographs and conversions."""

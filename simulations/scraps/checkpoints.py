@@ -1,0 +1,94 @@
+"""One run's checkpoints, and aggregates at inference that are made of them as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.checkpoints.aggregates import ema
+from fedpriv.checkpoints.past import uniform
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.rng import Key
+from fedpriv.running.engines.factories import serial
+from fedpriv.running.loop import first_state, rounds
+from fedpriv.tree import Params
+
+LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregates:
+    """Which aggregates are made of one run's checkpoints.
+
+    Attributes:
+        decays: Of moving averages.
+        ks: Of uniform ones, means of outputs and votes.
+    """
+
+    decays: Sequence[float] = (0.8, 0.9, 0.95)
+    ks: Sequence[int] = (3, 5, 10, 20)
+
+
+def named(which: Aggregates) -> list[str]:
+    """Return what `Averages.models` calls its models, in its order."""
+    emas = (f"EMA {decay:g}" for decay in which.decays)
+    return [LAST, *emas, *(f"UPA {k}" for k in which.ks)]
+
+
+class Averages:
+    """Aggregates of params that come one after the other: O(k) models, however long the run is.
+
+    Args:
+        first: The params before the first step, from which moving averages begin.
+        which: Aggregates.
+    """
+
+    def __init__(self, first: Params, which: Aggregates) -> None:
+        self._which = which
+        self._emas = {decay: ema(decay) for decay in which.decays}
+        self._states = {decay: own.init(first) for decay, own in self._emas.items()}
+        self.recent: deque[Params] = deque([first], maxlen=max(which.ks, default=1))
+
+    def add(self, params: Params) -> None:
+        """Take the next checkpoint."""
+        self.recent.append(params)
+        for decay, own in self._emas.items():
+            _, self._states[decay] = own.next(dict(params), self._states[decay])
+
+    def models(self) -> dict[str, Params]:
+        """Return the last checkpoint, and one model for each aggregate of params, by name."""
+        past = list(self.recent)
+        found: dict[str, Params] = {LAST: past[-1]}
+        for decay, state in self._states.items():
+            found[f"EMA {decay:g}"] = state["average"]
+        for k in self._which.ks:
+            found[f"UPA {k}"] = uniform(past[-k:])
+        return found
+
+
+def averages(past: Iterable[Params], which: Aggregates) -> Averages:
+    """Return the aggregates of checkpoints, the params before the first round in front."""
+    checkpoints = iter(past)
+    found = Averages(next(checkpoints), which)
+    for params in checkpoints:
+        found.add(params)
+    return found
+
+
+def states(experiment: Experiment, made: Components, seed: int) -> Iterator[Any]:
+    """Yield the states of a run: before the first round, and after every one."""
+    root = Key.simulation(seed)
+    state: Any = first_state(made, root)
+    yield state
+    played = rounds(made, serial(experiment, made), root, state=state, eval_every=10**9)
+    for _, state in played:
+        yield state
+
+
+def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator[Params]:
+    """Yield the params of a run: before the first round, and after every one."""
+    for state in states(experiment, made, seed):
+        yield state.params

@@ -1,0 +1,129 @@
+"""Recycling checkpoints of examples: its aggregates are the frame's, its commands give pages."""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.experiments.build import build
+from fedpriv.running.engines.factories import serial
+from simulations.scraps.by_example import command, page, problem, runs
+from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
+
+WHICH = Aggregates(decays=(0.8,), ks=(3,))
+TINY = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
+
+
+@pytest.fixture
+def conversions():
+    made = problem.conversions(reduced=True)
+    return replace(made, options={**made.options, **TINY}, which=WHICH, seeds=2, epsilons=(6.0,))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Synthetic records of CIFAR-10's form, under the name of the reduced set."""
+    where = tmp_path_factory.mktemp("cifar")
+    rng = np.random.default_rng(0)
+    for name, number in (("cifar10_jpeg_train10k", 40), ("cifar10_jpeg_test2k", 20)):
+        records = rng.integers(0, 256, (number, 3073), np.uint8)
+        records[:, 0] = np.arange(number) % 10
+        (where / f"{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
+    return where
+
+
+@pytest.mark.parametrize(
+    ("own", "more"),
+    [
+        ("EMA 0.8", {"aggregate": "ema", "ema-decay": 0.8}),
+        ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
+    ],
+)
+def test_models_are_those_that_a_run_makes_itself(conversions, own, more):
+    options = {**conversions.options, "target-epsilon": 6.0}
+    plain = conversions.make().with_options(options)
+    models = averages(checkpoints(plain, build(plain, None), 0), WHICH).models()
+    during = conversions.make().with_options({**options, **more})
+    made = build(during, None)
+    *_, end = states(during, made, 0)
+    for name, array in made.algorithm.result(end).items():
+        assert np.array_equal(models[own][name], array)
+        assert (models[LAST][name] != array).any()
+
+
+def test_outputs_are_those_that_a_run_makes_itself(conversions):
+    options = {**conversions.options, "target-epsilon": 6.0}
+    experiment = conversions.make().with_options({**options, "aggregate": "opa", "aggregate-k": 3})
+    made = build(experiment, None)
+    *_, end = states(experiment, made, 0)
+    own = serial(experiment, made).evaluate(made.algorithm.result(end), public=True)
+    past = averages(checkpoints(experiment, made, 0), WHICH)
+    as_labels = replace(conversions, outputs={"OPA": problem._accuracy("opa")})
+    found = runs.measured(as_labels, made.task, past)
+    assert own.get("accuracy") == pytest.approx(found["OPA 3"], abs=1e-12)
+
+
+def test_runs_are_kept_and_seeds_are_runs_of_their_own(conversions, tmp_path):
+    told: list[str] = []
+    first = runs.found(conversions, tmp_path / "r.jsonl", told.append)
+    ((case, values),) = first.values.items()
+    assert (case.epsilon, len(told)) == (6.0, 2)
+    assert first.synthetic and values[LAST][0] != values[LAST][1]
+    again = runs.found(conversions, tmp_path / "r.jsonl", told.append)
+    assert len(told) == 2 and np.array_equal(again.values[case]["UPA 3"], values["UPA 3"])
+
+
+def test_what_is_no_better_than_chance_is_no_signal(conversions):
+    apart = np.array([0.0, 0.01])
+    good = {LAST: 0.3 + apart, "EMA 0.8": 0.2 + apart, "UPA 3": 0.4 + apart}
+    assert page.verdict(conversions, good) == (
+        "Over seeds clearly better: EMA 0.8; clearly worse: UPA 3."
+    )
+    assert "No signal" in page.verdict(conversions, {name: v + 0.2 for name, v in good.items()})
+    higher = replace(conversions, measure=problem.ACCURACY, chance=0.1)
+    assert "better: UPA 3; clearly worse: EMA 0.8" in page.verdict(higher, good)
+
+
+def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(problem.PROBLEMS, "pcvr", lambda reduced: conversions)
+    plot, out = tmp_path / "p.svg", tmp_path / "page.md"
+    command.main([
+        "pcvr", "--reduced", "--results", str(tmp_path / "r.jsonl"), "--plot", str(plot),
+        "--out", str(out),
+    ])  # fmt: skip
+    text = out.read_text()
+    assert text in capsys.readouterr().out and "SYNTHETIC" in text and "p.svg" in text
+    assert "example-level, add-remove, PLD" in text and "-62.6 %" in text
+    assert "<svg" in plot.read_text() and "SYNTHETIC" in plot.read_text()
+    for bad, why in ((["--seeds", "0"], "at least 1"), (["--plot", "p.gif"], r"\.png or \.svg")):
+        with pytest.raises(ValueError, match=why):
+            command.main(["pcvr", *bad])
+
+
+def test_the_average_of_public_models_is_a_start(folder, tmp_path):
+    made = problem.within(problem.cifar100(reduced=True), str(folder))
+    small = {"batch-size": 6.0, "epochs": 0.6}
+    assert made.public is not None
+    made = replace(
+        made, options={**made.options, **small}, public={**made.public, **small}, which=WHICH,
+        seeds=1, epsilons=(8.0,),
+    )  # fmt: skip
+    found = runs.found(made, tmp_path / "r.jsonl", lambda line: None)
+    assert [case.start for case in found.values] == [runs.FRESH, *runs._STARTS]
+    _, last, average = found.values.values()
+    assert any(last[name] != average[name] for name in last)
+    text = page.page(made, found, command="c")
+    assert "What starting from the average" in text and "classes 5 to 9" in text
+
+
+def test_halves_of_the_classes_share_no_example(folder):
+    make = problem.cifar10(reduced=True).make
+    halves = [
+        make().with_options({"folder": str(folder), "classes": own}).task(None)
+        for own in ("first-half", "last-half")
+    ]
+    assert [half.num_train for half in halves] == [20, 20]
+    assert halves[0].data_sha256()["private"] != halves[1].data_sha256()["private"]
