@@ -121,7 +121,7 @@ class _Wanted:
         seeds: Which are reported.
         reduced: Whether in the size that takes minutes.
         results: JSON lines of all runs.
-        out: Where the pages will lie; None for nowhere.
+        out: Where the pages will lie; None to write none.
         processes: Runs at once.
         corpus: Of items that take one; None for their own.
     """

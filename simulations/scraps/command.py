@@ -15,6 +15,7 @@ from fedpriv.reproduction import Script
 from simulations.scraps.control import best_rate, control
 from simulations.scraps.intervals import KS, coverage, widths
 from simulations.scraps.last_iterate import STEPS, hard_ratio, ordinary_ratios
+from simulations.scraps.output import publish
 from simulations.scraps.page import FASTER, Found, page, plot
 
 REPRODUCTIONS = (
@@ -43,10 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         plot(found, given.plot)
     picture = "" if given.plot is None else given.plot.name
     text = page(found, command="fedpriv reproduce scraps-convex", picture=picture)
-    print(text)
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, "utf-8")
+    publish(text, given.out)
 
 
 def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:

@@ -19,6 +19,7 @@ from fedpriv.reproduction import Script
 from simulations.scraps.by_example.page import page, plot
 from simulations.scraps.by_example.problem import PROBLEMS, within
 from simulations.scraps.by_example.runs import found
+from simulations.scraps.output import add_output, check_output, publish
 
 _TITLES = {
     "cifar10": ("Recycling checkpoints: DP-SGD on CIFAR-10", (2000, 10)),
@@ -46,16 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("what", choices=tuple(PROBLEMS))
     parser.add_argument("--reduced", action="store_true", help="little, on two cores")
-    parser.add_argument("--seeds", type=int, default=None, help="of each run; by default its own")
     parser.add_argument("--folder", default=None, help="of CIFAR's files; none to look around")
     parser.add_argument("--results", type=Path, default=Path("results/scraps-by-example.jsonl"))
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
+    add_output(parser, seeds="its own")
     given = parser.parse_args(arguments)
-    if given.seeds is not None and given.seeds < 1:
-        raise ValueError(f"--seeds {given.seeds} must be at least 1")
-    if given.plot is not None and given.plot.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"--plot {given.plot} must end in .png or .svg")
+    check_output(given)
     problem = PROBLEMS[given.what](reduced=given.reduced)
     if given.seeds is not None:
         problem = replace(problem, seeds=given.seeds)
@@ -72,10 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command=f"fedpriv reproduce {problem.name} --seeds {problem.seeds}{reduced}",
         picture="" if given.plot is None else given.plot.name,
     )
-    print(text)
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, "utf-8")
+    publish(text, given.out)
 
 
 if __name__ == "__main__":

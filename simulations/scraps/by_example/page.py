@@ -11,6 +11,7 @@ import numpy as np
 from simulations.scraps.by_example.problem import Problem
 from simulations.scraps.by_example.runs import Case, Found
 from simulations.scraps.checkpoints import LAST
+from simulations.scraps.gains import Marks, draw_gains, save
 from simulations.scraps.seeds import t_half
 from simulations.scraps.wording import asked
 
@@ -128,20 +129,13 @@ def plot(problem: Problem, found: Found, path: Path) -> None:
     names = [name for name in next(iter(found.values.values())) if name != LAST]
     figure = Figure(figsize=(9.5, 1.6 + 0.42 * len(names)), layout="constrained")
     axis = figure.subplots()
-    count = len(found.values)
-    for place, (case, values) in enumerate(found.values.items()):
-        aside = 0.7 * (place - (count - 1) / 2) / count
-        of = [gains(problem, values, name) for name in names]
-        halves = [t_half(gain) for gain in of]
-        axis.errorbar(
-            [gain.mean() for gain in of], [row + aside for row in range(len(names))],
-            xerr=[half if math.isfinite(half) else 0 for half in halves],
-            fmt="osDv^P"[place % 6], color=f"C{place % 10}", markersize=4, capsize=2,
-            label=said(case),
-        )  # fmt: skip
-    axis.axvline(0, color="#666666", linewidth=0.8)
-    axis.set_yticks(range(len(names)), names, fontsize=8)
-    axis.invert_yaxis()
+    draw_gains(axis, names, [
+        Marks(label=said(case), color=f"C{number % 10}", gains={
+            name: (float(gain.mean()), t_half(gain))
+            for name in names for gain in [gains(problem, values, name)]
+        })
+        for number, (case, values) in enumerate(found.values.items())
+    ])  # fmt: skip
     figure.legend(loc="outside right upper", frameon=False, fontsize=7.5)
     data = "SYNTHETIC data" if found.synthetic else "real data"
     figure.suptitle(f"{problem.title}: gain over the last iterate, {data}", weight="bold")
@@ -151,5 +145,4 @@ def plot(problem: Problem, found: Found, path: Path) -> None:
         "covered by ε.",
         fontsize=7.5, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
+    save(figure, path)

@@ -21,6 +21,7 @@ import numpy as np
 
 from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.reproduction import Script
+from simulations.scraps.output import add_output, check_output, publish
 from simulations.scraps.tags import page, shift_page
 from simulations.scraps.tags.figures import lines_of
 from simulations.scraps.tags.runs import NotKeptError, Site
@@ -58,17 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("aggregates", "shift"))
     parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
     parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
-    parser.add_argument("--seeds", type=int, default=None, help="of each method; by default 5 or 3")
     parser.add_argument("--tiny", action="store_true", help="few runs, short ones")
     parser.add_argument("--kept", action="store_true", help="train nothing: of what is kept alone")
     parser.add_argument("--results", type=Path, default=Path("results/scraps"))
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
+    add_output(parser, seeds="5 or 3")
     given = parser.parse_args(arguments)
-    if given.seeds is not None and given.seeds < 1:
-        raise ValueError(f"--seeds {given.seeds} must be at least 1")
-    if given.plot is not None and given.plot.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"--plot {given.plot} must end in .png or .svg")
+    check_output(given)
     site = Site(
         resolve_corpus(given.corpus, allow_synthetic=False),
         given.roster,
@@ -87,10 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = shift_page.page(shifted, command=_command(given, 1), picture=picture)
         if given.plot is not None:
             shift_page.plot(shifted, given.plot)
-    print(text)
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, "utf-8")
+    publish(text, given.out)
 
 
 def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> page.Measured:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedpriv.privacy.epsilon import shown_delta
 from simulations.scraps.checkpoints import LAST
+from simulations.scraps.gains import Marks, draw_gains, save
 from simulations.scraps.tags.figures import (
     MAJORITY,
     PUBLIC,
@@ -301,20 +302,17 @@ def plot(found: Measured, path: Path) -> None:
         names = [*chosen["inference"], *chosen["training"]]
         every = (*found.size.epsilons, None)
         few = {at: own for at, own in cases.items() if at[1] <= 1}  # of more, gains are far off
-        for place, ((epsilon, by), own) in enumerate(few.items()):
-            there = [(row, own[n].gain) for row, n in enumerate(names) if n in own]
-            gains = [(row, gain) for row, gain in there if gain is not None]
-            aside = 0.14 * (place - (len(few) - 1) / 2)
-            rate = "" if by == 1 else f", {by:g} times the rate"
-            axis.errorbar(
-                [gain.value for _, gain in gains], [row + aside for row, _ in gains],
-                xerr=[gain.by_seed if math.isfinite(gain.by_seed) else 0 for _, gain in gains],
-                fmt="osDosD"[place % 6], color=f"C{every.index(epsilon)}", markersize=4, capsize=2,
-                markerfacecolor=None if by == 1 else "white", label=f"{kind_of(epsilon)}{rate}",
-            )  # fmt: skip
-        axis.axvline(0, color="#666666", linewidth=0.8)
-        axis.set_yticks(range(len(names)), names, fontsize=8)
-        axis.invert_yaxis()
+        draw_gains(axis, names, [
+            Marks(
+                label=kind_of(epsilon) + ("" if by == 1 else f", {by:g} times the rate"),
+                gains={
+                    n: (gain.value, gain.by_seed)
+                    for n in names if n in own for gain in [own[n].gain] if gain is not None
+                },
+                color=f"C{every.index(epsilon)}", filled=by == 1,
+            )
+            for (epsilon, by), own in few.items()
+        ])  # fmt: skip
         axis.set_title(name, fontsize=10)
         axis.legend(frameon=False, fontsize=7.5)
     made = "SYNTHETIC data" if found.synthetic else "real threads"
@@ -325,5 +323,4 @@ def plot(found: Measured, path: Path) -> None:
         "covered by ε.",
         fontsize=7.5, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
+    save(figure, path)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import shown_delta
 from simulations.scraps.checkpoints import LAST
+from simulations.scraps.gains import save
 from simulations.scraps.seeds import t_half
 from simulations.scraps.tags.page import kind_of, kinds, promise
 from simulations.scraps.tags.shifting import Halves, Period
@@ -125,5 +126,4 @@ def plot(found: Shifted, path: Path) -> None:
         f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
         fontsize=7, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
+    save(figure, path)

@@ -1,25 +1,17 @@
 """DP-SGD on small photographs: it runs, and starts from either half of a checkpoint."""
 
-import lzma
-
 import numpy as np
 import pytest
 
 from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.running.prepared import start_run
 from simulations.by_example.images import dp_sgd_cifar
+from tests.simulations.photographs.records import write_records
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Synthetic records of CIFAR-10's form, under the name of the reduced set."""
-    where = tmp_path_factory.mktemp("cifar")
-    rng = np.random.default_rng(0)
-    for name, number in (("cifar10_jpeg_train10k", 24), ("cifar10_jpeg_test2k", 8)):
-        records = rng.integers(0, 256, (number, 3073), np.uint8)
-        records[:, 0] %= 10
-        (where / f"{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
-    return where
+    return write_records(tmp_path_factory.mktemp("cifar"), 24, 8)
 
 
 def test_it_runs_and_a_second_run_starts_from_its_average(folder, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +11,7 @@ from fedpriv.experiments.build import build
 from fedpriv.running.engines.factories import serial
 from simulations.scraps.by_example import command, page, problem, runs
 from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
+from tests.simulations.photographs.records import write_records
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 TINY = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
@@ -25,14 +25,7 @@ def conversions():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Synthetic records of CIFAR-10's form, under the name of the reduced set."""
-    where = tmp_path_factory.mktemp("cifar")
-    rng = np.random.default_rng(0)
-    for name, number in (("cifar10_jpeg_train10k", 40), ("cifar10_jpeg_test2k", 20)):
-        records = rng.integers(0, 256, (number, 3073), np.uint8)
-        records[:, 0] = np.arange(number) % 10
-        (where / f"{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
-    return where
+    return write_records(tmp_path_factory.mktemp("cifar"), 40, 20)
 
 
 @pytest.mark.parametrize(
