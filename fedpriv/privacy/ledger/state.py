@@ -7,6 +7,7 @@ trace.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,6 +95,25 @@ class LedgerState:
     def rows(self) -> Sequence[Row]:
         """Every row of noise with memory, in order."""
         return self._rows
+
+    @property
+    def burned(self) -> tuple[Row, ...]:
+        """Rows that were used up in vain.
+
+        By user that is a row without a release of its own, as of a charge in `lost`; in centralised
+        training, whose releases are of many steps, one that another follows for the same round or
+        for an earlier one.
+        """
+        if self.plan.unit == "user":
+            kept = {release.attempt for release in self._releases}
+            return tuple(row for row in self._rows if row.row not in kept)
+        found: list[Row] = []
+        redone = math.inf
+        for row in reversed(self._rows):
+            if row.round_num >= redone:
+                found.append(row)
+            redone = min(redone, row.round_num)
+        return tuple(reversed(found))
 
     @property
     def releases(self) -> Sequence[Release]:

@@ -51,6 +51,7 @@ class Verification:
         num_charges: Charges on the ledger.
         num_releases: Releases on the ledger.
         num_lost: Charges without a release.
+        num_burned: Rows of noise with memory that were used up in vain.
         mode: "simulation", "secure", or "" if the ledger cannot be read.
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.
@@ -63,6 +64,7 @@ class Verification:
     num_releases: int
     num_lost: int
     mode: str
+    num_burned: int = 0
     coverage: Coverage = NOT_KNOWN
     audit: AuditRecord | None = None
 
@@ -83,6 +85,7 @@ class Verification:
             "charges": self.num_charges,
             "releases": self.num_releases,
             "lost": self.num_lost,
+            "burned": self.num_burned,
             "mode": self.mode,
             "audit": NOT_AUDITED if self.audit is None else self.audit.to_json(),
         }
@@ -121,7 +124,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
             num_lost=0,
             mode="",
         )
-    spent = len(state.charges)
+    spent, burned = len(state.charges), len(state.burned)
     checks = [
         Check(
             name="ledger",
@@ -132,7 +135,8 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         Check(
             name="charges",
             ok=True,
-            text=f"{state.used.text}, {len(state.releases):,} released, {len(state.lost):,} lost",
+            text=f"{state.used.text}, {len(state.releases):,} released, {len(state.lost):,} lost"
+            + (f", {burned:,} burned" if state.rows else ""),
         ),
     ]
     final = state.epsilon()
@@ -154,6 +158,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         num_charges=spent,
         num_releases=len(state.releases),
         num_lost=len(state.lost),
+        num_burned=burned,
         mode=state.mode,
         coverage=covers,
         audit=audit,

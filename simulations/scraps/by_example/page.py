@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from simulations.scraps.by_example.runs import Case, Found
 from simulations.scraps.checkpoints import LAST
 from simulations.scraps.gains import Marks, draw_gains, save
 from simulations.scraps.seeds import t_half
-from simulations.scraps.wording import asked
 
 Values = Mapping[str, np.ndarray]
 
@@ -49,7 +47,7 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
     ]  # fmt: skip
     for case, values in found.values.items():
         lines += [
-            f"### {said(case)}", "",
+            f"### {case.said()}", "",
             f"| | {problem.measure.label} | gain | variance over seeds, of the last iterate's |",
             "|---|---:|---:|---:|",
         ]  # fmt: skip
@@ -64,12 +62,6 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
     if problem.public is not None:
         lines += _starts(problem, found)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def said(case: Case) -> str:
-    """Return what a column is called."""
-    noise = "no noise" if math.isinf(case.epsilon) else f"ε = {asked(case.epsilon)}"
-    return f"{noise}, rate {case.rate:g}, {case.start}"
 
 
 def gains(problem: Problem, values: Values, name: str) -> np.ndarray:
@@ -106,7 +98,7 @@ def _starts(problem: Problem, found: Found) -> list[str]:
             other = found.values[Case(last, case.epsilon, case.rate)]
             gain = 100 * (values[LAST] - other[LAST])
             lines.append(
-                f"| {said(case)} | {gain.mean():+.2f} ± {t_half(gain):.2f} |"
+                f"| {case.said()} | {gain.mean():+.2f} ± {t_half(gain):.2f} |"
             )  # fmt: skip
     return [*lines, "", "One public run; its own chance is in no interval."]
 
@@ -130,7 +122,7 @@ def plot(problem: Problem, found: Found, path: Path) -> None:
     figure = Figure(figsize=(9.5, 1.6 + 0.42 * len(names)), layout="constrained")
     axis = figure.subplots()
     draw_gains(axis, names, [
-        Marks(label=said(case), color=f"C{number % 10}", gains={
+        Marks(label=case.said(), color=f"C{number % 10}", gains={
             name: (float(gain.mean()), t_half(gain))
             for name in names for gain in [gains(problem, values, name)]
         })

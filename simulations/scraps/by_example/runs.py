@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ class Case:
     start: str
     epsilon: float
     rate: float
+
+    def said(self) -> str:
+        """Return what it is called."""
+        noise = "no noise" if math.isinf(self.epsilon) else f"ε = {asked(self.epsilon)}"
+        return f"{noise}, rate {self.rate:g}, {self.start}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +83,7 @@ def found(problem: Problem, results: Path, said: Callable[[str], None]) -> Found
             experiment = problem.make().with_options({**options, "seed": seed})
             identity = _identity(problem, experiment, case)
             if identity not in rows:
-                epsilon = asked(case.epsilon)
-                said(f"{problem.name} {case.start}, ε {epsilon}, rate {case.rate:g}, seed {seed}")
+                said(f"{problem.name} {case.said()}, seed {seed}")
                 rows[identity] = {"identity": identity, **_row(problem, experiment)}
                 results.parent.mkdir(parents=True, exist_ok=True)
                 json_lines.cut_torn_line(results)

@@ -109,9 +109,11 @@ def test_no_row_meets_two_sums_and_each_is_the_oracles(name, kills, burned, mode
     assert [row.row for row in ledger.rows] == list(range(1, ROWS + 1))
     assert len(ledger.charges) == 1
     used = [release.attempt for release in ledger.releases]
+    assert [row.row for row in ledger.burned] == burned
     assert used == [row for row in range(1, ROWS + 1) if row not in burned]
     assert len(noise) == len(used) == len({row["w"].tobytes() for row in noise})
-    assert verify_run(tmp_path).ok
+    verified = verify_run(tmp_path)
+    assert verified.ok and verified.num_burned == len(burned)
     times = Counter(user for cohort in cohorts for user in cohort)
     assert max(times.values()) <= LIMIT.most
     for user in times:
