@@ -30,6 +30,7 @@ from fedpriv.report.comparison.groups import (
 from fedpriv.report.comparison.rows import as_rows, gain_text, measure_text
 from fedpriv.report.comparison.sections import Section, sections_of
 from fedpriv.report.comparison.table import nouns_of, references_of
+from fedpriv.report.export.model_card import of_several
 from fedpriv.report.export.model_folder import (
     NO_WORDS,
     VOCABULARY,
@@ -158,6 +159,7 @@ def export(
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
         _say(f"{to}: the model after {labels_of(record.unit).turn} {chosen}")
+        _say_several(record)
 
 
 def predict(
@@ -169,9 +171,10 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Rank tags for a text."""
-    vocabulary = None
-    if (model / "experiment.json").is_file() and not (model / VOCABULARY).is_file():
+    vocabulary, record = None, None
+    if (model / "experiment.json").is_file():
         record = read_run(model)
+    if record is not None and not (model / VOCABULARY).is_file():
         if not has_vocabulary(record):
             raise ValueError(f"the model of {model} cannot be asked: {NO_WORDS}")
         vocabulary = corpus_vocabulary(record, None)
@@ -187,8 +190,16 @@ def predict(
     for tag, share in ranked:
         table.add_row(Text(plain(tag)), percent(share))
     print_table(table)
+    if record is not None:
+        _say_several(record)
     if not known:
         _say("None of the words is in the vocabulary: these are the commonest tags.")
+
+
+def _say_several(record: RunRecord) -> None:
+    said = of_several(record)
+    if said is not None:
+        _say(said)
 
 
 def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:

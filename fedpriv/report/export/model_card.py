@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedpriv.checkpoints.outputs import RULES
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms
 from fedpriv.report.privacy_text import as_markdown, markdown_safe
@@ -44,6 +45,7 @@ def model_card(
     parts += [
         f"Trained by fedpriv on {_data(run)}; this is the model after "
         f"{labels_of(run.unit).turn} {round_num}.",
+        *filter(None, [of_several(run)]),
         _figures(run, round_num),
         "## Files",
         *_files(shapes, vocabulary, files, frozen),
@@ -56,6 +58,17 @@ def model_card(
     if credit:
         parts += ["## Data", ". ".join(credit) + "."]
     return "\n\n".join(parts) + "\n"
+
+
+def of_several(run: RunRecord) -> str | None:
+    """Return a sentence where a run's figures are of several models and this one is the last."""
+    rule = run.options.get("aggregate")
+    if rule not in RULES:
+        return None
+    return (
+        f"The run's figures are of what its last {run.options.get('aggregate-k')} models answer "
+        f"together ({rule}); this model is the last of them, and was not measured alone."
+    )
 
 
 def _files(

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.outputs import answers, packed
 from fedpriv.checkpoints.past import of_last, uniform
 from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.cli import results
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.export.model_folder import released_params
+from fedpriv.report.export.model_folder import export_run, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
@@ -96,6 +99,7 @@ def test_upa_in_a_folder_is_the_mean_of_its_checkpoints(tiny_corpus, tmp_path):
 
 @pytest.mark.parametrize("rule", ["opa", "omv"])
 def test_outputs_of_the_last_models_are_measured(rule, tiny_corpus, tmp_path):
+    run = str(tmp_path / "run")
     prepared = start(tiny_corpus, tmp_path / "run", **KINDS[rule])
     summary = prepared.run()
     last, task = checkpoints(tmp_path / "run")[-3:], prepared.components.task
@@ -111,6 +115,14 @@ def test_outputs_of_the_last_models_are_measured(rule, tiny_corpus, tmp_path):
     assert lines[-1]["accuracy_public"] == right / total
     # The model that is released and exported is the last.
     assert same(released_params(read_run(tmp_path / "run"))[1], last[-1])
+    said = f"of what its last 3 models answer together ({rule}); this model is the last of them"
+    export_run(tmp_path / "run", tmp_path / "out")
+    assert said in (tmp_path / "out" / "README.md").read_text()
+    for arguments in (["predict", run, "--text", "a"], ["export", run, "--to", f"{run}-too"]):
+        app = typer.Typer()
+        results.register(app)
+        shown = CliRunner().invoke(app, arguments)
+        assert shown.exit_code == 0 and said in " ".join(shown.output.split())
 
 
 def test_one_model_s_outputs_are_measured_as_the_model_is(tiny_corpus, tmp_path):
