@@ -15,6 +15,7 @@ from hypothesis import settings
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from tests.covering import mark_repeats
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster
@@ -34,8 +35,10 @@ settings.load_profile("fedpriv")
 _RAY = pytest.StashKey["Cluster"]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that need Ray first and in a row, so that one process starts it once."""
+    """Mark repeats as slow; put tests that need Ray first and in a row: one process starts it."""
+    mark_repeats(items)
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 
 
