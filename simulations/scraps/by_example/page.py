@@ -41,9 +41,10 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         lines += ["", f"![Gains over the last iterate]({picture})"]
     lines += [
         "", "## Ours", "",
-        f"{problem.measure.label}, %, {better}: mean over seeds (standard deviation), and the gain "
-        "over the last iterate in points ± its 95 % t-interval over paired seeds, of these test "
-        "examples alone. A gain above 0 is for the better.", "",
+        f"The table has {problem.measure.label}, %, {better}: mean over seeds (standard "
+        "deviation), and the gain over the last iterate in points ± its 95 % t-interval over "
+        "paired seeds, of these test examples alone. A gain above 0 is for the better. A variance "
+        "of few seeds says little.", "",
     ]  # fmt: skip
     for case, values in found.values.items():
         lines += [
@@ -128,7 +129,7 @@ def plot(problem: Problem, found: Found, path: Path) -> None:
         })
         for number, (case, values) in enumerate(found.values.items())
     ])  # fmt: skip
-    figure.legend(loc="outside right upper", frameon=False, fontsize=7.5)
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=7.5)
     data = "SYNTHETIC data" if found.synthetic else "real data"
     figure.suptitle(f"{problem.title}: gain over the last iterate, {data}", weight="bold")
     figure.supxlabel(
