@@ -144,7 +144,7 @@ def conversions(*, reduced: bool) -> Problem:
         make=dp_sgd_conversions,
         options={"log-rows": 2_000, "epochs": 2.0} if reduced else {"log-rows": 20_000},
         epsilons=(6.0, None) if reduced else (6.0, 1.0, None),
-        rates=(4.0,) if reduced else (1.0, 4.0, 16.0),
+        rates=(64.0,) if reduced else (16.0, 64.0, 256.0),
         which=Aggregates(decays=(0.9, 0.95), ks=(5, 10, 20)),
         measure=AUC_LOSS,
         chance=0.5,
