@@ -34,7 +34,8 @@ KS = (3, 5, 10, 20)
 #: What every figure of it stands with.
 NOT_COVERED = (
     "variation over draws of the noise and the cohorts, as far as checkpoints of one run show it: "
-    "a lower bound. Not sampling error: which users took part, and which examples it is measured on"
+    "an estimate, too small where they are correlated and too large while training moves. Not "
+    "sampling error: which users took part, and which examples it is measured on"
 )
 _QUANTILES = (0.1, 0.5, 0.9)
 

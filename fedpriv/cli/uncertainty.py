@@ -69,7 +69,7 @@ def uncertainty(
     """Say how much of a model is noise, from the last checkpoints of its run.
 
     It reads released checkpoints and public examples, and charges nothing. What it says is of the
-    noise and the cohorts, as a lower bound, and not of which users took part or which examples were
+    noise and the cohorts, an estimate, and not of which users took part or which examples were
     measured on.
 
     For example: fedpriv uncertainty runs/eps8 --k 5 --spacing 10

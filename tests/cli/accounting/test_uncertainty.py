@@ -31,7 +31,7 @@ def test_a_run_s_table_says_what_it_covers(folder, monkeypatch, capsys):
     status, out, _ = typed(monkeypatch, capsys, folder, "--k", "3", "--k", "5", "--k", "20")
     text = " ".join(out.split())
     assert status == 0
-    for words in ("4 to 6", "2 to 6", "too few are kept", "lag-1 correlation", "a lower bound",
+    for words in ("4 to 6", "2 to 6", "too few are kept", "lag-1 correlation", "an estimate",
                   "Not sampling error", "SYNTHETIC", "0.2 times that of one draw"):  # fmt: skip
         assert words in text, words
 
