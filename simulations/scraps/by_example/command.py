@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     problem = PROBLEMS[given.what](reduced=given.reduced)
     if given.seeds is not None:
         problem = replace(problem, seeds=given.seeds)
+    if given.folder is not None and given.what == "pcvr":
+        raise ValueError(f"--folder {given.folder} is of photographs; the log is synthetic")
     if given.folder is not None:
         problem = within(problem, given.folder)
     results = given.results.with_suffix("").with_suffix(".jsonl")

@@ -91,7 +91,11 @@ def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
     assert text in capsys.readouterr().out and "SYNTHETIC" in text and "p.svg" in text
     assert "example-level, add-remove, PLD" in text and "-62.6 %" in text
     assert "<svg" in plot.read_text() and "SYNTHETIC" in plot.read_text()
-    for bad, why in ((["--seeds", "0"], "at least 1"), (["--plot", "p.gif"], r"\.png or \.svg")):
+    for bad, why in (
+        (["--seeds", "0"], "at least 1"),
+        (["--plot", "p.gif"], r"\.png or \.svg"),
+        (["--folder", "here"], "the log is synthetic"),
+    ):
         with pytest.raises(ValueError, match=why):
             command.main(["pcvr", *bad])
 
