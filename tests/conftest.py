@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import settings
 
 from fedpriv.data.corpus.corpus import Corpus
@@ -25,6 +28,8 @@ HERE = Path(__file__).parent
 os.environ["COLUMNS"] = "160"
 # Tests already run side by side, and models here are tiny: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What Typer makes of a command's functions is made once and not at each call: it does not change.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
