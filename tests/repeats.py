@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 Axis = Mapping[str, Any] | Iterable[Any]
 
 
-def each_once(*axes: Axis) -> list[Any]:
+def each_once(*axes: Axis, also: Callable[..., bool] | None = None) -> list[Any]:
     """Return every combination of the axes' values, most of them marked as slow.
 
     By default run the diagonal: so many combinations that every value is in one of them. A value
@@ -19,12 +19,21 @@ def each_once(*axes: Axis) -> list[Any]:
 
     Args:
         axes: From ids to values, or values, which may be `pytest.param`.
+        also: From the ids of a combination to whether it runs by default too.
     """
     values = [_values(axis) for axis in axes]
-    quick = [[at for at, item in enumerate(axis) if not item.marks] for axis in values]
-    longest = max(len(places) for places in quick)
-    diagonal = {tuple(places[step % len(places)] for places in quick) for step in range(longest)}
-    return [_combined(values, at, at in diagonal) for at in _every(values)]
+    quick = [[item for item in axis if not item.marks] for axis in values]
+    longest = max(len(axis) for axis in quick)
+    diagonal = [tuple(axis[step % len(axis)].id for axis in quick) for step in range(longest)]
+    found = []
+    for items in itertools.product(*values):
+        names = tuple(item.id for item in items)
+        runs = names in diagonal or (also is not None and also(*names))
+        marks = [mark for item in items for mark in item.marks]
+        marks += [] if runs else [pytest.mark.slow]
+        given = [value for item in items for value in item.values]
+        found.append(pytest.param(*given, id="-".join(names), marks=marks))
+    return found
 
 
 def first(number: int, axis: Axis) -> list[Any]:
@@ -33,34 +42,28 @@ def first(number: int, axis: Axis) -> list[Any]:
 
 
 def only(kept: Collection[Any], axis: Axis) -> list[Any]:
-    """Return all values, those whose id or value is not among the kept ones marked as slow."""
-    values = _values(axis)
-    found = [item for item in values if item.id in kept or item.values[0] in kept]
-    assert len(found) >= len(kept), f"of {kept}, {len(found)} are there"
-    return [item if item in found else _slow(item) for item in values]
-
-
-def _every(values: list[list[Any]]) -> Iterable[tuple[int, ...]]:
-    return itertools.product(*(range(len(axis)) for axis in values))
+    """Return all values, those whose id is not among the kept ones' marked as slow."""
+    values, names = _values(axis), {str(name) for name in kept}
+    assert names <= {item.id for item in values}, f"of {names} not all are there"
+    return [item if item.id in names else _slow(item) for item in values]
 
 
 def _values(axis: Axis) -> list[Any]:
+    """Return parameters with ids, those of values without one as pytest would call them."""
     if isinstance(axis, Mapping):
         return [pytest.param(value, id=name) for name, value in axis.items()]
-    return [item if hasattr(item, "marks") else pytest.param(item) for item in axis]
+    found = []
+    for number, item in enumerate(axis):
+        param = item if hasattr(item, "marks") else pytest.param(item)
+        name = param.id or "-".join(_called(value, number) for value in param.values)
+        found.append(pytest.param(*param.values, id=name, marks=param.marks))
+    return found
+
+
+def _called(value: Any, number: int) -> str:
+    simple = isinstance(value, str | bool | int | float | None)
+    return str(getattr(value, "__name__", value if simple else f"case{number}"))
 
 
 def _slow(item: Any) -> Any:
     return pytest.param(*item.values, id=item.id, marks=[*item.marks, pytest.mark.slow])
-
-
-def _combined(values: list[list[Any]], at: tuple[int, ...], kept: bool) -> Any:
-    items = [axis[place] for axis, place in zip(values, at, strict=True)]
-    given = [value for item in items for value in item.values]
-    named = [item.id if item.id is not None else _written(item.values) for item in items]
-    marks = [] if kept else [pytest.mark.slow]
-    return pytest.param(*given, id="-".join(named), marks=marks)
-
-
-def _written(given: tuple[Any, ...]) -> str:
-    return "-".join(str(getattr(value, "__name__", value)) for value in given)
