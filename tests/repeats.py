@@ -18,7 +18,8 @@ def each_once(*axes: Axis, also: Callable[..., bool] | None = None) -> list[Any]
     that is marked as slow itself is in none of these.
 
     Args:
-        axes: From ids to values, or values, which may be `pytest.param`.
+        axes: From ids to values, or values, which may be tuples of several parameters or
+            `pytest.param`.
         also: From the ids of a combination to whether it runs by default too.
     """
     values = [_values(axis) for axis in axes]
@@ -54,7 +55,8 @@ def _values(axis: Axis) -> list[Any]:
         return [pytest.param(value, id=name) for name, value in axis.items()]
     found = []
     for number, item in enumerate(axis):
-        param = item if hasattr(item, "marks") else pytest.param(item)
+        plain = item if isinstance(item, tuple) else (item,)
+        param = item if hasattr(item, "marks") else pytest.param(*plain)
         name = param.id or "-".join(_called(value, number) for value in param.values)
         found.append(pytest.param(*param.values, id=name, marks=param.marks))
     return found
