@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib.util
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import settings
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.untrusted_text import safe
 from tests.covering import mark_repeats
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ HERE = Path(__file__).parent
 os.environ["COLUMNS"] = "160"
 # Tests already run side by side, and models here are tiny: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What Typer makes of a command's functions is made once and not at each call: it does not change.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
@@ -32,7 +39,26 @@ settings.register_profile(
 settings.load_profile("fedpriv")
 
 
+#: Where no test reads a page's plots, only the words about them: drawing takes most of a report.
+UNDRAWN = {"audit", "backends", "cli", "deployment", "docs", "experiments", "laws", "privacy"}
+UNDRAWN |= {"reference_bugs", "running", "tasks"}
+
 _RAY = pytest.StashKey["Cluster"]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage, and then never look through what was collected.
+
+    There are ten thousand tests and all modules: each search takes half a second, and in a forked
+    child it copies all their pages.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,6 +101,24 @@ def pytest_runtest_teardown(
         if over and _RAY in item.config.stash:
             item.config.stash[_RAY].close()
             del item.config.stash[_RAY]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Write the plots' words without drawing them; tests/report and others see them drawn."""
+    if request.path.is_relative_to(HERE) and request.path.relative_to(HERE).parts[0] in UNDRAWN:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedpriv.report.figures.line_plot", _in_words)
+            yield
+    else:
+        yield
+
+
+def _in_words(lines, *, name, alternative, write, references=(), **options) -> str:
+    said = [alternative, *(reference.said + "." for reference in references)]
+    ends = [write(line.y[-1]) for line in lines if len(line.y)]
+    words = "".join(f"<text>{safe(end)}</text>" for end in ends)
+    return f'<svg id="{name}" role="img" aria-label="{safe(" ".join(said))}">{words}</svg>'
 
 
 @pytest.fixture(scope="session")

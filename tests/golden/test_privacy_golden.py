@@ -12,7 +12,11 @@ from fedpriv.privacy.event import Event, cohort_event
 DOCUMENT = json.loads(Path(__file__).with_name("privacy.json").read_text("utf-8"))
 ROWS = {row["id"]: row for row in DOCUMENT["rows"]}
 # The rows of sample-level runs are extra; a few large grids are enough for every day.
+#: Of most plans one relation is enough by default.
 SLOW = {name for name in ROWS if name.startswith("S")} | {"P3 add-remove", "P6 add-remove"}
+SLOW |= {f"{plan} add-remove" for plan in ("P1", "P4", "P9", "P12", "P15", "P18", "C3")}
+SLOW |= {f"{plan} replace-one" for plan in ("P7", "P10", "P13", "P16", "C1", "C5")}
+SLOW |= {f"{plan} replace-one" for plan in ("W2", "W5", "W7", "W10")}
 
 
 def told(row):

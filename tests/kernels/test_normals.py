@@ -16,6 +16,7 @@ from scipy import stats
 
 from fedpriv.kernels.normals import box_muller
 from fedpriv.rng import Key
+from tests.repeats import each_once
 
 BLOCK = 1 << 16
 ALPHA = 1e-6
@@ -99,8 +100,9 @@ class TestTransform:
 
 
 class TestDistribution:
-    @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    @pytest.mark.parametrize(
+        ("mode", "dtype"), each_once(MODES, {"float32": np.float32, "float64": np.float64})
+    )
     def test_shape(self, mode, dtype):
         """n = 1e6: 2/3 and 3/2 of the stddev are rejected, and three per cent more or less."""
         drawn = fixed(mode, 1).normal((1_000_000,), dtype).astype(np.float64)

@@ -20,6 +20,7 @@ from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded,
 from fedpriv.mechanisms.displaced import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
+from tests.repeats import each_once, only
 
 _SPEC = importlib.util.spec_from_file_location(
     "stub_grid", Path(__file__).parents[1] / "backends" / "flower" / "stub_grid.py"
@@ -84,6 +85,9 @@ EVERY = [
     for name, make in BACKENDS.items()
 ]
 
+#: What is the same of few and many nodes, asked of few by default.
+FEW = only(["threads, two", "threads, four", "flower, two shards on seven nodes"], EVERY)
+
 
 @pytest.fixture(scope="module")
 def on_ray(ray):
@@ -125,9 +129,16 @@ def relative_error(found, expected):
     return tree.l2_norm(difference(found, expected)) / tree.l2_norm(expected)
 
 
-@pytest.mark.parametrize("multiplier", [{}, STEPS], ids=["plain", "local"])
-@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
-@pytest.mark.parametrize("make", EVERY)
+# By default each backend with some bound, and each bound over Flower's wire.
+@pytest.mark.parametrize(
+    ("make", "bound", "multiplier"),
+    each_once(
+        EVERY,
+        BOUNDS,
+        {"plain": {}, "local": STEPS},
+        also=lambda make, bound, steps: (make, steps) == ("flower, one node", "local"),
+    ),
+)
 def test_every_backend_gives_the_sum_of_the_oracle(make, bound, multiplier):
     cohort = TASK.roster[1:9]
     expected = total(serial(multiplier), bound, cohort)
@@ -136,12 +147,17 @@ def test_every_backend_gives_the_sum_of_the_oracle(make, bound, multiplier):
     assert relative_error(found.real(), expected.real()) < 1e-6
 
 
-@pytest.mark.parametrize("bound", ["clip", "normalise", "preconditioned"])
 @pytest.mark.parametrize(
-    ("num_nodes", "num_shards"),
-    [(1, 0), (5, 0), (2, 2), *(pytest.param(12, n, marks=pytest.mark.slow) for n in (0, 3))],
+    ("order", "num_nodes", "num_shards", "bound"),
+    each_once(
+        ["as asked", "backwards", "one by one"],
+        [
+            *(pytest.param(*nodes, id=str(nodes)) for nodes in ((5, 0), (1, 0), (2, 2))),
+            *(pytest.param(12, n, marks=pytest.mark.slow) for n in (0, 3)),
+        ],
+        ["clip", "normalise", "preconditioned"],
+    ),
 )
-@pytest.mark.parametrize("order", ["as asked", "backwards", "one by one"])
 def test_on_a_grid_flower_gives_the_very_integers(num_nodes, num_shards, order, bound):
     """Exact, whoever hosts whom and in whatever order the answers come."""
     exact, cohort = Rounded(bound=BOUNDS[bound]), TASK.roster[1:11]
@@ -170,8 +186,7 @@ def assert_the_very_sum(found, expected):
         assert tensor.any() and np.array_equal(found[name], tensor)
 
 
-@pytest.mark.parametrize("bound", OWN.values(), ids=OWN)
-@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize(("make", "bound"), each_once(EVERY, OWN))
 def test_sums_of_other_methods_are_the_same_to_the_last_bit(make, bound):
     """Whole numbers, or floats that float64 adds without rounding, whatever their order."""
     cohort = TASK.roster[1:11]
@@ -216,7 +231,7 @@ def test_an_empty_cohort_is_a_sum_of_zeros(make):
     assert found.num_failed == 0
 
 
-@pytest.mark.parametrize("make", EVERY)
+@pytest.mark.parametrize("make", FEW)
 def test_a_backend_follows_the_key_and_leaves_the_params_alone(make):
     backend, cohort = make({}), TASK.roster[:6]
     params = TASK.params()
@@ -230,7 +245,7 @@ def test_a_backend_follows_the_key_and_leaves_the_params_alone(make):
     assert all(np.array_equal(before[name], params[name]) for name in before)
 
 
-@pytest.mark.parametrize("make", [pytest.param(serial, id="serial"), *EVERY])
+@pytest.mark.parametrize("make", [pytest.param(serial, id="serial"), *FEW])
 def test_a_poisoned_user_changes_only_its_own_contribution(make, monkeypatch):
     bound, cohort = BOUNDS["clip"], TASK.roster[:10]
     poisoned = cohort[3]

@@ -19,6 +19,7 @@ from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from tests.repeats import each_once
 
 HERE = Path(__file__).parent
 
@@ -68,10 +69,13 @@ def assert_very_same(found, expected):
         np.testing.assert_array_equal(found[name], tensor)
 
 
-@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
-@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 @pytest.mark.parametrize(
-    ("num_nodes", "num_shards"), [(1, 0), pytest.param(12, 0, marks=pytest.mark.slow), (7, 2)]
+    ("num_nodes", "num_shards", "task", "bound"),
+    each_once(
+        [pytest.param(1, 0), pytest.param(12, 0, marks=pytest.mark.slow), pytest.param(7, 2)],
+        TASKS,
+        BOUNDS,
+    ),
 )
 def test_flower(num_nodes, num_shards, task, bound):
     strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())

@@ -23,6 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.datasets import linear_task, module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.repeats import each_once
 
 DIM, KEY = 4, Key.simulation(3)
 
@@ -135,13 +136,15 @@ def started(kind, name="as they are", public=4):
 usual = cache(started)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_private_example_moves_a_bit_of_it(kind):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    each_once(list(KINDS), list(PRIVATE), also=lambda kind, name: name == "garbage"),
+)
+def test_no_private_example_moves_a_bit_of_it(kind, name):
     params, facts = usual(kind)
-    for name in PRIVATE:
-        others, told = started(kind, name)
-        assert told == facts, name
-        assert all(np.array_equal(others[n], array) for n, array in params.items()), name
+    others, told = started(kind, name)
+    assert told == facts
+    assert all(np.array_equal(others[n], array) for n, array in params.items())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ from scipy import sparse
 import fedpriv as fp
 from fedpriv.training.permutation.wrapped import Wrapped
 from tests.api.bolted import stand_in
+from tests.repeats import each_once
 
 
 def _real():
@@ -69,18 +70,19 @@ def test_it_learns_and_is_a_classifier(kind):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"alpha": 0.2, "max_iter": 4},
-        {"penalty": None, "eta0": 7.0},
-        {"learning_rate": "invscaling", "power_t": 0.5},
-        {"average": True, "shuffle": False},
-        {"loss": "modified_huber", "eta0": 0.3},
-    ],
-    ids=str,
+    ("changes", "classes"),
+    each_once(
+        {
+            "usual": {},
+            "decay": {"alpha": 0.2, "max_iter": 4},
+            "no penalty": {"penalty": None, "eta0": 7.0},
+            "falling rate": {"learning_rate": "invscaling", "power_t": 0.5},
+            "average": {"average": True, "shuffle": False},
+            "huber": {"loss": "modified_huber", "eta0": 0.3},
+        },
+        {"two": (0, 1), "three": (0, 1, 2)},
+    ),
 )
-@pytest.mark.parametrize("classes", [(0, 1), (0, 1, 2)])
 def test_measured_distances_never_pass_the_bound(kind, ends, changes, classes):
     """Rows replaced by their opposite, by another label, by an outlier, by one of no class."""
     for case in range(3):

@@ -29,6 +29,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.training.algorithm import Query
+from tests.repeats import each_once
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")
@@ -103,8 +104,7 @@ def test_it_runs_and_verifies(name, carry, tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("die_after", [1, 2, 3])
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize(("name", "die_after"), each_once(list(TOYS), [2, 1, 3]))
 def test_it_survives_a_kill_after_a_charge(name, die_after, carry, tmp_path):
     try:
         play(TOYS[name], tmp_path, carry, die_after=die_after)

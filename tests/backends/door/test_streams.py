@@ -25,6 +25,7 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.verify import verify_run
+from tests.repeats import each_once
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")
@@ -96,11 +97,20 @@ def play(name, folder, kills=(), mode="simulation"):
     return toy_methods.play(method(name), folder, backend, mode=mode)
 
 
-@pytest.mark.parametrize("mode", ["simulation", "secure"])
-@pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize(
-    ("kills", "burned"),
-    [([], []), ([2], [1]), ([5], [4]), ([10], [9]), ([4, 2], [3, 5]), ([2, 1, 1], [1, 2, 3])],
+    ("kills", "burned", "name", "mode"),
+    each_once(
+        [
+            pytest.param(*case, id=str(case[0]))
+            for case in (
+                *(([], []), ([2], [1]), ([5], [4]), ([10], [9])),
+                *(([4, 2], [3, 5]), ([2, 1, 1], [1, 2, 3])),
+            )
+        ],
+        list(STRATEGIES),
+        ["simulation", "secure"],
+        also=lambda kills, name, mode: kills == "[4, 2]",
+    ),
 )
 def test_no_row_meets_two_sums_and_each_is_the_oracles(name, kills, burned, mode, seen, tmp_path):
     noise, cohorts = seen

@@ -30,6 +30,7 @@ GOLDEN = {
     (10.0, math.inf): 5.935009,
 }
 LAWS = [Trials(mean=mean, shape=shape) for mean, shape in GOLDEN]
+SLOW = pytest.mark.slow
 NUM_DRAWS = 5_000
 """Draws of each law; chi-square over cells of at least 20 expected draws."""
 FALSE_ALARM = 1e-6
@@ -159,7 +160,10 @@ def drawn_of(law, seed=7):
 SMALL = [law for law in LAWS if law.mean <= 10]
 
 
-@pytest.mark.parametrize("law", SMALL, ids=str)
+# Of each shape one.
+@pytest.mark.parametrize(
+    "law", [pytest.param(law, id=str(law), marks=SLOW if law.mean < 10 else ()) for law in SMALL]
+)
 def test_numbers_follow_the_law(law):
     drawn = drawn_of(law)
     assert p_value(drawn, law) > FALSE_ALARM
@@ -167,7 +171,12 @@ def test_numbers_follow_the_law(law):
 
 
 @pytest.mark.parametrize(
-    "twin", [Trials(mean=8.0), Trials(mean=10.0, shape=0.5), Trials(mean=10.0, shape=math.inf)]
+    "twin",
+    [
+        Trials(mean=8.0),
+        pytest.param(Trials(mean=10.0, shape=0.5), marks=SLOW),
+        Trials(mean=10.0, shape=math.inf),
+    ],
 )
 def test_a_broken_twin_is_red(twin):
     """A geometric law of mean 8, and laws of another shape, in place of the geometric of 10."""

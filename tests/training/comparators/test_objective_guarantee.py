@@ -11,6 +11,7 @@ from scipy import optimize, stats
 
 from fedpriv.training.comparators.methods import objective_perturbation
 from fedpriv.training.permutation.constants import huber_svm
+from tests.repeats import only
 
 WIDTH = 0.1
 
@@ -63,7 +64,7 @@ class TestGuarantee:
                 worst = max(worst, float(np.maximum(over, 0.0).sum() * step))
         return worst
 
-    @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+    @pytest.mark.parametrize("epsilon", only([1.0], [0.5, 1.0, 3.0]))
     def test_gaussian(self, epsilon):
         delta = 1e-2
         method = made(epsilon, delta)

@@ -27,6 +27,7 @@ from fedpriv.training.permutation.constants import (
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sensitivity import displacement
 from fedpriv.training.permutation.sgd import Passes, PermutationSgd
+from tests.repeats import each_once
 
 KEY = Key.simulation(5)
 QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
@@ -211,13 +212,15 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize(
-    ("name", "regulariser"),
-    [
-        *itertools.product(["constant", "decreasing", "square-root"], [0.0, 0.05]),
-        ("strongly-convex", 0.05),
-    ],
+    ("name", "regulariser", "kind"),
+    each_once(
+        [
+            *itertools.product(["constant", "decreasing", "square-root"], [0.0, 0.05]),
+            ("strongly-convex", 0.05),
+        ],
+        MODELS.keys(),
+    ),
 )
 def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
     """Random data, adversarial data, projections, averages, batches: one example there or not,

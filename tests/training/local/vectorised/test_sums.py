@@ -14,6 +14,7 @@ from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
 from fedpriv.training.work import as_work
+from tests.repeats import each_once
 from tests.training.local.vectorised.users import (
     CLASSES,
     KEY,
@@ -69,17 +70,18 @@ def sums(trainer, params, bound, users, ids=None):
 
 class TestPartialSum:
     @pytest.mark.parametrize(
-        "bound",
-        [
-            Clip(l2_clip_norm=0.2),
-            Clip(l2_clip_norm=100.0),
-            Normalise(l2_clip_norm=0.5, regulariser=0.1),
-            Unbounded(),
-            Rounded(bound=Clip(l2_clip_norm=0.2)),
-        ],
-        ids=["clip", "clip-far", "normalise", "unbounded", "grid"],
+        ("bound", "precondition"),
+        each_once(
+            {
+                "clip": Clip(l2_clip_norm=0.2),
+                "clip-far": Clip(l2_clip_norm=100.0),
+                "normalise": Normalise(l2_clip_norm=0.5, regulariser=0.1),
+                "unbounded": Unbounded(),
+                "grid": Rounded(bound=Clip(l2_clip_norm=0.2)),
+            },
+            [True, False],
+        ),
     )
-    @pytest.mark.parametrize("precondition", [False, True])
     def test_equals_one_by_one(self, bound, precondition):
         module, shape = built("mlp")
         params = module_params(module)
@@ -170,17 +172,18 @@ class TestBatchInvariance:
         return {n: np.asarray(a, np.int64) for n, a in total.total.items()}
 
     @pytest.mark.parametrize(
-        ("users_at_once", "left_out"),
-        [
-            # One of every kind: u1 diverges, u9 raises, u7 has nothing, u6 more than it may use.
-            (3, ("u0", "u1", "u6", "u7", "u9")),
-            (32, ("u1", "u4", "u6", "u9")),
-            pytest.param(32, None, marks=pytest.mark.slow),
-            pytest.param(64, None, marks=pytest.mark.slow),
-        ],
-        ids=["3", "32", "32-everybody", "64-everybody"],
+        ("name", "users_at_once", "left_out"),
+        each_once(
+            list(MODELS),
+            [
+                # Of every kind: u1 diverges, u9 raises, u7 has nothing, u6 more than it may use.
+                pytest.param(32, ("u1", "u4", "u6", "u9"), id="32"),
+                pytest.param(3, ("u0", "u1", "u6", "u7", "u9"), id="3"),
+                pytest.param(32, None, marks=pytest.mark.slow, id="32-everybody"),
+                pytest.param(64, None, marks=pytest.mark.slow, id="64-everybody"),
+            ],
+        ),
     )
-    @pytest.mark.parametrize("name", MODELS)
     def test_the_sum_is_the_sum_of_single_users(self, name, users_at_once, left_out):
         many, params, users = steep(name, users_at_once)
         users["u1"] = ArrayExamples(users["u0"].x * 1e30, users["u0"].y)  # diverges

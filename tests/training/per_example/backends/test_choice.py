@@ -12,6 +12,7 @@ from fedpriv.models import TextLSTM
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.repeats import each_once
 from tests.training.per_example.backends.layers import (
     BOUND,
     CLASSES,
@@ -113,8 +114,10 @@ class TestLaws:
             expected = loop.bounded_sum(params, EVERYBODY, bound, KEY)
             assert gap(gradients.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-5
 
-    @pytest.mark.parametrize("chunk", [None, 5])
-    @pytest.mark.parametrize(("name", "backend"), ACCEPTED)
+    @pytest.mark.parametrize(
+        ("name", "backend", "chunk"),
+        each_once([pytest.param(*case) for case in ACCEPTED], [None, 5]),
+    )
     def test_nobody_moves_the_sum_by_more_than_the_bound(self, name, backend, chunk):
         gradients, params = of_model(name, backend=backend, chunk=chunk)
         for size in (1, 2, 7):
