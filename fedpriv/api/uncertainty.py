@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.checkpoints.outputs import RULES
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.uncertainty import (
     Uncertainty,
@@ -17,6 +18,7 @@ from fedpriv.checkpoints.uncertainty import (
     steady_square_sum,
     uncertainty,
     uniform_weights,
+    warmed_square_sum,
     weight_square_sum,
 )
 from fedpriv.experiments.catalogue import load_experiment
@@ -72,7 +74,8 @@ class RunUncertainty:
         kept: How many checkpoints the folder has.
         aggregate: What the run makes of its checkpoints.
         weight_square_sum: Σ w² of that: what the variance of a figure that is linear in the params
-            is multiplied by for the released model; 1 of the last.
+            is multiplied by for the released model; 1 of the last; None where a run's figures are
+            of what several models answer together, of which single ones do not say it.
         spreads: One for each k.
     """
 
@@ -84,7 +87,7 @@ class RunUncertainty:
     burn_in: int
     kept: int
     aggregate: str
-    weight_square_sum: float
+    weight_square_sum: float | None
     spreads: tuple[Spread, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -112,6 +115,7 @@ class RunUncertainty:
 
     def _figures(self, found: Uncertainty) -> dict[str, Any]:
         low, high = found.variance_interval
+        square_sum = math.nan if self.weight_square_sum is None else self.weight_square_sum
         values = {
             "mean": found.mean,
             "stddev": found.stddev,
@@ -122,7 +126,7 @@ class RunUncertainty:
             "autocorrelation": found.autocorrelation,
             "corrected_stddev": np.sqrt(found.corrected_variance),
             "corrected_half_width": found.corrected_half_width,
-            "released_stddev": np.sqrt(self.weight_square_sum * found.variance),
+            "released_stddev": np.sqrt(square_sum * found.variance),
         }
         return {"confidence": found.confidence} | {n: _plain(v) for n, v in values.items()}
 
@@ -173,7 +177,8 @@ def run_uncertainty(
         raise ValueError(
             f"{path} keeps {len(kept)} checkpoints, and for none of k = {sorted(set(ks))} there "
             f"are so many that are {apart} {turn}s apart and later than {turn} {burn_in}; give "
-            "another --spacing or --burn-in, or run with --keep-checkpoints all"
+            f"another --spacing or --burn-in, or run with --keep-checkpoints all, which keeps "
+            f"those of evaluated {turn}s, and a smaller eval-every"
         )
     task = _task(run, experiment, corpus)
     models = {n: _iterate(store, n) for rounds in chosen.values() for n in rounds}
@@ -192,7 +197,7 @@ def run_uncertainty(
         burn_in=burn_in,
         kept=len(kept),
         aggregate=str(run.options.get("aggregate") or "none"),
-        weight_square_sum=_square_sum(run),
+        weight_square_sum=_square_sum(run, kept[-1]),
         spreads=tuple(_spread(task, k, chosen[k], models, measured) for k in chosen),
     )
 
@@ -201,7 +206,7 @@ def _spacing(kept: Sequence[int]) -> int:
     if len(kept) < 2:
         raise ValueError(
             f"the run keeps {len(kept)} checkpoints, and a variance needs 2 or more; run with "
-            "--keep-checkpoints all"
+            "--keep-checkpoints all and a smaller eval-every"
         )
     return kept[-1] - kept[-2]
 
@@ -262,10 +267,14 @@ def _score_spread(task: Any, models: Sequence[Params]) -> Uncertainty | None:
     return uncertainty(np.concatenate(columns, axis=1)) if columns else None
 
 
-def _square_sum(run: RunRecord) -> float:
+def _square_sum(run: RunRecord, newest: int) -> float | None:
     options = run.options
+    if options.get("aggregate") in RULES:
+        return None
     if options.get("aggregate") == "ema":
-        return steady_square_sum(float(options["ema-decay"]))
+        decay = float(options["ema-decay"])
+        warmed = bool(options.get("ema-warmup"))
+        return warmed_square_sum(decay, newest) if warmed else steady_square_sum(decay)
     if options.get("aggregate") == "upa":
         return weight_square_sum(uniform_weights(int(options["aggregate-k"])))
     return 1.0

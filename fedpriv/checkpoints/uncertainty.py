@@ -227,6 +227,27 @@ def steady_square_sum(decay: float) -> float:
     return (1 - decay) / (1 + decay)
 
 
+def warmed_square_sum(decay: float, rounds: int) -> float:
+    """Return Σ w² over the released rounds of an EMA with warm-up, which weighs few of them more.
+
+    The params before round 1 hold what is left, and are no draw.
+
+    Raises:
+        ValueError: If the decay is not in [0, 1), or rounds below 1.
+
+    >>> round(warmed_square_sum(0.99, 12), 4)
+    0.2656
+    """
+    decay = finite_float("ema decay, the weight of the past,", decay, Range.FRACTION)
+    if rounds < 1:
+        raise ValueError(f"an average over {rounds} rounds; give at least 1")
+    found = 0.0
+    for t in range(1, rounds + 1):
+        keep = min(decay, (1 + t) / (10 + t))
+        found = keep**2 * found + (1 - keep) ** 2
+    return found
+
+
 def weight_square_sum(weights: Sequence[float] | np.ndarray) -> float:
     """Return Σ w_i²: what the variance of one draw is multiplied by.
 

@@ -161,6 +161,11 @@ def _show(found: RunUncertainty) -> None:
             f"The run releases an aggregate ({found.aggregate}): of figures linear in the params "
             f"its variance is {found.weight_square_sum:.3g} times that of one draw."
         )
+    elif found.weight_square_sum is None:
+        _say(
+            f"The run's figures are of what several models answer together ({found.aggregate}); "
+            "those above are of its single models, which do not say how much the former vary."
+        )
     of = "SYNTHETIC data, " if found.synthetic else ""
     _say(f"Measured on {of}{found.measured_on}; 95 % t-intervals. It is the {NOT_COVERED}.")
 

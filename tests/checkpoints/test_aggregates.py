@@ -33,9 +33,10 @@ def test_warmup() -> None:
     assert _run(ema(0.9999, warmup=True), range(6)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_warmup_ends_where_the_ramp_meets_the_decay() -> None:
-    aggregate = ema(0.99, warmup=True)
-    for t, keep in [(889, 890 / 899), (890, 0.99), (5000, 0.99)]:
+@pytest.mark.parametrize(("decay", "meets"), [(0.99, 890), (0.9999, 89_990)])
+def test_warmup_ends_where_the_ramp_meets_the_decay(decay: float, meets: int) -> None:
+    aggregate = ema(decay, warmup=True)
+    for t, keep in [(meets - 1, meets / (meets + 9)), (meets, decay), (meets + 4000, decay)]:
         state = {
             "average": {"w": np.ones(1, np.float64)},
             "count": {"num_updates": np.array(t - 1, np.int64)},
