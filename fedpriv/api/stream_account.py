@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers, square_root_bands
 from fedpriv.noise.streams.strategy import Strategy
 from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.noise.streams.tree import BinaryTree, Estimate
 from fedpriv.privacy.accounting import epsilon as priced
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
@@ -136,9 +138,10 @@ def stream(
     trees: int | None = None,
     bands: int | None = None,
     buffers: int | None = None,
-    coefficients: str = "optimised",
-    estimate: str = "efficient",
-    momentum: float = 0.0,
+    coefficients: str | None = None,
+    estimate: str | None = None,
+    completion: bool | None = None,
+    momentum: float | None = None,
 ) -> Correlated:
     """Return noise of multiplier 1 with a memory.
 
@@ -152,9 +155,10 @@ def stream(
         trees: How many trees; None for as many as the rounds take.
         bands: Of banded noise; None for `min_separation`.
         buffers: Of blt; None for 3.
-        coefficients: Of banded noise, "optimised" or "square-root".
-        estimate: Of trees, "efficient" or "vanilla".
-        momentum: Of the server, for coefficients whose error it is part of.
+        coefficients: Of banded noise, "optimised" or "square-root"; None for the first.
+        estimate: Of trees, "efficient" or "vanilla"; None for the first.
+        completion: Of trees, whether one that ends is completed; None for no.
+        momentum: Of the server, for optimised coefficients, of whose error it is part; None for 0.
 
     Raises:
         ValueError: If a number is out of range, missing, or of other noise.
@@ -162,12 +166,14 @@ def stream(
     if noise not in STREAMS:
         raise ValueError(f"noise {noise!r} has no memory that is known; give {', '.join(STREAMS)}")
     own = {
-        "tree": ("steps-per-tree", "trees"),
-        "banded": ("bands",),
-        "blt": ("buffers",),
+        "tree": ("steps-per-tree", "trees", "estimate", "completion"),
+        "banded": ("bands", "coefficients", "momentum"),
+        "blt": ("buffers", "momentum"),
     }
     given = {
         "steps-per-tree": steps_per_tree, "trees": trees, "bands": bands, "buffers": buffers,
+        "coefficients": coefficients, "estimate": estimate, "completion": completion,
+        "momentum": momentum,
     }  # fmt: skip
     for name, value in given.items():
         if value is not None and name not in own[noise]:
@@ -188,15 +194,21 @@ def stream(
         num_rows=total,
     )
     strategy: Strategy
+    beta = 0.0 if momentum is None else momentum
     if noise == "tree":
-        strategy = BinaryTree(num_rows=total, restart=steps_per_tree, estimate=estimate)  # type: ignore[arg-type]
+        strategy = BinaryTree(
+            num_rows=total,
+            restart=steps_per_tree,
+            estimate=cast("Estimate", "efficient" if estimate is None else estimate),
+            completion=bool(completion),
+        )
     elif noise == "blt":
-        strategy = optimised_buffers(3 if buffers is None else buffers, limit, momentum=momentum)
+        strategy = optimised_buffers(3 if buffers is None else buffers, limit, momentum=beta)
     elif coefficients == "square-root":
         strategy = square_root_bands(min(apart, total) if bands is None else bands, total)
-    elif coefficients == "optimised":
+    elif coefficients in (None, "optimised"):
         wanted = min(apart, total) if bands is None else bands
-        strategy = optimised_bands(wanted, limit, momentum=momentum)
+        strategy = optimised_bands(wanted, limit, momentum=beta)
     else:
         raise ValueError(f"coefficients {coefficients!r}: give 'optimised' or 'square-root'")
     return Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
@@ -249,4 +261,6 @@ def _exact(sigma: float, delta: float) -> float:
     """Return the ε of a Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
     from dp_accounting import get_epsilon_gaussian
 
-    return float(get_epsilon_gaussian(sigma, delta))
+    # Its search tries ε at which two probabilities are equal in float64.
+    with np.errstate(divide="ignore"):
+        return float(get_epsilon_gaussian(sigma, delta))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -17,14 +18,22 @@ NoiseName = Annotated[
         "sampling earns nothing, and users and cohort are left out."
     ),
 ]
-_OF_STREAMS = {
-    "min_separation": "Noise with a memory: how many rounds apart one user's are at least.",
-    "max_participations": "Noise with a memory: a user's rounds at most; by default all that fit.",
-    "steps_per_tree": "Trees: rounds until one begins anew.",
-    "trees": "Trees: how many.",
-    "bands": "Banded noise: how many, by default as apart.",
-    "buffers": "BLT: how many, 0 to 6; by default 3.",
-}
+_OF_STREAMS: Mapping[str, tuple[type, str]] = {
+    "min_separation": (int, "Noise with a memory: how many rounds apart one user's are at least."),
+    "max_participations": (
+        int, "Noise with a memory: a user's rounds at most; by default all that fit."
+    ),
+    "steps_per_tree": (int, "Trees: rounds until one begins anew."),
+    "trees": (int, "Trees: how many."),
+    "estimate": (str, "Trees: how prefix sums are estimated, efficient or vanilla."),
+    "completion": (bool, "Trees: one that ends is completed, to leave one node's noise."),
+    "bands": (int, "Banded noise: how many, by default as apart."),
+    "coefficients": (str, "Banded noise: optimised or square-root."),
+    "buffers": (int, "BLT: how many, 0 to 6; by default 3."),
+    "momentum": (
+        float, "Bands and BLT: of the server, that coefficients are optimised for, as runs do."
+    ),
+}  # fmt: skip
 #: Gives a command what else a stream is, as its parameter `pattern`.
 with_memory = grouped(
     "pattern",
@@ -33,9 +42,12 @@ with_memory = grouped(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[int | None, typer.Option(help=text)],
+            annotation=Annotated[
+                kind | None,
+                typer.Option(*([f"--{name}"] if kind is bool else []), help=text),
+            ],
         )
-        for name, text in _OF_STREAMS.items()
+        for name, (kind, text) in _OF_STREAMS.items()
     ],
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,9 +55,9 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         ]  # fmt: skip
         for name, own in values.items():
             gain = gains(problem, values, name)
-            shown = "" if name == LAST else f"{gain.mean():+.2f} ± {t_half(gain):.2f}"
             lines.append(
-                f"| {name} | {100 * own.mean():.2f} ({_stddev(own):.2f}) | {shown} | "
+                f"| {name} | {100 * own.mean():.2f}{_deviation(own)} | "
+                f"{'' if name == LAST else _shown(gain)} | "
                 f"{_variance(values, name)} |"
             )
         lines += ["", verdict(problem, values), ""]
@@ -73,6 +74,8 @@ def gains(problem: Problem, values: Values, name: str) -> np.ndarray:
 
 def verdict(problem: Problem, values: Values) -> str:
     """Return which aggregates are clearly better or worse than the last iterate."""
+    if len(values[LAST]) < 2:
+        return "One seed says nothing of differences."
     above = 100 * (values[LAST] - problem.chance)
     if (above.mean() if problem.measure.higher_is_better else -above.mean()) <= t_half(above):
         return "No signal: the last iterate is not clearly better than chance."
@@ -98,10 +101,17 @@ def _starts(problem: Problem, found: Found) -> list[str]:
         if case.start == average:
             other = found.values[Case(last, case.epsilon, case.rate)]
             gain = 100 * (values[LAST] - other[LAST])
-            lines.append(
-                f"| {case.said()} | {gain.mean():+.2f} ± {t_half(gain):.2f} |"
-            )  # fmt: skip
+            lines.append(f"| {case.said()} | {_shown(gain)} |")
     return [*lines, "", "One public run; its own chance is in no interval."]
+
+
+def _shown(gain: np.ndarray) -> str:
+    half = t_half(gain)
+    return f"{gain.mean():+.2f}" + (f" ± {half:.2f}" if math.isfinite(half) else " (one seed)")
+
+
+def _deviation(values: np.ndarray) -> str:
+    return f" ({_stddev(values):.2f})" if len(values) > 1 else ""
 
 
 def _stddev(values: np.ndarray) -> float:

@@ -76,6 +76,8 @@ def test_what_is_no_better_than_chance_is_no_signal(conversions):
         "Over seeds clearly better: EMA 0.8; clearly worse: UPA 3."
     )
     assert "No signal" in page.verdict(conversions, {name: v + 0.2 for name, v in good.items()})
+    alone = {name: v[:1] for name, v in good.items()}
+    assert page.verdict(conversions, alone) == "One seed says nothing of differences."
     higher = replace(conversions, measure=problem.ACCURACY, chance=0.1)
     assert "better: UPA 3; clearly worse: EMA 0.8" in page.verdict(higher, good)
 
@@ -114,6 +116,7 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path):
     assert any(last[name] != average[name] for name in last)
     text = page.page(made, found, command="c")
     assert "What starting from the average" in text and "classes 5 to 9" in text
+    assert "± inf" not in text and "nan" not in text and "(one seed)" in text
 
 
 def test_halves_of_the_classes_share_no_example(folder):
