@@ -86,13 +86,19 @@ class AggregatesOutputs(Protocol):
 
 
 def check_measurable(task: Any, algorithm: Any) -> None:
-    """Refuse aggregates of outputs where a task has no classes; nothing is charged yet then.
+    """Refuse aggregates of outputs where they could not be measured; nothing is charged yet then.
 
     Raises:
-        ValueError: If so.
+        ValueError: If a task has no classes, or is headed by another figure than accuracy.
     """
     rule = algorithm.outputs if isinstance(algorithm, AggregatesOutputs) else None
     if rule in RULES:
+        head = next(iter(getattr(task, "measures", ())), ACCURACY)
+        if head.name != ACCURACY.name:
+            raise ValueError(
+                f"aggregate {rule!r} is measured by accuracy, and {task.name} is headed by "
+                f"{head.label}; give an aggregate of params, ema or upa"
+            )
         _scores(task, {}, rule, public=True)
 
 

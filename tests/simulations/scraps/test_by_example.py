@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpriv.checkpoints.outputs import packed
 from fedpriv.experiments.build import build
-from fedpriv.running.engines.factories import serial
+from fedpriv.training.ensembles import measure_models
 from simulations.scraps.by_example import command, page, problem, runs
 from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
 from tests.simulations.photographs.records import write_records
@@ -47,13 +48,12 @@ def test_models_are_those_that_a_run_makes_itself(conversions, own, more):
         assert (models[LAST][name] != array).any()
 
 
-def test_outputs_are_those_that_a_run_makes_itself(conversions):
-    options = {**conversions.options, "target-epsilon": 6.0}
-    experiment = conversions.make().with_options({**options, "aggregate": "opa", "aggregate-k": 3})
+def test_outputs_are_those_that_a_run_would_measure(conversions):
+    experiment = conversions.make().with_options({**conversions.options, "target-epsilon": 6.0})
     made = build(experiment, None)
-    *_, end = states(experiment, made, 0)
-    own = serial(experiment, made).evaluate(made.algorithm.result(end), public=True)
     past = averages(checkpoints(experiment, made, 0), WHICH)
+    own = measure_models(made.task, packed("opa", list(past.recent)), public=True)
+    assert own is not None and len(past.recent) == 3
     as_labels = replace(conversions, outputs={"OPA": problem._accuracy("opa")})
     found = runs.measured(as_labels, made.task, past)
     assert own.get("accuracy") == pytest.approx(found["OPA 3"], abs=1e-12)

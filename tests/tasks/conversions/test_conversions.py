@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.running.prepared import start_run
 from fedpriv.tasks.conversions.auc import auc_total, over_seeds
@@ -52,3 +53,9 @@ def test_a_private_run_ranks_better_than_chance(tmp_path):
     stddev = math.sqrt((counted.num_examples + 1) / (12 * pairs))  # Mann and Whitney's, of chance
     assert 0.5 - 6 * stddev > 0.4
     assert summary["auc_loss_public"] < 0.4
+
+
+def test_outputs_together_would_leave_its_headline_unmeasured():
+    small = {"log-rows": 60, "buckets": 20, "aggregate": "opa"}
+    with pytest.raises(ValueError, match=r"measured by accuracy.*AUC loss; give.*ema or upa"):
+        build(dp_sgd_conversions().with_options(small), None)
