@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
+from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -27,9 +28,7 @@ def test_a_tree_is_priced_exactly_and_by_rdp():
     assert told["sensitivity"] ** 2 == pytest.approx(250.0)
 
 
-@pytest.mark.parametrize(
-    "more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str
-)
+@every_case("more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str)
 def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     result = call("calibrate", *BANDS, *more, "--epsilon", 8, "--json")
     told = json.loads(result.stdout)
@@ -39,7 +38,7 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     assert "zero-out" in shown and "in the sum of the rows so far" in shown
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("arguments", "message"),
     [
         (("account", *TREE), "missing option '--noise-multiplier'"),
