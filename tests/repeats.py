@@ -1,9 +1,12 @@
-"""Parameters of tests of which the default suite runs some, and the full one all."""
+"""Parameters of tests: many cases in one test, and cases of which only the full suite runs all."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -47,6 +50,65 @@ def only(kept: Collection[Any], axis: Axis) -> list[Any]:
     values, names = _values(axis), {str(name) for name in kept}
     assert names <= {item.id for item in values}, f"of {names} not all are there"
     return [item if item.id in names else _slow(item) for item in values]
+
+
+def every_case(
+    names: str | Sequence[str], cases: Iterable[Any], ids: Any = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that runs a test once for every case, all of them as one test.
+
+    It takes what `pytest.mark.parametrize` takes, for cases so short that most of their time would
+    go into being tests of their own. An error says in a note which case it is of. A case has a
+    folder and patches of its own, and sees nothing that was written before it.
+    """
+    called = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    found = [_case(case, len(called) == 1) for case in cases]
+    assert found, "there are no cases"
+    if callable(ids):
+        labels = ["-".join(str(ids(value)) for value in case) for case in found]
+    else:
+        labels = list(found if ids is None else ids)
+    assert len(labels) == len(found)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def all_of_them(*own: Any, **fixtures: Any) -> None:
+            for number, (label, case) in enumerate(zip(labels, found, strict=True)):
+                with _anew(fixtures, number) as given:
+                    try:
+                        test(*own, **given, **dict(zip(called, case, strict=True)))
+                    except BaseException as error:
+                        error.add_note(f"in case {number}: {label}")
+                        raise
+
+        left = [p for p in inspect.signature(test).parameters.values() if p.name not in called]
+        all_of_them.__dict__["__signature__"] = inspect.Signature(left)
+        return all_of_them
+
+    return decorate
+
+
+@contextlib.contextmanager
+def _anew(fixtures: Mapping[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    given = dict(fixtures)
+    with contextlib.ExitStack() as stack:
+        if "tmp_path" in given:
+            given["tmp_path"] = given["tmp_path"] / f"case{number}"
+            given["tmp_path"].mkdir()
+        if "monkeypatch" in given:
+            given["monkeypatch"] = stack.enter_context(pytest.MonkeyPatch.context())
+        if "capsys" in given:
+            given["capsys"].readouterr()
+        if "caplog" in given:
+            given["caplog"].clear()
+        yield given
+
+
+def _case(case: Any, alone: bool) -> tuple[Any, ...]:
+    if hasattr(case, "marks"):
+        assert not case.marks, "a case has no marks of its own"
+        return tuple(case.values)
+    return (case,) if alone else tuple(case)
 
 
 def _values(axis: Axis) -> list[Any]:

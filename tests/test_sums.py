@@ -12,6 +12,7 @@ import pytest
 from fedpriv import sums, tree
 from fedpriv.sums import BITS, BeyondBound, PartialSum, RunningSum, add_sum, merged
 from fedpriv.tree import RowSparse
+from tests.repeats import every_case
 
 TOP = 2**BITS
 TEMPLATE = {"w": np.zeros((6, 2), np.float32), "b": np.zeros(3, np.float32)}
@@ -38,8 +39,8 @@ def as_ints(tensor):
 
 
 class TestRunning:
-    @pytest.mark.parametrize("num_users", [1, 126, 127, 128, 129, 254, 255, 300])
-    @pytest.mark.parametrize("sign", [1, -1])
+    @every_case("num_users", [1, 126, 127, 128, 129, 254, 255, 300])
+    @every_case("sign", [1, -1])
     def test_users_at_the_bound_in_one_coordinate_do_not_overflow(self, num_users, sign):
         running = RunningSum(TEMPLATE, UNIT)
         for _ in range(num_users):
@@ -49,7 +50,7 @@ class TestRunning:
         wide = np.int32 if num_users <= 127 else np.int64
         assert {t.dtype for t in found.values()} == {np.dtype(wide)}
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("w", "b", "fits"),
         [
             ((TOP, 0.0), 0.0, True),
@@ -62,7 +63,7 @@ class TestRunning:
             ((np.nan, 0.0), 0.0, False),
         ],
     )
-    @pytest.mark.parametrize("sign", [1, -1])
+    @every_case("sign", [1, -1])
     def test_what_is_longer_than_the_bound_is_not_added(self, w, b, fits, sign):
         """Squares of whole numbers, without tolerance; what was added before stays to the bit."""
         running, before = RunningSum(TEMPLATE, 1.0), only(7.0 / UNIT)
@@ -115,8 +116,8 @@ class TestRunning:
         with pytest.raises(ValueError, match="2 users"):
             running.add({"x": np.ones(1)}, 1.0)
 
-    @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
-    @pytest.mark.parametrize("factor", [1.0, 0.3, 1e-3, -2.0])
+    @every_case("kind", [np.float16, np.float32, np.float64, np.longdouble])
+    @every_case("factor", [1.0, 0.3, 1e-3, -2.0])
     def test_it_is_rint_of_the_float64_product(self, kind, factor):
         rng = np.random.default_rng(1)
         update = {
@@ -144,8 +145,8 @@ class TestRunning:
         np.testing.assert_allclose(found["w"][2], 2 * (0.1 + 0.2 + 1e-12), rtol=1e-15)
         assert not found["w"][[0, 1, 3, 4, 5]].any()
 
-    @pytest.mark.parametrize("granularity", [None, UNIT])
-    @pytest.mark.parametrize("shape", [(), (0,), (4, 0), (0, 3), (5,), (2, 3, 4)])
+    @every_case("granularity", [None, UNIT])
+    @every_case("shape", [(), (0,), (4, 0), (0, 3), (5,), (2, 3, 4)])
     def test_tensors_of_any_shape(self, granularity, shape):
         template = {"x": np.zeros(shape, np.float32)}
         running = RunningSum(template, granularity)
@@ -208,9 +209,9 @@ class TestMerged:
     W = np.array([[0, 0], [5, -7], [0, 0], [11, 2], [0, 0], [0, 0]])
     B = np.array([1, -2, 3], np.int32)
 
-    @pytest.mark.parametrize("first", FORMS)
-    @pytest.mark.parametrize("second", FORMS)
-    @pytest.mark.parametrize("num_users", [1, 90])
+    @every_case("first", FORMS)
+    @every_case("second", FORMS)
+    @every_case("num_users", [1, 90])
     def test_any_two_forms_add_up(self, first, second, num_users):
         parts = [part(num_users, w=FORMS[form](self.W), b=self.B) for form in (first, second)]
         expected = sum(tree.to_dense_tensor(p.total["w"]).astype(np.int64) for p in parts)
@@ -267,7 +268,7 @@ class TestMerged:
         found.total["w"][0, 0] = 77
         assert w[0, 0] == 0
 
-    @pytest.mark.parametrize("grids", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
+    @every_case("grids", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
     def test_other_grids_are_refused(self, grids):
         parts = [part(1, granularity, w=self.W.astype(np.int32), b=self.B) for granularity in grids]
         with pytest.raises(ValueError, match="different grids"):
@@ -291,9 +292,9 @@ class TestPart:
         floats = part(1, None, w=np.full((6, 2), 0.1)).real()
         assert floats["w"][0, 0] == 0.1
 
-    @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float64])
-    @pytest.mark.parametrize("num_rows", range(7))
-    @pytest.mark.parametrize("tail", [(), (1,), (2,), (9,), (2, 3)])
+    @every_case("kind", [np.int32, np.int64, np.float64])
+    @every_case("num_rows", range(7))
+    @every_case("tail", [(), (1,), (2,), (9,), (2, 3)])
     def test_compact_is_the_same_sum_and_never_larger(self, kind, num_rows, tail):
         dense = np.zeros((6, *tail), kind)
         dense[:num_rows] = 3

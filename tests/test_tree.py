@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.tree import RowSparse
+from tests.repeats import every_case
 
 
 def sparse(rows, values, num_rows, dtype=np.float32):
@@ -59,7 +60,7 @@ class TestNorm:
         assert tree.l2_norm({"m": matrix}) == pytest.approx(1.8, rel=1e-6)
         assert tree.l2_norm({"a": matrix, "b": matrix}) == pytest.approx(1.8 * math.sqrt(2))
 
-    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    @every_case("dtype", [np.float16, np.float32, np.float64])
     def test_squares_that_overflow_or_vanish(self, dtype):
         info = np.finfo(dtype)
         for value in (info.max, info.tiny):
@@ -72,7 +73,7 @@ class TestNorm:
         expected = math.sqrt(1e8 + 299_999 * float(np.float32(1e-3)) ** 2)
         assert tree.l2_norm({"a": values}) == pytest.approx(expected, rel=1e-13)
 
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @every_case("bad", [np.nan, np.inf, -np.inf])
     def test_what_is_not_finite_shows(self, bad):
         for dtype in (np.float32, np.float64):
             values = {"a": np.array([1, bad, 2], dtype), "b": np.ones(2, dtype)}
@@ -150,7 +151,7 @@ class TestWhatIsNotTrusted:
             )
             assert type(dense["kernel"]) is np.ndarray
 
-    @pytest.mark.parametrize(
+    @every_case(
         "kernel",
         [
             np.ones((1, 2), np.float32),  # would broadcast
@@ -188,7 +189,7 @@ class TestWhatIsNotTrusted:
         with pytest.raises(ValueError):
             tree.check_like(self.template, self.good(kernel=kernel))
 
-    @pytest.mark.parametrize("found", [None, 3, [], (), "kernel", {}, {"kernel": 1}])
+    @every_case("found", [None, 3, [], (), "kernel", {}, {"kernel": 1}])
     def test_names_must_be_exactly_the_templates(self, found):
         with pytest.raises(ValueError, match="expected tensors"):
             tree.check_like(self.template, found)

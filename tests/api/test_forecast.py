@@ -19,6 +19,7 @@ from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import TRAIN, UserByUser
+from tests.repeats import every_case
 
 WIDTH, RNG = 6, np.random.default_rng(0)
 PUBLIC = ArrayExamples(
@@ -167,7 +168,7 @@ def test_given_params_are_where_it_starts(line):
     assert not params["weight"].any()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("changes", "why"),
     [
         ({"server_optimizer": "adam"}, "server-optimizer adam"),

@@ -17,6 +17,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.experiments.catalogue import find_experiments
+from tests.repeats import every_case
 
 HEAVY = {"torch", "numpy", "scipy", "ray", "flwr", "pandas", "rich", "dp_accounting", "matplotlib"}
 
@@ -45,7 +46,7 @@ def test_accounting_loads_neither_torch_nor_ray_nor_dp_accounting():
     assert not {"torch", "ray", "flwr", "pandas", "dp_accounting"} & set(loaded)
 
 
-@pytest.mark.parametrize("name", fp.__all__)
+@every_case("name", fp.__all__)
 def test_every_name_is_there_and_documented(name):
     value = getattr(fp, name)
     assert (value.__doc__ or "").strip() and name in dir(fp)
@@ -84,12 +85,12 @@ def test_members_are_found():
     assert {"Plan.from_json", "Plan.calibrated", "Run.rounds", "Key.fold"} <= set(MEMBERS)
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@every_case("name", MEMBERS)
 def test_every_member_is_documented(name):
     assert (MEMBERS[name].__doc__ or "").strip()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@every_case("name", CLASSES)
 def test_every_public_field_is_described(name):
     made = CLASSES[name]
     if dataclasses.is_dataclass(made):

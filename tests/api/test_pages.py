@@ -10,6 +10,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
+from tests.repeats import every_case
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 OWN_LOOP = "## A training loop of your own"
@@ -109,7 +110,7 @@ class TestPlan:
         with pytest.raises(ValueError, match="exactly one of the two"):
             fp.plan(users=10, cohort=2, rounds=1, l2_clip_norm=1.0, **noise)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("wrong", "said"),
         [
             ({"rounds": 0}, "^rounds 0 must be"),
@@ -125,7 +126,7 @@ class TestPlan:
             ({"relation": "add-remove", "sampling": "fixed"}, "'add-remove'"),
         ],
     )
-    @pytest.mark.parametrize("asked", ["plan", "account", "calibrate"])
+    @every_case("asked", ["plan", "account", "calibrate"])
     def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, asked, wrong, said):
         numbers = {"users": 40, "cohort": 4, "rounds": 10, **wrong}
         noise = {

@@ -15,6 +15,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.statement.verify import verify_run
+from tests.repeats import every_case
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 
@@ -88,7 +89,7 @@ class TestRun:
         with pytest.raises(ValueError, match="is there already"):
             run.save(tmp_path / "kept")
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("arguments", "said"),
         [
             ({"secure": True}, "secure=True needs out"),

@@ -9,6 +9,7 @@ import pytest
 
 from fedpriv.api.stream_account import account_stream, calibrate_stream, stream
 from fedpriv.rng import Key
+from tests.repeats import every_case
 
 #: σ, steps a tree, trees, δ; RDP and the exact Gaussian, by dp-accounting's events of trees.
 TREES = [
@@ -28,7 +29,7 @@ TREES = [
 ]
 
 
-@pytest.mark.parametrize(("sigma", "steps", "trees", "delta", "rdp", "exact"), TREES)
+@every_case(("sigma", "steps", "trees", "delta", "rdp", "exact"), TREES)
 def test_golden_trees(sigma, steps, trees, delta, rdp, exact):
     found = account_stream(
         noise="tree", noise_multiplier=sigma, steps_per_tree=steps, trees=trees, delta=delta
@@ -56,8 +57,8 @@ def test_noise_for_a_target_by_the_conversion_of_papers(wanted, sigma):
     assert found.epsilon.rdp == pytest.approx(wanted, rel=2e-3)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
-@pytest.mark.parametrize(
+@every_case("epsilon", [0.5, 2.0, 8.0])
+@every_case(
     "pattern",
     [
         {"noise": "tree", "rounds": 40, "min_separation": 10},
@@ -78,7 +79,7 @@ def test_it_is_calibrated_from_below(epsilon, pattern):
     assert replaced.epsilon.value == pytest.approx(found.epsilon.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("noise", ["tree", "banded", "blt"])
+@every_case("noise", ["tree", "banded", "blt"])
 def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
     """20,000 numbers a row: of a root mean square over 30 rows the spread is below 0.3 %."""
     found = calibrate_stream(noise=noise, rounds=30, min_separation=6, epsilon=4.0, delta=1e-3)
@@ -94,7 +95,7 @@ def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
     assert f"{found.noise.prefix_rmse():.4g} in the sum" in str(found)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("given", "message"),
     [
         ({"noise": "oak"}, "noise 'oak' has no memory"),

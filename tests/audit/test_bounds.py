@@ -29,22 +29,21 @@ from fedpriv.audit.bounds import (
     one_run_p_value,
     simultaneous,
 )
+from tests.repeats import every_case
 
 AUDITS, MOST_WRONG, ALPHA = 500, 80, 0.1
 
 
-@pytest.mark.parametrize(
-    ("count", "trials"), [(0, 10), (3, 10), (10, 10), (17, 5_000), (999, 1_000)]
-)
-@pytest.mark.parametrize("alpha", [0.05, 1e-6])
+@every_case(("count", "trials"), [(0, 10), (3, 10), (10, 10), (17, 5_000), (999, 1_000)])
+@every_case("alpha", [0.05, 1e-6])
 def test_shares_are_the_ends_of_the_exact_interval(count, trials, alpha):
     both = stats.binomtest(count, trials).proportion_ci(1 - 2 * alpha, method="exact")
     assert lowest_share(count, trials, alpha) == pytest.approx(both.low, rel=1e-9, abs=1e-15)
     assert highest_share(count, trials, alpha) == pytest.approx(both.high, rel=1e-9)
 
 
-@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0, 5.0])
-@pytest.mark.parametrize("delta", [1e-2, 1e-3, 1e-6])
+@every_case("sigma", [0.5, 1.0, 2.0, 5.0])
+@every_case("delta", [1e-2, 1e-3, 1e-6])
 def test_gaussian_epsilon_is_the_accountants(sigma, delta):
     assert gaussian_epsilon(1 / sigma, delta) == pytest.approx(
         get_epsilon_gaussian(sigma, delta), abs=1e-6
@@ -66,11 +65,9 @@ def naive_p_value(canaries: int, guesses: int, right: int, odds: int, delta: Fra
     return min(tail + 2 * canaries * delta * max(steps), Fraction(1))
 
 
-@pytest.mark.parametrize("odds", [1, 2, 7])
-@pytest.mark.parametrize(
-    ("canaries", "guesses", "right"), [(40, 40, 33), (60, 20, 20), (25, 9, 4), (9, 9, 0)]
-)
-@pytest.mark.parametrize("delta", [Fraction(0), Fraction(1, 10_000)])
+@every_case("odds", [1, 2, 7])
+@every_case(("canaries", "guesses", "right"), [(40, 40, 33), (60, 20, 20), (25, 9, 4), (9, 9, 0)])
+@every_case("delta", [Fraction(0), Fraction(1, 10_000)])
 def test_the_one_run_p_value_is_that_of_exact_arithmetic(canaries, guesses, right, odds, delta):
     found = one_run_p_value(canaries, guesses, right, epsilon=math.log(odds), delta=float(delta))
     expected = naive_p_value(canaries, guesses, right, odds, delta)
@@ -170,7 +167,7 @@ def test_both_directions_are_tried():
             assert form([kind], delta=0.0, alpha=0.01).epsilon > 2.0
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("inside", "outside"), [([1.0], [0.0, 1.0]), ([1.0, 2.0], [math.nan, 0.0]), ([[1.0]], [[0.0]])]
 )
 def test_scores_that_bound_nothing_are_refused(inside, outside):

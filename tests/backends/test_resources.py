@@ -8,12 +8,13 @@ import pytest
 from fedpriv.backends import resources
 from fedpriv.backends.ray.cluster import Cluster, store_bytes
 from fedpriv.backends.resources import Request, Share, share_of, usable_cores
+from tests.repeats import every_case
 
 SMALL, BIG = {"CPU": 2.0}, {"CPU": 16.0, "GPU": 2.0}
 ELSEWHERE = "10.0.0.1:6379"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("asked", "machines", "share"),
     [
         ({}, [SMALL], Share(num_workers=2)),
@@ -47,7 +48,7 @@ def test_what_each_worker_gets(asked, machines, share):
     assert share_of(Request(**asked), machines) == share
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("asked", "machines", "said"),
     [
         ({"gpus_per_worker": 0.5}, [SMALL], "this machine has none"),
@@ -64,7 +65,7 @@ def test_what_cannot_be_had_is_named(asked, machines, said):
         share_of(Request(**asked), machines)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("asked", "said"),
     [
         ({"workers": 0}, "workers 0"),

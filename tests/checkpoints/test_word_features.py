@@ -12,6 +12,7 @@ from fedpriv.checkpoints.vocabulary_file import (
     write_vocabulary,
 )
 from fedpriv.checkpoints.word_features import WordFeatures, rarity_weights
+from tests.repeats import every_case
 
 WORDS = {"words": ("a", "b", "c"), "tags": ("x",)}
 MADE = WordFeatures(num_words=3, weights=np.float32([0.1, 1 / 3, 2e-7]), num_pairs=5)
@@ -60,7 +61,7 @@ def test_all_float32_come_back():
     assert found.weights.tobytes() == made.weights.tobytes()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("inputs", "made"),
     [
         ("tf-idf", None),
@@ -75,7 +76,7 @@ def test_what_does_not_belong_together_is_refused(inputs, made):
         Vocabulary(**WORDS, inputs=inputs, word_features=made)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "change",
     [
         {"weights": [1.0, 2.0]},

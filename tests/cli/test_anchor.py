@@ -11,6 +11,12 @@ import fedpriv as fp
 from tests.cli.typed import SMALL, main, run
 
 
+@pytest.fixture(autouse=True)
+def small_corpus(tiny_corpus, monkeypatch):
+    """What a command finds that is given no corpus."""
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+
+
 def test_a_run_is_started_resumed_and_verified_with_its_anchor(tmp_path, monkeypatch, capsys):
     folder, anchor = tmp_path / "run", tmp_path / "elsewhere.anchor"
     run("run", "dp-fedavg-tags", *SMALL, "--secure", "--out", folder, "--anchor", anchor)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fedpriv.cli.privacy import register
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -38,7 +39,7 @@ def test_account_states_the_figures_and_their_terms():
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("options", "epsilon", "accountant"),
     [
         (["--relation", "replace-one"], 3.0310, "PLD"),
@@ -82,7 +83,7 @@ def test_people_get_a_table_with_the_terms():
         assert part in shown, part
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("command", "options", "named"),
     [
         ("account", ["--noise-multiplier", "nan"], "noise-multiplier nan"),

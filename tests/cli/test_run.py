@@ -10,6 +10,7 @@ from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
 from tests.cli.typed import SMALL, main, run
+from tests.repeats import every_case
 
 ISSUED = {
     "accuracy",
@@ -273,7 +274,7 @@ class TestResume:
         assert [(line["round_num"], line["attempt"]) for line in lines] == [(1, 1), (2, 2)]
         assert json.loads(run("run", "--resume", folder, "--json").stdout) == summary
 
-    @pytest.mark.parametrize(
+    @every_case(
         "more",
         [
             ["dp-fedavg-tags"],

@@ -1,8 +1,7 @@
 """`fedpriv run` and its mistakes: one clear line, and nothing left behind."""
 
-import pytest
-
 from tests.cli.typed import SMALL, main, run
+from tests.repeats import every_case
 
 BAD = {
     "no experiment": ([], "fedpriv list"),
@@ -58,7 +57,7 @@ def experiment():
 
 
 class TestErrors:
-    @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
+    @every_case(("arguments", "said"), BAD.values(), ids=BAD)
     def test_they_are_one_clear_line_and_leave_nothing_behind(
         self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said
     ):
@@ -92,7 +91,7 @@ class TestErrors:
         assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown
         assert not out.exists()
 
-    @pytest.mark.parametrize(
+    @every_case(
         "arguments",
         [["run", "--rounds", "many"], ["run", "--no-such"], ["walk"], ["run", "a", "b"]],
     )

@@ -7,11 +7,12 @@ import pytest
 
 from tests.conformance.checks import CHECKS, judged
 from tests.conformance.subjects import SUBJECTS, Fedpriv
+from tests.repeats import every_case
 
 FLOWER = [subject for subject in SUBJECTS if subject.name != "fedpriv"]
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@every_case("check", CHECKS)
 def test_fedpriv_holds(check):
     found = judged(CHECKS[check], Fedpriv())
     assert found.ok, found.text
@@ -73,7 +74,7 @@ class Growing(Fedpriv):
         return [1.1**number for number in range(rounds)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("fault", "check"),
     [
         (Survivors, "one user more or less"),

@@ -12,6 +12,7 @@ from fedpriv.data.corpus.writer import Sentence
 from fedpriv.data.overlap import Shared, Size, near_duplicates, overlap
 from tests.data.corpus import threaded
 from tests.data.corpus.sentences import write
+from tests.repeats import every_case
 
 ROSTER = RosterSpec(name="inside", rule="declared", ids=["u", "v", "w", "gone"])
 BY_TIME = Split(kind="by-time")
@@ -121,7 +122,7 @@ def test_nothing_measured_shares_nothing(tmp_path):
 
 
 class TestNearDuplicates:
-    @pytest.mark.parametrize(
+    @every_case(
         ("measured", "trained", "similarity"),
         [
             ("a b c d e", "a b c d x", 4 / 6),
@@ -146,7 +147,7 @@ class TestNearDuplicates:
     def test_of_none_none(self):
         assert near_duplicates([], ["a"]) == near_duplicates(["a"], []) == {0.8: 0, 0.6: 0}
 
-    @pytest.mark.parametrize("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
+    @every_case("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
     def test_looking_at_rare_words_alone_misses_no_pair(self, least):
         rng = np.random.default_rng(int(10 * least))
 

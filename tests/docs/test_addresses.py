@@ -7,7 +7,7 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
+from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,7 +63,7 @@ def named(text: str) -> set[str]:
     return {name for name in DOTTED.findall(text) if not name.endswith((".py", ".md"))} - {ANY}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@every_case("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_names_exists(page):
     assert [name for name in sorted(named(page.read_text("utf-8"))) if not exists(name)] == []
 
@@ -86,7 +86,7 @@ def test_new_names_are_whole_addresses():
         assert found and all(map(DOTTED.fullmatch, found)), was
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     [
         "fedpriv.privacy.numbers",
@@ -100,7 +100,7 @@ def test_a_name_that_is_gone_is_seen(name):
     assert not exists(name)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name", ["fedpriv.rng", "fedpriv.rng.Key.fold", "fedpriv.sums.PartialSum.granularity", "fp.run"]
 )
 def test_a_name_that_is_there_is_found(name):

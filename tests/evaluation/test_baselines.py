@@ -15,6 +15,7 @@ from fedpriv.evaluation.fold import MAJORITY, OWN_MAJORITY, measure_fold
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
 from fedpriv.training.in_public.tags import TagLearner
+from tests.repeats import every_case
 
 KEY = Key.simulation(3)
 
@@ -150,7 +151,7 @@ class TestLocalOnly:
 
 
 class TestCentral:
-    @pytest.mark.parametrize("text", [None, "public-threads", "all-posts"])
+    @every_case("text", [None, "public-threads", "all-posts"])
     def test_it_is_the_learner_of_public_models_on_all_text(self, tiny_corpus, view, text):
         choosing = tiny_corpus.view(split=view.split.choosing())
         found = central(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.evaluation.bootstrap import Interval, Ratio, Resampled, cluster_weights, resampled
+from tests.repeats import every_case
 
 R = 300
 
@@ -99,7 +100,7 @@ class TestDraws:
         found = draw(np.arange(4), a=rare)["a"]
         assert found.value == 1.0 and np.isnan(found.draws).any() and found.interval() is None
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("make", "said"),
         [
             (lambda: draw([], a=mean([])), "no example"),

@@ -13,6 +13,7 @@ from fedpriv.evaluation.examples import HeldOut, Outcomes
 from fedpriv.evaluation.fold import Fold, pooled
 from fedpriv.evaluation.result import MEASURES, USER_FIGURES, Estimate, Evaluation
 from tests.evaluation.made import DATA, fold, held, outcomes, random_fold
+from tests.repeats import every_case
 
 
 def rng(seed=0):
@@ -187,7 +188,7 @@ class TestFolds:
         found = figures(replace(BY_HAND, split=BY_SENTENCE))
         assert found.shares_threads and found.split_said.startswith("by sentence, as the papers")
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("change", "said"),
         [
             (lambda f: replace(f, data={**DATA, "roster": "other"}), "other data"),
@@ -212,7 +213,7 @@ class TestFolds:
         with pytest.raises(ValueError, match=said):
             figures(one, other)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("options", "said"),
         [
             ({"public_only": "x"}, "no model 'x', only public, private, central"),
@@ -242,7 +243,7 @@ class TestJson:
             document = json.loads(json.dumps(found.to_json(), allow_nan=False))
             assert Evaluation.from_json(document) == found
 
-    @pytest.mark.parametrize("key", ["models", "splits", "num_threads"])
+    @every_case("key", ["models", "splits", "num_threads"])
     def test_what_is_missing(self, key):
         document = figures(BY_HAND).to_json()
         del document[key]

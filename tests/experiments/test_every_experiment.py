@@ -7,6 +7,7 @@ from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, run_some
+from tests.repeats import every_case
 
 ISSUED = {
     "adadps-tags",
@@ -30,7 +31,7 @@ class TestEveryExperiment:
     def test_those_of_the_issue_are_there(self):
         assert set(find_experiments()) >= ISSUED
 
-    @pytest.mark.parametrize("name", sorted(find_experiments()))
+    @every_case("name", sorted(find_experiments()))
     def test_its_name_is_its_own(self, name):
         made = load_experiment(name)
         assert made.name == name and made.description and "serial" in made.backends

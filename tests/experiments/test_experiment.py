@@ -15,10 +15,11 @@ from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, base, run_two
+from tests.repeats import every_case
 
 
 class TestOptions:
-    @pytest.mark.parametrize("name", [None, *sorted(find_experiments())])
+    @every_case("name", [None, *sorted(find_experiments())])
     def test_they_round_trip(self, name):
         made = base() if name is None else load_experiment(name)
         options = made.options()
@@ -29,7 +30,7 @@ class TestOptions:
         assert all("_" not in name for name in options)
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("option", "value", "said"),
         [
             ("ema-decay", 0.5, "belongs to aggregate 'ema'; this experiment has aggregate 'none'"),
@@ -101,7 +102,7 @@ class TestOptions:
         both = base(noise_multiplier=3.0, target_epsilon=2.0)
         assert (both.noise_multiplier, both.target_epsilon) == (3.0, 2.0)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("typo", "meant"),
         [
             ("l2-clip-norms", "l2-clip-norm"),
@@ -117,7 +118,7 @@ class TestOptions:
         with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
             base().with_options({typo: 1})
 
-    @pytest.mark.parametrize("name", ["task", "name", "description", "backends", "zzz", ""])
+    @every_case("name", ["task", "name", "description", "backends", "zzz", ""])
     def test_what_is_no_option_is_refused(self, name):
         with pytest.raises(ValueError, match="is not an option"):
             base().with_options({name: "x"})
@@ -155,10 +156,8 @@ class TestBuilding:
         plan = build(base(target_epsilon=2.0), tiny_corpus).plan
         assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
 
-    @pytest.mark.parametrize("bound", ["clip", "normalise", "none"])
-    @pytest.mark.parametrize(
-        "placement", ["none", "local", "update", "both", "scale-then-privatise"]
-    )
+    @every_case("bound", ["clip", "normalise", "none"])
+    @every_case("placement", ["none", "local", "update", "both", "scale-then-privatise"])
     def test_every_bound_with_every_placement(self, tiny_corpus, bound, placement):
         free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
         components = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
@@ -178,7 +177,7 @@ class TestBuilding:
         assert (components.side_information is None) == (placement == "none")
         assert mechanism.l2_bound == applied.l2_bound == (math.inf if bound == "none" else 0.5)
 
-    @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
+    @every_case("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
         side = build(base(precondition="local", side_information=kind), tiny_corpus)
         multiplier = side.side_information.multiplier
@@ -189,8 +188,8 @@ class TestBuilding:
         assert len(np.unique(multiplier["kernel"])) > 1
         assert side.side_information.source == "public"
 
-    @pytest.mark.parametrize("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
-    @pytest.mark.parametrize("aggregate", ["none", "ema"])
+    @every_case("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
+    @every_case("aggregate", ["none", "ema"])
     def test_every_optimiser_and_aggregate_runs(self, tiny_corpus, name, aggregate):
         components = build(base(server_optimizer=name, aggregate=aggregate), tiny_corpus)
         (*_, (record, state)) = run_two(components)

@@ -5,6 +5,7 @@ import pytest
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.composing.composition import _ALIASES, all_names
 from fedpriv.experiments.experiment import SLOTS, Experiment
+from tests.repeats import every_case
 
 MEANT = {
     "lr": "local-learning-rate",
@@ -19,7 +20,7 @@ MEANT = {
 }
 
 
-@pytest.mark.parametrize("name", MEANT)
+@every_case("name", MEANT)
 def test_the_nearest_is_said(name):
     """Red before: of lr all forty names were listed, and of steps nothing near."""
     with pytest.raises(ValueError) as caught:

@@ -15,6 +15,7 @@ from fedpriv.cli.listing import complete_experiments, complete_settings
 from fedpriv.experiments import reference
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import SLOTS
+from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[2]
 PARTS = [
@@ -25,7 +26,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("slot", "choice"), PARTS)
+@every_case(("slot", "choice"), PARTS)
 def test_every_option_has_one_line_of_help_and_a_default_that_it_takes(slot, choice):
     assert slot.help.endswith(".") and "\n" not in slot.help
     for name, item in slot.options(choice):

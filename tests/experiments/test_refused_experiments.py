@@ -7,6 +7,7 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import SLOTS, Experiment
 from tests.experiments.small import base
+from tests.repeats import every_case
 
 BAD = [
     ("inputs", "TFF"),
@@ -95,7 +96,7 @@ NEEDS = {
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("option", "value"), BAD)
+    @every_case(("option", "value"), BAD)
     def test_a_value_that_does_not_fit(self, tiny_corpus, option, value):
         with pytest.raises(ValueError) as caught:
             build(base().with_options({**NEEDS.get(option, {}), option: value}), tiny_corpus)
@@ -113,7 +114,7 @@ class TestRefusals:
         }
         assert any(word in message.lower() for word in words)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("options", "about"),
         [
             ({"bound": "none"}, "bound"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedpriv.experiments.task_factory import make_task, takes_corpus
+from tests.repeats import every_case
 
 
 def reads(experiment, corpus):
@@ -134,12 +135,12 @@ UNREAD = {
 }
 
 
-@pytest.mark.parametrize("factory", READ.values(), ids=READ)
+@every_case("factory", READ.values(), ids=READ)
 def test_a_corpus_that_is_read_is_taken(factory):
     assert takes_corpus(factory)
 
 
-@pytest.mark.parametrize("factory", UNREAD.values(), ids=UNREAD)
+@every_case("factory", UNREAD.values(), ids=UNREAD)
 def test_a_corpus_that_is_not_read_is_refused(factory):
     assert not takes_corpus(factory)
     experiment = SimpleNamespace(name="own", task=factory)

@@ -1,7 +1,6 @@
 """The four placements, against a plain float64 reference that knows nothing of fedpriv."""
 
 import numpy as np
-import pytest
 
 from fedpriv import tree
 from fedpriv.data.corpus.examples import TagExamples
@@ -13,6 +12,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
+from tests.repeats import every_case
 
 WORDS, TAGS, USERS = 6, 3, 5
 A = np.array([4.0, 2.0, 1.0, 0.5, 0.1, 0.02])
@@ -178,8 +178,8 @@ def one_round(placement, epochs):
 
 
 class TestPlacements:
-    @pytest.mark.parametrize("epochs", [1, 2, 5])
-    @pytest.mark.parametrize("placement", PLACEMENTS)
+    @every_case("epochs", [1, 2, 5])
+    @every_case("placement", PLACEMENTS)
     def test_equals_the_plain_reference(self, placement, epochs):
         params, noise, released = one_round(placement, epochs)
         expected = reference_params(placement, params, noise, epochs)

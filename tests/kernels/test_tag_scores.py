@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.kernels.tag_scores import measure, score_each
+from tests.repeats import every_case
 
 WORDS, CLASSES = 20, 8
 
@@ -52,7 +53,7 @@ def one(scores, tags, label):
     return tuple(array[0] for array in found)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("scores", "tags", "label", "right", "found", "ndcg"),
     [
         # Ranks of tags 0 to 6 are 1 to 7.
@@ -112,7 +113,7 @@ def test_examples_are_in_the_order_asked_for():
     assert len(np.unique(plain[2])) > 10
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("changed", "value"), [(1, WORDS), (1, -1), (3, CLASSES), (3, -1), (5, CLASSES), (5, -1)]
 )
 def test_what_lies_outside_is_refused(changed, value):

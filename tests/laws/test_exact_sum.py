@@ -29,6 +29,7 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
+from tests.repeats import every_case
 
 ROWS, COLUMNS = 40, 3
 PARAMS = {"kernel": np.zeros((ROWS, COLUMNS), np.float32), "bias": np.zeros(COLUMNS, np.float32)}
@@ -129,7 +130,7 @@ class TestOrder:
             bound.granularity,
         )
 
-    @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
+    @every_case("num_workers", [1, 2, 3, 7])
     def test_three_hundred_users(self, num_workers):
         """Beyond what an int32 holds, dealt to any number of workers."""
         bound = BOUNDS["clip"](0.25)
@@ -175,8 +176,8 @@ class TestBound:
             assert squared(moved) <= 2 ** (2 * BITS)
             assert moved == as_ints(summed(bound, updates, [left_out]))
 
-    @pytest.mark.parametrize("c", [1e-9, 0.3, 1.0, 1e6])
-    @pytest.mark.parametrize("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
+    @every_case("c", [1e-9, 0.3, 1.0, 1e6])
+    @every_case("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
     def test_equal_coordinates_all_round_the_same_way(self, num, c):
         """The worst case: every one of d coordinates is rounded away from zero by half a step."""
         bound = Rounded(bound=Clip(l2_clip_norm=c))
@@ -193,7 +194,7 @@ class TestBound:
         assert int((whole * whole).sum()) <= 2 ** (2 * BITS)
         return whole
 
-    @pytest.mark.parametrize("seed", range(20))
+    @every_case("seed", range(20))
     def test_coordinates_that_lie_half_way(self, seed):
         """Whole numbers and a half, as long as they may be: as much rounding as there can be."""
         rng = np.random.default_rng(seed)
@@ -279,8 +280,8 @@ class TestRelease:
         assert bound.granularity == self.UNIT
         return summed(bound, {f"u{i}": update_of(i) for i in range(num_users)})
 
-    @pytest.mark.parametrize("share", [7, 2.5, 64])
-    @pytest.mark.parametrize("num_users", [0, 1, 20])
+    @every_case("share", [7, 2.5, 64])
+    @every_case("num_users", [0, 1, 20])
     def test_sum_and_noise_are_whole_numbers_of_the_granularity(self, num_users, share):
         plan = make_plan(expected_cohort_size=share)
         total = self.total(num_users)

@@ -5,6 +5,7 @@ import pytest
 
 from fedpriv.mechanisms import Capped
 from fedpriv.sums import RunningSum
+from tests.repeats import every_case
 
 BOUND = Capped(cap=3.0, num_coordinates=21)
 
@@ -23,7 +24,7 @@ def test_each_coordinate_is_capped_alone():
     assert np.array_equal(steps, np.rint(steps))
 
 
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@every_case("odd", [np.nan, np.inf, -np.inf])
 def test_a_vector_that_is_not_finite_is_refused_whole(odd):
     with pytest.raises(ValueError, match="not finite"):
         bounded(*[1.0] * 20, odd)
@@ -40,7 +41,7 @@ def test_the_longest_vector_fits_the_grid_of_running_sums():
         assert np.linalg.norm(total / 200) <= bound.l2_bound
 
 
-@pytest.mark.parametrize("changes", [{"cap": 0.0}, {"cap": float("nan")}, {"num_coordinates": 0}])
+@every_case("changes", [{"cap": 0.0}, {"cap": float("nan")}, {"num_coordinates": 0}])
 def test_bad_numbers(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         Capped(**{"cap": 1.0, "num_coordinates": 2, **changes})

@@ -6,6 +6,7 @@ from torch import nn
 
 from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
 from fedpriv.training.local.module import check_module
+from tests.repeats import every_case
 
 SIZES = {
     Autoencoder: 2_837_314,
@@ -16,7 +17,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(("make", "size"), SIZES.items())
+@every_case(("make", "size"), SIZES.items())
 def test_number_of_parameters(make, size):
     module = check_module(make())
     assert sum(p.numel() for p in module.parameters()) == size

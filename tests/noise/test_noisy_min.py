@@ -17,6 +17,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
+from tests.repeats import every_case
 
 KEY = Key.simulation(11)
 FORMS = ("permute-and-flip", "exponential")
@@ -114,7 +115,7 @@ class TestBits:
             p = math.exp(-exponent)
             assert abs(found - p) <= 5 * math.sqrt(p * (1 - p) / 20_000) + 1e-12
 
-    @pytest.mark.parametrize("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
+    @every_case("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
     def test_whole_numbers_are_within_range_and_spread(self, number):
         draws = ExactDraws(KEY.fold(str(number)))
         found = [draws.below(number) for _ in range(4000)]

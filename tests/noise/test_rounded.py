@@ -15,6 +15,7 @@ from fedpriv.kernels.rounded_normals import UNDECIDED, rounded_normals
 from fedpriv.noise import rounded
 from fedpriv.noise.rounded import GridNoise, grid_noise, rounded_gaussian
 from fedpriv.rng import Key
+from tests.repeats import every_case
 
 ALPHA = 1e-6
 SCALE = 2.0**26  # σ = 4 of a bound of 2^24 steps
@@ -96,9 +97,9 @@ class _Given:
         return np.array([*half[0], *half[1]], np.uint64)
 
 
-@pytest.mark.parametrize("sine", [False, True])
-@pytest.mark.parametrize(("digits", "reads"), [(40, 0), (150, 1), (300, 1), (310, 1), (560, 2)])
-@pytest.mark.parametrize("side", [1, -1])
+@every_case("sine", [False, True])
+@every_case(("digits", "reads"), [(40, 0), (150, 1), (300, 1), (310, 1), (560, 2)])
+@every_case("side", [1, -1])
 def test_next_to_a_half_it_reads_on_until_it_knows(digits, reads, side, sine):
     """A pair whose number lies 2^-digits from a half, on either side: by 64 bits it is a half."""
     num_bits = 64 + 16 * 64
@@ -150,7 +151,7 @@ def test_extreme_bits_are_never_decided_early():
         assert found == nearest(expected[0])
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@every_case("threads", [1, 2, 5])
 def test_any_number_of_threads_and_any_size(threads):
     for shape in ((), (0,), (1,), (3, 5), ((1 << 16) + 1,)):
         found = rounded_gaussian(key(), shape, SCALE, threads=threads)
@@ -197,7 +198,7 @@ class TestDistribution:
         whole = np.rint(noise.astype(np.float64)).astype(np.int64)
         assert not (whole[np.abs(whole) > 2**25] % 4).any()
 
-    @pytest.mark.parametrize("scale", [0.3, 1.0, 2.5])
+    @every_case("scale", [0.3, 1.0, 2.5])
     def test_small_scales_have_the_probabilities_of_a_rounded_gaussian(self, scale):
         found = rounded_gaussian(key(3), (100_000,), scale)
         most = math.floor(3 * scale)  # and beyond it, both ways, together
@@ -230,14 +231,12 @@ class TestGridNoise:
             exact = REAL.mpf(stddev) / REAL.mpf(granularity)
             assert exact <= seen[-1] <= exact * (1 + 1e-15)
 
-    @pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf, 2.0**40])
+    @every_case("stddev", [0.0, -1.0, math.nan, math.inf, 2.0**40])
     def test_what_no_grid_can_carry_is_refused(self, stddev):
         with pytest.raises(ValueError, match=r"steps of a grid of 1\.0"):
             grid_noise(key(), self.TEMPLATE, stddev=stddev, granularity=1.0)
 
-    @pytest.mark.parametrize(
-        "other", [np.random.default_rng(0), np.random.RandomState(0), 7, None, b"0" * 32]
-    )
+    @every_case("other", [np.random.default_rng(0), np.random.RandomState(0), 7, None, b"0" * 32])
     def test_generators_and_seeds_are_refused_by_type(self, other):
         with pytest.raises(TypeError, match=r"fedpriv\.rng\.Key"):
             grid_noise(other, self.TEMPLATE, stddev=4.0, granularity=1.0)

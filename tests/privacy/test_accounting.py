@@ -15,6 +15,7 @@ from fedpriv.privacy.accounting import epsilon, epsilon_coarsely, epsilon_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.gaussian_loss import grid_interval
+from tests.repeats import every_case
 
 ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)
 FEW, MANY = (
@@ -192,8 +193,8 @@ def test_the_same_at_many_points(sigma, q, rounds, log_delta):
     check_laws(sigma, q, rounds, log_delta)
 
 
-@pytest.mark.parametrize("rounds", [1, 100, 10_000])
-@pytest.mark.parametrize("sigma", [0.01, 0.05, 0.3, 3.0, 100.0])
+@every_case("rounds", [1, 100, 10_000])
+@every_case("sigma", [0.01, 0.05, 0.3, 3.0, 100.0])
 def test_every_grid_is_small_enough_to_hold(sigma, rounds):
     event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05)
     for relation in Relation:

@@ -9,6 +9,7 @@ import pytest
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
+from tests.repeats import every_case
 
 GOOD = [
     {"kind": "gaussian", "noise_multiplier": 2.0},
@@ -28,14 +29,14 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("value", GOOD, ids=lambda value: value["kind"])
+@every_case("value", GOOD, ids=lambda value: value["kind"])
 def test_json_comes_back(value):
     event = Event.from_json(json.loads(json.dumps(value)))
     assert event.to_json() == value
     assert Event.from_json(event.to_json()) == event
 
 
-@pytest.mark.parametrize(
+@every_case(
     "value",
     [
         None,
@@ -81,7 +82,7 @@ def test_forged_json_is_refused(value, monkeypatch):
         Event.from_json(value)
 
 
-@pytest.mark.parametrize("sigma", [1, np.float32(1.0), np.float64(1.0), np.int64(1)], ids=repr)
+@every_case("sigma", [1, np.float32(1.0), np.float64(1.0), np.int64(1)], ids=repr)
 def test_numbers_of_any_type_become_built_in_floats(sigma):
     event = cohort_event(
         num_users=np.int64(400), expected_cohort_size=np.float32(20), noise_multiplier=sigma

@@ -25,6 +25,7 @@ from fedpriv.privacy.gaussian_loss import (
     composed,
     gaussian_loss,
 )
+from tests.repeats import every_case
 
 SIGMAS, PROBS = (0.05, 0.3, 1.0, 4.0, 100.0), (1e-4, 0.01, 0.3, 0.9, 1.0)
 GRID = [
@@ -77,7 +78,7 @@ def check_equal(
         assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("relation", Relation)
+@every_case("relation", Relation)
 @pytest.mark.parametrize(("sigma", "prob", "coarse"), GRID)
 def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relation):
     interval = width(sigma, coarse)
@@ -98,9 +99,9 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relat
 
 
 # A cap below the expected cohort, one over it, and one that is never reached.
-@pytest.mark.parametrize("cap", [10, 30, 400])
-@pytest.mark.parametrize("sigma", [0.5, 4.0])
-@pytest.mark.parametrize("relation", Relation)
+@every_case("cap", [10, 30, 400])
+@every_case("sigma", [0.5, 4.0])
+@every_case("relation", Relation)
 def test_capped_cohorts_have_the_cells_of_dp_accounting(relation, sigma, cap):
     interval = width(sigma / 2.0, 10.0)
     ours = capped_gaussian_loss(
@@ -117,9 +118,9 @@ def test_capped_cohorts_have_the_cells_of_dp_accounting(relation, sigma, cap):
     check_equal(ours, theirs, interval, atol=replaced(interval))
 
 
-@pytest.mark.parametrize("count", [1, 2, 37, 3000])
-@pytest.mark.parametrize("prob", [0.01, 0.9, 1.0])
-@pytest.mark.parametrize("sigma", [0.3, 1.0, 100.0])
+@every_case("count", [1, 2, 37, 3000])
+@every_case("prob", [0.01, 0.9, 1.0])
+@every_case("sigma", [0.3, 1.0, 100.0])
 def test_many_answers_are_composed_as_by_dp_accounting(sigma, prob, count):
     # 30 cells are few: such a loss stays sparse until it is composed.
     for coarse in (10.0, 500.0):
@@ -140,7 +141,7 @@ def test_many_answers_are_composed_as_by_dp_accounting(sigma, prob, count):
             np.testing.assert_array_equal(left._probs, right._probs)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_case("seed", range(4))
 def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.full(int(rng.integers(2, 3000)), 0.05))
@@ -151,8 +152,8 @@ def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
         assert 0 <= found[0] <= found[1] <= (len(probs) - 1) * count
 
 
-@pytest.mark.parametrize("prob", [0.05, 1.0])
-@pytest.mark.parametrize("relation", Relation)
+@every_case("prob", [0.05, 1.0])
+@every_case("relation", Relation)
 def test_events_are_priced_as_dp_accounting_prices_them(relation, prob):
     kind = "gaussian" if prob == 1.0 else "poisson-gaussian"
     event = Event(
@@ -250,7 +251,7 @@ def test_a_loss_that_sampling_never_reaches_is_refused(adjacency):
         theirs.get_delta_for_epsilon(near)
 
 
-@pytest.mark.parametrize(("sigma", "prob"), [(0.0, 0.5), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)])
+@every_case(("sigma", "prob"), [(0.0, 0.5), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)])
 def test_what_is_out_of_range_is_refused_by_dp_accounting(sigma, prob):
     with pytest.raises(ValueError, match="not"):
         gaussian_loss(sigma, sampling_prob=prob, interval=0.1, relation=Relation.ADD_REMOVE)

@@ -16,6 +16,7 @@ from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from tests.repeats import every_case
 
 POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
 PARAMS = {"w": np.zeros((30, 20), np.float32), "b": np.zeros(20, np.float32)}
@@ -55,8 +56,8 @@ def plan(**changes):
 
 
 class TestDerived:
-    @pytest.mark.parametrize("norm", [0.01, 0.5, 30.0])
-    @pytest.mark.parametrize("sigma", [0.3, 1.0, 8.0])
+    @every_case("norm", [0.01, 0.5, 30.0])
+    @every_case("sigma", [0.3, 1.0, 8.0])
     def test_noise_follows_the_bound_and_the_multiplier(self, norm, sigma):
         for bound in (Clip(l2_clip_norm=norm), Normalise(l2_clip_norm=norm, regulariser=0.1)):
             made = mechanism(bound=bound, privatizer=Gaussian(noise_multiplier=sigma))
@@ -65,7 +66,7 @@ class TestDerived:
             rounded = replace(made, bound=Rounded(bound=bound))
             assert (rounded.stddev, rounded.event) == (made.stddev, made.event)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("sampler", "kind", "denominator"),
         [
             (POISSON, "poisson-gaussian", 20.0),
@@ -148,7 +149,7 @@ class TestAnswers:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @every_case(
         ("changes", "said"),
         [
             ({"bound": Unbounded()}, "'gaussian' without a bound protects no one"),
@@ -201,7 +202,7 @@ class TestRefusals:
 class TestOneTruth:
     """What runs and what is accounted are one object: no number of it stands anywhere else."""
 
-    @pytest.mark.parametrize(
+    @every_case(
         "name", ["event", "stddev", "sensitivity", "denominator", "l2_bound", "noise_multiplier"]
     )
     def test_no_derived_number_can_be_put_beside_it(self, name):
@@ -235,7 +236,7 @@ class TestOneTruth:
             replace(plan().live_mechanism, bound=Unbounded())
 
 
-@pytest.mark.parametrize("other", [np.random.default_rng(0), np.random, 7, None])
+@every_case("other", [np.random.default_rng(0), np.random, 7, None])
 def test_generators_and_seeds_draw_no_noise(other):
     mechanism = Mechanism(
         sampler=Everybody(num_users=5),

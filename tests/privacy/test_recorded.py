@@ -15,6 +15,7 @@ from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.recorded import RecordedMechanism
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from tests.repeats import every_case
 
 
 class Laplace:
@@ -150,7 +151,7 @@ class TestRecords:
         assert made == RecordedMechanism.from_json(through_json(made.to_json()))
         assert made.sampler is None and made.privatizer.name == "laplace"
 
-    @pytest.mark.parametrize(
+    @every_case(
         "change",
         [
             *({name: ...} for name in GOOD),
@@ -182,7 +183,7 @@ class TestRecords:
             with pytest.raises(ValueError):
                 read()
 
-    @pytest.mark.parametrize("value", [None, [], "laplace", 3, {}], ids=str)
+    @every_case("value", [None, [], "laplace", 3, {}], ids=str)
     def test_what_is_no_record_at_all_is_refused(self, value):
         whole = {**OWN["pure"].to_json(), "mechanism": value}
         for read in (lambda: RecordedMechanism.from_json(value), lambda: Plan.from_json(whole)):

@@ -10,6 +10,7 @@ import pytest
 from fedpriv.report.comparison.groups import find_groups
 from fedpriv.report.page import write_report
 from fedpriv.report.series import read_run
+from tests.repeats import every_case
 from tests.report.conftest import write_run
 
 OTHERS = ["0.21", [1], {"a": 1}, True]
@@ -37,8 +38,8 @@ def sound(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("value", OTHERS, ids=str)
-@pytest.mark.parametrize(
+@every_case("value", OTHERS, ids=str)
+@every_case(
     ("name", "key"),
     [
         *(("rounds.jsonl", key) for key in ("accuracy_public", "recall_at_5_public", "epsilon",

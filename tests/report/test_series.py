@@ -15,6 +15,7 @@ from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.report.promise import guaranteed, spent
 from fedpriv.report.series import last_value, points, read_run
+from tests.repeats import every_case
 
 
 def test_of_a_redone_round_the_last_attempt_counts(make_run) -> None:
@@ -60,7 +61,7 @@ def test_epsilon_of_a_run(make_run) -> None:
     assert (run.rounds_done, run.rounds_planned) == (5, 20)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("content", "message"),
     [
         ("{}", "is None version None"),

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
+from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
@@ -94,7 +94,7 @@ def test_the_code_keeps_the_floors():
     assert broken_rules(sources) == []
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("module", "line"),
     [
         ("fedpriv.tree", "from fedpriv.privacy import plan"),
@@ -126,7 +126,7 @@ def test_a_planted_violation_is_seen(module, line):
     assert broken_rules({module: line})
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("module", "line"),
     [
         ("fedpriv.backends.flower.strategy", "import flwr"),

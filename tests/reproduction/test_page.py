@@ -25,6 +25,7 @@ from fedpriv.reproduction import (
 from fedpriv.reproduction.choices import edges_of
 from fedpriv.reproduction.page import jumps, spread
 from fedpriv.reproduction.runs import all_figures
+from tests.repeats import every_case
 
 
 class TestTable:
@@ -265,7 +266,7 @@ class TestOrderings:
         text = table_markdown(one, done, seeds=seeds)
         return text.split("- a ahead of b: as here: ")[1].strip()
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("first", "second", "verdict"),
         [
             ((0.80, 0.81), (0.60, 0.61), "held"),

@@ -30,6 +30,7 @@ from fedpriv.reproduction import (
     tuning_runs,
 )
 from fedpriv.reproduction.runs import identity_of
+from tests.repeats import every_case
 
 
 class TestTuning:
@@ -326,7 +327,7 @@ class TestCurves:
         with pytest.raises(ValueError, match="a curve every -2 steps; give 0"):
             self.run(-2)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("points", "steps", "every"), [(3, 7, 3), (7, 7, 1), (50, 7, 1), (1, 7, 7), (20, 100, 5)]
     )
     def test_a_figure_has_at_most_its_points(self, points, steps, every):

@@ -22,6 +22,7 @@ from simulations.bolt_on.timing import timed
 from simulations.linear_models.problems import problem
 from simulations.linear_models.references import majority, not_private, public_only
 from simulations.linear_models.store import Store
+from tests.repeats import every_case
 
 
 class TestOldMomentsBound:
@@ -43,7 +44,7 @@ class TestOldMomentsBound:
 
 
 class TestProblems:
-    @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype"])
+    @every_case("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype"])
     def test_rows_are_short_and_public_ones_removed(self, key):
         made = problem(key, tiny=True)
         data = made.data

@@ -25,6 +25,7 @@ from simulations.dpnsgd import figure4, sst2
 from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
 from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
+from tests.repeats import every_case
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
@@ -207,7 +208,7 @@ class TestByLength:
 
 
 class TestGrid:
-    @pytest.mark.parametrize("method", METHODS)
+    @every_case("method", METHODS)
     def test_is_as_wide_as_the_proposal(self, setup, method):
         full = sst2.Setup(weights=setup.weights, data=setup.data)
         grid = Grid(setup=full, method=method)

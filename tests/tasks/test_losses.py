@@ -17,6 +17,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.repeats import every_case
 
 SPREADS = "compares outputs .* with targets .* by broadcasting"
 mse = nn.functional.mse_loss
@@ -53,9 +54,9 @@ def flat():
 WIDER = {f"u{n:02d}": (person(n)[0], person(n)[1][:, None]) for n in range(12)}
 
 
-@pytest.mark.parametrize("users_at_once", [None, 1, 4])
-@pytest.mark.parametrize("public", [None, person(99)])
-@pytest.mark.parametrize(
+@every_case("users_at_once", [None, 1, 4])
+@every_case("public", [None, person(99)])
+@every_case(
     "changes",
     [
         {},
@@ -74,7 +75,7 @@ def test_predictions_of_one_example_with_targets_of_another(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes",
     [
         {"module": flat},
@@ -131,8 +132,8 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("public", [None, person(99, True)])
-@pytest.mark.parametrize("said", UNFIT)
+@every_case("public", [None, person(99, True)])
+@every_case("said", UNFIT)
 def test_a_loss_that_is_no_number_to_learn_by(tmp_path, said, public):
     """Red before: NaN made every user contribute zero, the others ended in torch's own words."""
     with pytest.raises(ValueError, match=said):
@@ -179,7 +180,7 @@ def summed(outputs, targets):
 PAIRS = {f"u{n:02d}": (person(n)[0], np.abs(np.stack([person(n)[1]] * 2, 1))) for n in range(12)}
 
 
-@pytest.mark.parametrize("loss", [weighted, partial_likelihood, summed])
+@every_case("loss", [weighted, partial_likelihood, summed])
 def test_losses_of_as_many_axes_pair_nobody_with_others(tmp_path, loss):
     """Red before: refused as broadcasting, which none of them does by mistake."""
     started(

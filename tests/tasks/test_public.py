@@ -14,6 +14,7 @@ from fedpriv.running.document import read_document
 from fedpriv.running.prepared import start_run
 from fedpriv.running.progress import head_lines
 from fedpriv.tasks.module_task import ModuleTask
+from tests.repeats import every_case
 
 
 def person(number):
@@ -87,7 +88,7 @@ def test_no_public_examples(tmp_path, test):
     assert "no accuracy is released; give the task public examples" in line
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("changes", "said"),
     [
         ({"public": [1, 2]}, "the inputs of the public examples are a single int"),

@@ -14,6 +14,7 @@ from fedpriv.experiments.build import build
 from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
 from fedpriv.tasks.check import check_task
 from fedpriv.tasks.description import TaskDescription
+from tests.repeats import every_case
 
 SOURCE = """
 import numpy as np
@@ -265,7 +266,7 @@ def test_multipliers_of_its_own_are_used(fedpriv, tmp_path):
 
 
 class TestMeasures:
-    @pytest.mark.parametrize("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
+    @every_case("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
     def test_a_name_that_cannot_stand_in_json(self, name):
         with pytest.raises(ValueError, match=r"^measure '.*' (is no name|stands for)"):
             Measure(name=name, label="x")

@@ -14,6 +14,7 @@ from fedpriv.tasks.tag_metrics import evaluate_tags
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from tests.data.corpus.sentences import write
+from tests.repeats import every_case
 
 RICHER = {
     "tf-idf": {"inputs": "tf-idf"},
@@ -47,7 +48,7 @@ def test_weights_are_of_public_counts(tiny_corpus):
     assert len(set(made.weights.tolist())) > 5
 
 
-@pytest.mark.parametrize("options", RICHER.values(), ids=RICHER)
+@every_case("options", RICHER.values(), ids=RICHER)
 def test_predicting_from_the_file_is_what_evaluation_measures(tiny_corpus, tmp_path, options):
     view = tiny_corpus.view()
     task = TagPrediction(view, **options)
@@ -79,7 +80,7 @@ def test_predicting_from_the_file_is_what_evaluation_measures(tiny_corpus, tmp_p
     assert found.totals["loss"].sum == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("options", RICHER.values(), ids=RICHER)
+@every_case("options", RICHER.values(), ids=RICHER)
 def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, options):
     def learnt():
         task = TagPrediction(tiny_corpus.view(), **options)
@@ -141,7 +142,7 @@ def test_ten_million_parameters_are_the_bound(tiny_corpus):
         TagPrediction(view, inputs="unit-norm", pairs=room + 1)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("options", "said"),
     [
         ({"pairs": 5}, "set inputs to unit-norm or tf-idf, or pairs to 0"),

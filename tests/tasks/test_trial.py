@@ -14,6 +14,7 @@ from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
+from tests.repeats import every_case
 
 NUM_USERS = 12
 
@@ -56,7 +57,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG)
+@every_case("changes", WRONG.values(), ids=WRONG)
 def test_a_programming_error_is_raised_and_nothing_is_written(tmp_path, changes):
     """Red before: the rounds ran, every user contributed zero, and ε was spent on noise."""
     wrong = experiment(task(**changes))

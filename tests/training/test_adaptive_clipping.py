@@ -29,6 +29,7 @@ from fedpriv.training.adaptive_clipping import (
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import UserByUser
 from fedpriv.transform import identity
+from tests.repeats import every_case
 
 PARAMS = {"w": np.zeros((4, 2), np.float32), "b": np.zeros(3, np.float32)}
 CLIPPING = AdaptiveClip(initial=3.0, least=1e-3, most=1e3)
@@ -68,9 +69,9 @@ def vector(norm, clip_norm, clip=CLIPPING):
     return trainer.train(params, update(norm), Key.simulation(0))
 
 
-@pytest.mark.parametrize("clip_norm", [1e-3, 0.7, 1.0, 50.0])
-@pytest.mark.parametrize("norm", [0.0, 1e-20, 0.5, 0.7, 1.0, 3.0, 1e4, 1e30])
-@pytest.mark.parametrize("weight", [0.05, 0.2, 0.9])
+@every_case("clip_norm", [1e-3, 0.7, 1.0, 50.0])
+@every_case("norm", [0.0, 1e-20, 0.5, 0.7, 1.0, 3.0, 1e4, 1e30])
+@every_case("weight", [0.05, 0.2, 0.9])
 def test_a_users_vector_is_no_longer_than_one(norm, clip_norm, weight):
     clip = replace(CLIPPING, count_weight=weight)
     sent = (
@@ -138,8 +139,8 @@ def played(norms, number, noise=0.0, clip=CLIPPING, seed=0):
 NORMS = [0.5, 0.8, 1.0, 1.25, 2.0]
 
 
-@pytest.mark.parametrize("initial", [0.01, 0.3, 3.0, 100.0])
-@pytest.mark.parametrize(("quantile", "low", "high"), [(0.5, 0.8, 1.3), (0.1, 0.4, 0.6)])
+@every_case("initial", [0.01, 0.3, 3.0, 100.0])
+@every_case(("quantile", "low", "high"), [(0.5, 0.8, 1.3), (0.1, 0.4, 0.6)])
 def test_it_settles_at_the_quantile_from_above_and_below(initial, quantile, low, high):
     clip = replace(CLIPPING, initial=initial, quantile=quantile, rate=0.5)
     found, _ = played(NORMS, 100, clip=clip)
@@ -252,7 +253,7 @@ def test_a_run_is_resumed_where_its_clip_norm_was(tiny_corpus, tmp_path):
     assert "The clip norm adapts." in said
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("options", "said"),
     [
         ({"precondition": "update"}, "counts norms of updates as users make them"),

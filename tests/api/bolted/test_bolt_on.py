@@ -18,6 +18,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.permutation.rows import shortened
 from fedpriv.training.permutation.wrapped import Wrapped
 from tests.api.bolted.stand_in import SGDClassifier
+from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[3]
 NUMBER, WIDTH = 40, 3
@@ -263,7 +264,7 @@ def with_net(net, walk):
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @every_case(
         "train",
         [NET, NET.forward, Model().train, global_net, closing_over(NET),
          functools.partial(with_net, NET), lambda walk, net=NET: {}],
@@ -274,7 +275,7 @@ class TestRefusals:
             release(train, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("options", "said"),
         [
             ({"constants": "hinge"}, "loss 'hinge' has a corner"),
@@ -303,7 +304,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="give an SGDClassifier to fedpriv"):
                 release(train=estimator)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("result", "said"),
         [
             ({"v": np.zeros(3)}, "other names"),

@@ -29,7 +29,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.training.algorithm import Query
-from tests.repeats import each_once
+from tests.repeats import each_once, every_case
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")
@@ -180,7 +180,7 @@ def test_a_both_releases_are_of_one_sum_with_noise_of_their_own(tmp_path, monkey
     assert not np.array_equal(sums[1], sums[2])  # the next iteration has a sum of its own
 
 
-@pytest.mark.parametrize("rho", [2.0, 0.4, 0.17])
+@every_case("rho", [2.0, 0.4, 0.17])
 def test_a_an_ended_run_that_is_resumed_is_charged_no_further(rho, tmp_path):
     """Red before where a first, cheaper query of the refused iteration still fitted: charged again.
 
@@ -251,8 +251,8 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
         assert (first / "secret" / "replay.key").stat().st_size == 0
 
 
-@pytest.mark.parametrize("mode", ["simulation", "secure"])
-@pytest.mark.parametrize("die_after", [2, 3, 5])
+@every_case("mode", ["simulation", "secure"])
+@every_case("die_after", [2, 3, 5])
 def test_c_a_row_left_open_is_burned_and_its_users_took_part(mode, die_after, tmp_path):
     after_a_kill("c", tmp_path, die_after, mode=mode)
     charges, rows = lines(tmp_path, "charges"), lines(tmp_path, "rows")

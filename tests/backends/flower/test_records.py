@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedpriv.backends.flower.records import MalformedRecordError, decode, decode_params, encode
 from fedpriv.tree import RowSparse
+from tests.repeats import every_case
 
 FLOATS = st.sampled_from([np.float32, np.float64])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
@@ -66,8 +67,8 @@ def test_any_row_sparse_whole_numbers_read_back_bit_for_bit(rows, dtype, tail):
     assert np.array_equal(found.values, values) and found.values.dtype == dtype
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize(
+@every_case("whole", [True, False])
+@every_case(
     "dtype",
     [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float16, np.float32,
      np.float64, np.longdouble, np.complex128, bool, ">i4", ">i8", ">f4", ">f8", "M8[s]"],
@@ -114,7 +115,7 @@ def test_params_come_back_in_order_and_writable():
     assert decode_params(encode({})) == {}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "record",
     [None, ConfigRecord({"a": 1.0}), encode({"a": np.zeros(2)}), encode(
         {"a": RowSparse(rows=np.array([0]), values=np.ones((1, 1), np.float32), num_rows=2)})],

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fedpriv.cli.privacy import register
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.optimise import optimised_bands
+from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -58,9 +59,7 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
     assert len({one["noise_multiplier"] for one in found.values()}) == 3
 
 
-@pytest.mark.parametrize(
-    "more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str
-)
+@every_case("more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str)
 def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     result = call("calibrate", *BANDS, *more, "--epsilon", 8, "--json")
     told = json.loads(result.stdout)
@@ -70,7 +69,7 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     assert "zero-out" in shown and "in the sum of the rows so far" in shown
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("arguments", "message"),
     [
         (("account", *TREE), "missing option '--noise-multiplier'"),

@@ -18,9 +18,10 @@ HARMFUL = ("\x1b", "\x9b", "\x07", "\u202e", "\u2066", "\x08")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, tiny_corpus):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    run("run", "dp-fedavg-tags", *SMALL, "--out", folder)
+    corpus = tiny_corpus.directory
+    run("run", "dp-fedavg-tags", *SMALL, "--corpus", corpus, "--out", folder)
     return folder
 
 

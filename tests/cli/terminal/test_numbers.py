@@ -9,6 +9,7 @@ import pytest
 
 import fedpriv as fp
 from tests.cli.typed import run
+from tests.repeats import every_case
 
 USERS, PUBLIC, COHORT = 1234, 1056, 1111
 #: Rounded up it is 6.17e-05, rounded to nearest 6.16e-05.
@@ -82,7 +83,7 @@ THOUSANDS = {
 }
 
 
-@pytest.mark.parametrize("who", THOUSANDS)
+@every_case("who", THOUSANDS)
 def test_thousands_stand_in_groups(outputs, who):
     text = readable(outputs, who)
     text = re.sub(r"source: \{.*|synthetic-\d+", "", text)  # as JSON and names have them

@@ -13,6 +13,7 @@ from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.corpus.writer import Sentence
 from tests.data.corpus.sentences import SENTENCES, cut, said, write
+from tests.repeats import every_case
 
 
 def nothing_left(directory):
@@ -29,7 +30,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
     assert nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("change", "message"),
     [
         ({"sentences": []}, "no sentence"),

@@ -6,6 +6,7 @@ import pytest
 
 from fedpriv.data.corpus.division import TEST, TRAIN, VALIDATION, thread_part
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, KINDS, NUM_FOLDS, Split
+from tests.repeats import every_case
 
 # Worked out apart: fifths of the first eight bytes of SHA-256 of "fedpriv fold of threads SEED",
 # a zero byte and the key; validation is fifth 0 of "fedpriv fold of validation SEED".
@@ -20,7 +21,7 @@ GOLDEN = {  # (key, seed): the fold that tests on it, and whether it is for vali
 }
 
 
-@pytest.mark.parametrize(("key", "seed"), GOLDEN)
+@every_case(("key", "seed"), GOLDEN)
 def test_the_part_of_a_thread_is_what_it_always_was(key, seed):
     tested, validates = GOLDEN[key, seed]
     for fold in range(NUM_FOLDS):
@@ -60,7 +61,7 @@ def test_names_tell_splits_apart():
     assert len({split.name for split in splits}) == len({split.said() for split in splits}) == 12
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("wrong", "message"),
     [
         ({"kind": "by-tag"}, "split 'by-tag' is unknown; choose one of by-thread"),

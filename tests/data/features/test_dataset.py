@@ -9,6 +9,7 @@ from scipy import sparse
 from fedpriv.data.features.dataset import Dataset, fewer_public, hold_out_public, split_public
 from fedpriv.data.files.array_cache import cached_arrays
 from fedpriv.data.files.digests import fingerprint, read_secret, write_secret
+from tests.repeats import every_case
 
 
 def dataset(n=200, **given):
@@ -17,7 +18,7 @@ def dataset(n=200, **given):
     return Dataset(name="numbers", provenance={"source": "made"}, **{**parts, **given})
 
 
-@pytest.mark.parametrize("n", [2, 50, 99, 25_000])
+@every_case("n", [2, 50, 99, 25_000])
 def test_a_split_is_whole_and_disjoint(n):
     private, public = split_public(n)
     assert len(public) == max(1, round(n / 100))
@@ -36,9 +37,7 @@ def test_a_larger_share_contains_a_smaller_one():
     assert set(split_public(1000, 0.01)[1]) < set(split_public(1000, 0.05)[1])
 
 
-@pytest.mark.parametrize(
-    "n, share", [(10, 0.0), (10, 1.0), (10, -0.5), (10, float("nan")), (1, 0.5)]
-)
+@every_case("n, share", [(10, 0.0), (10, 1.0), (10, -0.5), (10, float("nan")), (1, 0.5)])
 def test_impossible_shares_are_refused(n, share):
     with pytest.raises(ValueError, match="share"):
         split_public(n, share)

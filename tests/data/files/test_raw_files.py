@@ -9,6 +9,7 @@ import pytest
 
 from fedpriv.data.files import raw_files
 from fedpriv.data.files.raw_files import find_files, read_file, read_lines, tar_members
+from tests.repeats import every_case
 
 CHOICES = (("best.gz",), ("a.bin", "b.bin"))
 
@@ -67,7 +68,7 @@ BODY = b"0123456789" * 1000
 PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "plain": bytes}
 
 
-@pytest.mark.parametrize("kind", PACKERS)
+@every_case("kind", PACKERS)
 def test_files_are_read_whatever_they_are_packed_with(tmp_path, kind):
     path = tmp_path / "file"
     path.write_bytes(PACKERS[kind](BODY))

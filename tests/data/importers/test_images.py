@@ -12,6 +12,7 @@ import pytest
 from fedpriv.data.importers import cifar10
 from fedpriv.data.importers.cifar10 import load_cifar10, read_records
 from fedpriv.data.importers.mnist import load_mnist, read_idx
+from tests.repeats import every_case
 
 
 def idx(values):
@@ -51,7 +52,7 @@ def test_mnist_is_read_as_written(tmp_path, pack):
     assert len(data.provenance["source"]) == 4
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name, content, message",
     [
         ("train_images", idx(LABELS), "begins with 00000801, not 00000803"),
@@ -105,7 +106,7 @@ def test_records_are_read_as_written():
     assert images[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
 
 
-@pytest.mark.parametrize(
+@every_case(
     "content, message",
     [
         (b"", "has 0 bytes"),

@@ -16,6 +16,7 @@ from fedpriv.data.corpus.rosters import is_public_tenth
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.dump_rows import open_dump
 from fedpriv.data.importers.stackexchange import import_stackexchange, site_name
+from tests.repeats import every_case
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
 
@@ -209,7 +210,7 @@ ENTITY = (
 OUTSIDE = '<!DOCTYPE posts SYSTEM "file:///etc/hostname"><posts/>'
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("content", "message"),
     [
         ("", "is empty"),
@@ -249,7 +250,7 @@ def test_progress_runs_to_the_end_over_both_passes(tmp_path):
     assert calls[-1][0] == 2 * size
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("file", "name"),
     [
         ("a/onstartups.Posts.xml.xz", "onstartups"),

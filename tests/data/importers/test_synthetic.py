@@ -7,6 +7,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
+from tests.repeats import every_case
 
 SMALL = Shape(
     num_users=40, num_sentences=8_000, public_users=20, num_words=1_500, num_tags=30, num_topics=5
@@ -136,7 +137,7 @@ def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
     assert accuracy(slice(100, None)) > accuracy(slice(0, 100)) + 0.1
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("change", "message"),
     [
         ({"num_users": 0}, "one rostered"),

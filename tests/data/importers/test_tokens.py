@@ -1,9 +1,8 @@
-import pytest
-
 from fedpriv.data.importers.tokens import sentences, strip_html, tff_tokens
+from tests.repeats import every_case
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "tokens"),
     [
         ("Hello, World", ["hello", ",", "world"]),
@@ -21,7 +20,7 @@ def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
     assert tff_tokens(text) == tokens
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("markup", "expected"),
     [
         ("", []),

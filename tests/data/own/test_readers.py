@@ -13,6 +13,7 @@ import pytest
 from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
 from fedpriv.data.own.table import BadRowError, Table
 from fedpriv.data.own.users import NodeData, own_users
+from tests.repeats import every_case
 
 TABLE = Table(columns={"x": float, "n": int, "word": str}, user="who")
 ROWS = [("Ann", 1.5, 3, "a"), ("Bob", 2.0, -4, "b c"), ("Ann", 0.25, 5, "é")]
@@ -176,7 +177,7 @@ def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path, key):
             read_key(key)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "why"), [("", "lists no one"), ("b\na\nb\n", "'b' twice"), (None, "cannot be read")]
 )
 def test_a_roster_lists_everybody_once(text, why, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data.owners.graph import NO_OWNER, bounded, hashes
+from tests.repeats import every_case
 
 
 def graph(seed, number=300, owners=25):
@@ -20,8 +21,8 @@ def of_owner(owners, kept, owner):
     return int(np.count_nonzero(kept & (owners == owner).any(axis=1)))
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("most", [1, 3, 10])
+@every_case("seed", range(5))
+@every_case("most", [1, 3, 10])
 def test_no_owner_has_more_and_none_could_be_added(seed, most):
     owners, order = graph(seed)
     kept = bounded(owners, order, most)
@@ -38,7 +39,7 @@ def test_with_room_for_all_nothing_is_left_out():
     assert bounded(np.zeros((0, 2), np.int64), np.zeros(0, np.uint64), 1).tolist() == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_case("seed", range(5))
 def test_where_an_example_stands_does_not_matter_its_hash_does(seed):
     owners, order = graph(seed)
     kept = bounded(owners, order, 3)

@@ -14,6 +14,7 @@ from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE, Split
 from fedpriv.data.parts.cut import SERVER, cut
+from tests.repeats import every_case
 
 COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")
 
@@ -138,7 +139,7 @@ def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path)
     assert Corpus.open(made.folder / "node-1").view(split=BY_SENTENCE).roster
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("changes", "said"),
     [
         ({"nodes": 0}, "nodes 0: roster"),

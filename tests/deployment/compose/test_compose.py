@@ -6,10 +6,9 @@ import copy
 import re
 import tomllib
 
-import pytest
-
 from tests.deployment import guide
 from tests.deployment.layout import CHECKOUT, broken, read
+from tests.repeats import every_case
 
 
 def test_the_layout_keeps_every_promise():
@@ -57,7 +56,7 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@every_case("twin", TWINS)
 def test_a_broken_promise_is_noticed(twin):
     compose = copy.deepcopy(read())
     TWINS[twin](compose)

@@ -19,6 +19,7 @@ from fedpriv.deployment import bundles, flower_private
 from fedpriv.deployment.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deployment.pauses import SHORTEST, Pauses
 from fedpriv.deployment.processes import adopt_orphans, children, end_orphans, fork
+from tests.repeats import every_case
 
 
 def said(child):
@@ -51,7 +52,7 @@ def test_the_installed_flower_was_tried():
     flower_private.check_flower()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("options", "message"),
     [
         (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),

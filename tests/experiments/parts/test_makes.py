@@ -27,6 +27,7 @@ from fedpriv.running.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform
+from tests.repeats import every_case
 
 ROOM = Path(__file__).parents[3] / "fedpriv" / "experiments"
 
@@ -47,7 +48,7 @@ def dispatches(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("module", "asked"),
     [
         ("components", []),
@@ -60,7 +61,7 @@ def test_what_puts_parts_together_knows_none_of_them_by_name(module, asked):
     assert dispatches((ROOM / f"{module}.py").read_text("utf-8")) == asked
 
 
-@pytest.mark.parametrize(
+@every_case(
     "code",
     [
         "match x:\n    case 1: pass",

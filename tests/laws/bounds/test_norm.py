@@ -24,6 +24,7 @@ from tests.laws.bounds.bounded import (
     exact_norm,
     updates,
 )
+from tests.repeats import every_case
 
 
 def exceeds(bound, update):
@@ -43,8 +44,8 @@ class TestNorm:
             assert exact_norm(update) > 1e30
 
     @every_bound
-    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-    @pytest.mark.parametrize("norm", [1e-9, 1e-3, 1.0, 1e4])
+    @every_case("dtype", [np.float16, np.float32, np.float64])
+    @every_case("norm", [1e-9, 1e-3, 1.0, 1e4])
     def test_no_rounding_takes_it_over(self, make, dtype, norm):
         # Ten thousand coordinates that all round the same way are the worst case.
         for value in np.linspace(1.0, 2.0, 23):
@@ -54,8 +55,8 @@ class TestNorm:
             }
             assert not exceeds(make(norm), update)
 
-    @pytest.mark.parametrize("c", [1e-9, 1e-3, 1.0, 1e6])
-    @pytest.mark.parametrize(
+    @every_case("c", [1e-9, 1e-3, 1.0, 1e6])
+    @every_case(
         ("dtype", "size"),
         [
             (np.float32, 3e38),
@@ -161,8 +162,8 @@ class TestNorm:
         assert all(not tensor.any() for tensor in out.values())
 
     @every_bound
-    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    @every_case("bad", [np.nan, np.inf, -np.inf])
+    @every_case("dtype", [np.float16, np.float32, np.float64])
     def test_what_is_not_finite_is_refused(self, make, bad, dtype):
         for name in PARAMS:
             update = {n: t.astype(dtype) for n, t in PARAMS.items()}
@@ -176,13 +177,13 @@ class TestNorm:
         clipped = Clip(l2_clip_norm=1.0).apply(matrix)["kernel"]
         np.testing.assert_allclose(clipped, 0.5 * np.eye(4), rtol=1e-6)
 
-    @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
+    @every_case("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
     def test_a_bound_is_a_positive_number(self, value):
         for make in (lambda c: Clip(l2_clip_norm=c), lambda c: Normalise(l2_clip_norm=c)):
             with pytest.raises(ValueError, match="l2_clip_norm"):
                 make(value)
 
-    @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, -math.inf])
+    @every_case("value", [-1e-9, math.nan, math.inf, -math.inf])
     def test_a_regulariser_is_not_negative(self, value):
         with pytest.raises(ValueError, match="regulariser"):
             Normalise(l2_clip_norm=1.0, regulariser=value)
@@ -262,7 +263,7 @@ class TwiceTheBound:
         return Clip(l2_clip_norm=2 * self.l2_bound).apply(update)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "wrong",
     [
         PerTensorClip,

@@ -20,6 +20,7 @@ from fedpriv.tasks.example_task import OwnedExamples
 from fedpriv.training.per_example.example_sum import CentralSum
 from simulations.by_example.owner_tags import task_of
 from tests.data.corpus.threaded import ROSTERED, make, sentences
+from tests.repeats import every_case
 from tests.tasks.sixty import sixty
 
 PERSONS = ROSTERED[:4]
@@ -180,7 +181,7 @@ def test_a_blank_example_contributes_zero_and_counts():
     assert made.plan.live_mechanism.denominator == 6
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("options", "said"),
     [
         ({"relation": "replace-one"}, "neighbours of an owner have its examples blanked"),

@@ -17,6 +17,7 @@ from fedpriv.optimizers import (
 )
 from fedpriv.transform import chain
 from tests.laws.transforms.stepping import SHAPES, run, trees
+from tests.repeats import every_case
 
 
 class TestGolden:
@@ -94,7 +95,7 @@ class TestGolden:
             out, state = ema(0.9).next({"w": np.array([value], np.float32)}, state)
             np.testing.assert_allclose(out["w"], [expected], rtol=1e-6)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("make", "reference"),
         [
             (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),

@@ -18,6 +18,7 @@ from fedpriv.mechanisms.preconditioners import (
     PublicMoments,
 )
 from tests.mechanisms.preconditioners.rounds_begun import PUBLIC, close, gradients, rounds
+from tests.repeats import every_case
 
 
 class TestMoments:
@@ -69,7 +70,7 @@ class TestMoments:
         clipped = context.bound(Clip(l2_clip_norm=1.0)).apply(update)["w"]
         close(-clipped, np.array([0.716933, -3.852144]) / 3.918290, 1e-5)
 
-    @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, math.nan])
+    @every_case("decay", [-0.1, 1.0, 1.5, math.nan])
     def test_a_decay_outside_is_refused(self, decay):
         for make in (moving_average, moving_square, rmsprop, adam):
             with pytest.raises(ValueError, match="decay"):

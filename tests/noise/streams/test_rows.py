@@ -18,7 +18,7 @@ from fedpriv.noise.streams.stream import Correlated
 from fedpriv.noise.streams.toeplitz import Banded
 from fedpriv.rng import Key
 from tests.noise.streams.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix
-from tests.repeats import each_once
+from tests.repeats import each_once, every_case
 
 EVERY = pytest.mark.parametrize("name", STRATEGIES)
 TEMPLATE = {"a": np.zeros((3, 5), np.float32), "b": np.zeros(4, np.float32)}
@@ -184,7 +184,7 @@ def column_of(strategy):
     return matrix(strategy)[:, 0]
 
 
-@pytest.mark.parametrize("name", ["tree", "trees", "completed trees"])
+@every_case("name", ["tree", "trees", "completed trees"])
 def test_whole_estimates_of_nodes_do_not_need_the_sums(name):
     """S + E is a rounding of weighted answers S + K of nodes alone, whatever the sums S are.
 
@@ -345,7 +345,7 @@ def test_slack_is_paid_for_where_one_row_of_a_user_is_amplified():
 
 
 @EVERY
-@pytest.mark.parametrize("threads", [1, 2])
+@every_case("threads", [1, 2])
 def test_a_stream_begun_again_passes_the_same_rows(name, threads):
     one = rows_of(STRATEGIES[name], single)
     np.testing.assert_array_equal(one, rows_of(STRATEGIES[name], single))
@@ -359,7 +359,7 @@ def test_there_are_no_more_rows_than_it_was_made_for(name):
         strategy.next(memory, Key.simulation(0), single)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("make", "message"),
     [
         (lambda: Banded(coefficients=(0.5,), num_rows=4), "must begin with 1"),

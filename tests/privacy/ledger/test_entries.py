@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges, hex_digest
+from tests.repeats import every_case
 
 NOISE = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=2.0)
 DIGEST = "ab" * 32
@@ -21,7 +22,7 @@ def through_json(fields):
 
 
 class TestCharge:
-    @pytest.mark.parametrize(
+    @every_case(
         "event",
         [
             NOISE,
@@ -32,7 +33,7 @@ class TestCharge:
         ],
         ids=lambda event: event.kind,
     )
-    @pytest.mark.parametrize("query", [UPDATE, "count"])
+    @every_case("query", [UPDATE, "count"])
     def test_it_comes_back(self, event, query):
         made = Charge(round_num=3, attempt=2, event=event, query=query)
         fields = through_json(made.to_json())
@@ -45,7 +46,7 @@ class TestCharge:
     def test_a_charge_without_noise_used_to_have_no_event(self):
         assert Charge.from_json({**CHARGE, "event": None}).event == NONPRIVATE
 
-    @pytest.mark.parametrize(
+    @every_case(
         "change",
         [
             {"round_num": 0},
@@ -107,7 +108,7 @@ class TestRow:
         made = Row(row=4, round_num=7)
         assert Row(**through_json(made.to_json())) == made
 
-    @pytest.mark.parametrize("bad", [0, -1, 1.0, "1", True, None, [1]], ids=repr)
+    @every_case("bad", [0, -1, 1.0, "1", True, None, [1]], ids=repr)
     def test_bad_numbers_are_refused(self, bad):
         for fields in ({"row": bad, "round_num": 1}, {"row": 1, "round_num": bad}):
             with pytest.raises(ValueError):
@@ -125,7 +126,7 @@ class TestRelease:
         found = Release.from_json(fields)
         assert found.charges is None and found.to_json() == fields
 
-    @pytest.mark.parametrize(
+    @every_case(
         "change",
         [
             {"charges": []},

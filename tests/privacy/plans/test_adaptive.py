@@ -16,6 +16,7 @@ from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
 from fedpriv.privacy.plans.adaptive import AdaptivePlan, read_plan, rho_of
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from tests.repeats import every_case
 
 NAN, INF = float("nan"), float("inf")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}
@@ -77,7 +78,7 @@ class TestFilter:
         left = {plan().left(Counter(turned)) for turned in (events, events[::-1])}
         assert len(left) == 1
 
-    @pytest.mark.parametrize("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
+    @every_case("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
     def test_what_has_no_rho_is_refused_whatever_is_left(self, event):
         for spent in (Counter(), Counter({TENTH: 10})):
             assert plan(rho=1e6).refusal(spent, event) == (
@@ -92,7 +93,7 @@ class TestFilter:
 
 
 class TestPrices:
-    @pytest.mark.parametrize("sigma", [0.5, 1.0, 10.0])
+    @every_case("sigma", [0.5, 1.0, 10.0])
     def test_a_gaussian(self, sigma):
         """Bun and Steinke 2016, Proposition 1.6; a replaced user moves the sum twice as far."""
         assert rho_of(gaussian(sigma), Relation.ADD_REMOVE) == pytest.approx(0.5 / sigma**2)
@@ -154,7 +155,7 @@ class TestTotal:
 
 
 class TestValues:
-    @pytest.mark.parametrize(
+    @every_case(
         ("changes", "named"),
         [
             ({"rho": 0.0}, "rho 0"),
@@ -200,7 +201,7 @@ class TestValues:
         fixed = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=3)
         assert read_plan(json.loads(json.dumps(fixed.to_json()))) == fixed
 
-    @pytest.mark.parametrize(
+    @every_case(
         "change",
         [
             *({field.name: ...} for field in fields(AdaptivePlan)),
@@ -230,7 +231,7 @@ class TestValues:
         with pytest.raises(ValueError):
             read_plan({name: item for name, item in value.items() if item is not ...})
 
-    @pytest.mark.parametrize("value", [None, [], 3, "adaptive", {}, {"kind": "adaptive"}], ids=str)
+    @every_case("value", [None, [], 3, "adaptive", {}, {"kind": "adaptive"}], ids=str)
     def test_what_is_no_plan_at_all_is_refused(self, value):
         with pytest.raises(ValueError):
             read_plan(value)

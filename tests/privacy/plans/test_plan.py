@@ -17,6 +17,7 @@ from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from tests.repeats import every_case
 
 GOOD = {
     "num_users": 400,
@@ -112,7 +113,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "named"), BAD, ids=lambda value: str(value)[:60])
+@every_case(("changes", "named"), BAD, ids=lambda value: str(value)[:60])
 def test_bad_inputs_are_refused_by_name(changes, named):
     with pytest.raises(ValueError) as refusal:
         plan(**changes)
@@ -159,7 +160,7 @@ def test_numbers_become_built_in():
     assert hash(made) == hash(plan())
 
 
-@pytest.mark.parametrize(
+@every_case(
     "bound",
     [
         {"bound": "none", "l2_bound": None},

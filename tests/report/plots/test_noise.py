@@ -12,6 +12,7 @@ from fedpriv.privacy.cohorts.knee import knee_of
 from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.event import Relation
 from fedpriv.report.plots.noise import write_noise_plot
+from tests.repeats import every_case
 
 COHORTS = (20.0, 40.0, 80.0, 160.0)
 
@@ -88,7 +89,7 @@ def test_png_is_one(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "named"), [("a.pdf", ".svg, .png"), ("there.svg", "already"), ("no/a.svg", "folder")]
 )
 def test_what_cannot_be_written_is_said(tmp_path, name, named):

@@ -26,6 +26,7 @@ from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import resume_run
 from fedpriv.training.ensembles import best_on_public, measure_models
+from tests.repeats import every_case
 from tests.running.loop.tag_runs import start
 
 ROUNDS = 6
@@ -208,7 +209,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"'opa' is made of probabilities.*use ema or upa"):
             build(experiment.with_options({"aggregate": "opa"}), task=task)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("options", "message"),
         [
             ({"aggregate": "upa", "aggregate-start": 3}, "aggregate-start 3 is of training over"),

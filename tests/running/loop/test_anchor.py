@@ -15,6 +15,7 @@ from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.prepared import resume_run, start_run
+from tests.repeats import every_case
 from tests.running.loop.tag_runs import OPTIONS, charged, ledger_state, stopping
 
 SERVICE = """
@@ -204,7 +205,7 @@ def counting(drawn):
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("code", "message"),
     [
         ("raise SystemExit('the log is full')", "status 1: the log is full"),

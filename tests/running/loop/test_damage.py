@@ -10,6 +10,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.running.prepared import resume_run
+from tests.repeats import every_case
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
 
 SHAPE = Shape(
@@ -59,7 +60,7 @@ class TestDamage:
         assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
         assert lines[2]["epsilon"] == epsilon and set(lines[2]) == RELEASED
 
-    @pytest.mark.parametrize("change", ["drop", "swap", "edit", "repeat"])
+    @every_case("change", ["drop", "swap", "edit", "repeat"])
     def test_an_edited_ledger_is_refused_and_nothing_is_drawn(self, tiny_corpus, tmp_path, change):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)

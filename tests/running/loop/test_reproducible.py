@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
@@ -15,6 +14,7 @@ from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.loop import accounted_rounds, rounds
 from tests.privacy.plans.clipped import clipped
+from tests.repeats import every_case
 from tests.running.loop.tag_runs import ledger_state, start
 
 
@@ -58,8 +58,8 @@ class TestReproducible:
         rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert not verify_run(tmp_path / "run").ok
 
-    @pytest.mark.parametrize("eval_every", [1, 2, 3, 7, 10, 2000])
-    @pytest.mark.parametrize("num_rounds", [1, 6, 19, 100, 1000])
+    @every_case("eval_every", [1, 2, 3, 7, 10, 2000])
+    @every_case("num_rounds", [1, 6, 19, 100, 1000])
     def test_few_rounds_are_accounted_all_of_them_evaluated(self, num_rounds, eval_every):
         plan = clipped(
             num_users=100,

@@ -19,6 +19,7 @@ from fedpriv.training.permutation.bolt_on import BoltOnUsers, UserSchedule
 from fedpriv.training.permutation.constants import logistic
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
+from tests.repeats import every_case
 from tests.running.methods.test_runs import BOLT_ON, model, play, started
 from tests.training.permutation.test_starts import Raw as Fifty
 
@@ -46,7 +47,7 @@ def trained(raw, size=10, passes=2):
     return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
 
 
-@pytest.mark.parametrize("size", [1, 7, 10, 50])
+@every_case("size", [1, 7, 10, 50])
 def test_whose_data_are_odd_counts_as_one_who_is_not_there(size):
     whole, most = trained(Raw(), size)
     gone, _ = trained(Raw(there=False), size)

@@ -26,6 +26,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
     linear_metrics,
 )
+from tests.repeats import every_case
 
 AGD = {
     "target-epsilon": 8.0,
@@ -117,7 +118,7 @@ def test_a_release_that_was_cut_off_is_made_again_the_same(tiny_corpus, tmp_path
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @every_case(
         ("name", "options", "said"),
         [
             ("bolt-on-tags", {"l2-clip-norm": 1.0}, "l2-clip-norm belongs to"),
@@ -200,7 +201,7 @@ def test_examples_are_trained_on_too(kind, chosen, tmp_path):
         assert found["epsilon"] <= CENTRAL[chosen]["target_epsilon"] and found["unit"] == "example"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("kind", "method", "said"),
     [
         (HingeGradients, "bolt-on", "not smooth"),

@@ -8,6 +8,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.tasks.words import NextWordsTask
 from fedpriv.running.prepared import start_run
 from simulations import words
+from tests.repeats import every_case
 from tests.tasks.words import phrases
 
 SMALL = {"rounds": 2, "cohort": 6.0, "vocabulary": 30, "sequence-length": 6, "eval-every": 1}
@@ -49,7 +50,7 @@ def test_a_corpus_is_needed():
         NextWordsTask()(words.fedavg_words(), None)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("options", "said"),
     [
         ({"model": "tiny"}, "model 'tiny'"),

@@ -8,6 +8,7 @@ from fedpriv.models.words import IGNORED, Tokens
 from fedpriv.tasks.words.encoding import Encoding
 from fedpriv.tasks.words.measures import shares_right
 from fedpriv.tasks.words.trivial import Bigrams
+from tests.repeats import every_case
 
 # Words 1 to 3, unknown 4, begin 5, end 6.
 TOKENS = Tokens(num_words=3)
@@ -50,7 +51,7 @@ def test_accuracy_leaves_out_padding_unknown_words_and_ends_by_their_targets():
     }
 
 
-@pytest.mark.parametrize("token", [4, 6, 0, IGNORED])
+@every_case("token", [4, 6, 0, IGNORED])
 def test_what_is_left_out_moves_nothing(token):
     y = np.array([1, 2, token])
     found = shares_right(np.array([1, 1, token]), y, TOKENS)["accuracy"]

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -14,11 +13,12 @@ from fedpriv.training.in_public.gradients import BATCH_SIZE, apart, learner_of
 from fedpriv.training.in_public.learning import choose, learn
 from fedpriv.training.in_public.modules import ModuleBatches
 from fedpriv.training.local.module import ArrayExamples, module_params
+from tests.repeats import every_case
 
 KEY = Key.simulation(0)
 
 
-@pytest.mark.parametrize(("number", "back"), [(2, 1), (4, 1), (5, 1), (10, 2), (101, 20)])
+@every_case(("number", "back"), [(2, 1), (4, 1), (5, 1), (10, 2), (101, 20)])
 def test_a_fifth_is_kept_back_and_nobody_is_on_both_sides(number, back):
     learnt, seen = apart(number, KEY)
     assert len(seen) == back

@@ -18,6 +18,7 @@ from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.work import as_work
+from tests.repeats import every_case
 
 
 def partial_sum(*, trainer, **given):
@@ -56,8 +57,8 @@ def updates(x, y, users_at_once):
     return done.total
 
 
-@pytest.mark.parametrize("users_at_once", [1, 32])
-@pytest.mark.parametrize(
+@every_case("users_at_once", [1, 32])
+@every_case(
     ("x", "y"),
     [(X.astype(dtype), Y) for dtype in FLOATS] + [(X, Y.astype(dtype)) for dtype in INTEGERS],
     ids=[dtype.__name__ for dtype in FLOATS + INTEGERS],
@@ -70,7 +71,7 @@ def test_local_training(x, y, users_at_once):
         np.testing.assert_array_equal(found[name], expected[name])
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint16, np.int32, np.int64])
+@every_case("dtype", [np.int8, np.int16, np.uint8, np.uint16, np.int32, np.int64])
 def test_words_of_every_integer_type_reach_an_embedding(dtype):
     words = np.array([[1, 2], [3, 0]], dtype)
     embed = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))

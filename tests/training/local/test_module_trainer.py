@@ -11,6 +11,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, check_module, module_params
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from tests.repeats import every_case
 from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
@@ -70,9 +71,9 @@ class TestModuleTrainer:
         for other in found[1:]:
             assert all(np.array_equal(other[name], found[0][name]) for name in params)
 
-    @pytest.mark.parametrize("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
-    @pytest.mark.parametrize(("batch_size", "epochs"), [(100, 1), (100, 3), (4, 1), (4, 3)])
-    @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
+    @every_case("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
+    @every_case(("batch_size", "epochs"), [(100, 1), (100, 3), (4, 1), (4, 3)])
+    @every_case("inputs", ["tff", "unit-norm"])
     def test_equals_the_sparse_trainer(self, multiplier, batch_size, epochs, inputs):
         examples = make_examples(13, seed=5)
         schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
@@ -116,7 +117,7 @@ class TestModuleTrainer:
         np.testing.assert_array_equal(first["weight"], second["weight"])
         assert not np.array_equal(first["weight"], other["weight"])
 
-    @pytest.mark.parametrize(
+    @every_case(
         "make",
         [
             lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),

@@ -14,6 +14,7 @@ from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
+from tests.repeats import every_case
 from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
@@ -46,11 +47,11 @@ def dense_update(params, examples, schedule, key, inputs, multiplier=None):
 
 
 class TestRowSparseIsDense:
-    @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
-    @pytest.mark.parametrize("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
-    @pytest.mark.parametrize("epochs", [1, 3])
-    @pytest.mark.parametrize("batch_size", [1, 4, 100])
-    @pytest.mark.parametrize("number", [1, 3, 17])
+    @every_case("inputs", ["tff", "unit-norm"])
+    @every_case("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
+    @every_case("epochs", [1, 3])
+    @every_case("batch_size", [1, 4, 100])
+    @every_case("number", [1, 3, 17])
     def test_equals_dense_autograd(self, inputs, multiplier, epochs, batch_size, number):
         schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
         trainer = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
@@ -222,13 +223,13 @@ class TestCap:
         first, again, other = (each.taken[0].tolist() for each in examples)
         assert first == again != other
 
-    @pytest.mark.parametrize("name", ["batch_size", "epochs", "max_examples"])
-    @pytest.mark.parametrize("value", [0, -1, 1.5, None, True, "3"])
+    @every_case("name", ["batch_size", "epochs", "max_examples"])
+    @every_case("value", [0, -1, 1.5, None, True, "3"])
     def test_unfit_counts(self, name, value):
         with pytest.raises(ValueError, match=r"^\w+ .* (is not a whole number|must be at least 1)"):
             Schedule(learning_rate=0.1, **{name: value})
 
-    @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+    @every_case("value", [0.0, -1.0, np.nan, np.inf])
     def test_unfit_learning_rates(self, value):
         with pytest.raises(ValueError, match="learning rate"):
             Schedule(learning_rate=value)

@@ -27,7 +27,7 @@ from fedpriv.training.permutation.constants import (
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sensitivity import displacement
 from fedpriv.training.permutation.sgd import Passes, PermutationSgd
-from tests.repeats import each_once
+from tests.repeats import each_once, every_case
 
 KEY = Key.simulation(5)
 QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
@@ -45,7 +45,7 @@ class TestNumbers:
         assert replaced(constant, m=100, k=10) == pytest.approx(0.2)
         assert replaced(constant, m=100, k=10, b=50) == pytest.approx(0.004)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("name", "exponent", "expected", "closed"),
         [
             ("decreasing", 0.0, 8.045214, 16.036841),
@@ -110,7 +110,7 @@ def walk(gradients, rates, *, k, b, orders, start=0.0, decay=0.0, place=0):
 class TestExtremes:
     """Examples that move the result as far as anything may: bounds that are not loose."""
 
-    @pytest.mark.parametrize(("b", "expected"), [(1, 0.5), (10, 0.05), (50, 0.01)])
+    @every_case(("b", "expected"), [(1, 0.5), (10, 0.05), (50, 0.01)])
     def test_linear_losses_reach_it(self, b, expected):
         """ℓ = -zw, m = 100, k = 5, η = .05: 2kLη/b."""
         m, k = 100, 5
@@ -317,7 +317,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="needs a regulariser"):
             StepSchedule(name="strongly-convex").rates(3, constants=QUARTER, num_examples=3)
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("changes", "said"),
         [
             ({"name": "constant"}, "rate None"),

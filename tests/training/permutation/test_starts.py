@@ -21,6 +21,7 @@ from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import LONGEST_START, Passes
 from fedpriv.training.permutation.tuned import Tuned
 from fedpriv.training.permutation.wrapped import Wrapped
+from tests.repeats import every_case
 from tests.running.methods.test_promises import METHODS, of
 from tests.running.methods.test_runs import BOLT_ON, central
 
@@ -75,8 +76,8 @@ class Raw:
         return PartialSum(total={"w": total}, num_users=len(among))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.01])
-@pytest.mark.parametrize(
+@every_case("share", [1.0, 0.01])
+@every_case(
     ("start", "rate"),
     [(0.0, 0.1), (-12.0, 0.5), (-1.5 * 2**10, 2.0**-13 * 0.502), (-1.5 * 2**14, 2.0**-10 * 0.502)],
 )

@@ -17,6 +17,7 @@ from fedpriv.tasks.words.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.words.shift import SHARE, Shift, ShiftedUsers
 from simulations import words
+from tests.repeats import every_case
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
@@ -57,8 +58,8 @@ def kinds_seen(share, users=("a",)):
     return seen.kinds
 
 
-@pytest.mark.parametrize("kind", ["blocks", "smooth"])
-@pytest.mark.parametrize("period", [2, 5, 20])
+@every_case("kind", ["blocks", "smooth"])
+@every_case("period", [2, 5, 20])
 def test_the_share_has_its_period_and_a_mean_of_half(kind, period):
     shares = [Shift(kind=kind, period=period).share(n) for n in range(1, 3 * period + 1)]
     assert shares[:period] == shares[period : 2 * period] and shares[0] == 1.0

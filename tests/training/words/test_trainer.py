@@ -10,6 +10,7 @@ from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_p
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.words.gradients import dense_gradients, token_scores
 from fedpriv.training.words.trainer import WordTrainer
+from tests.repeats import every_case
 
 VOCABULARY, TIME = 14, 6
 
@@ -51,8 +52,8 @@ def test_the_loss_is_a_mean_over_sentences_with_a_fixed_divisor():
     torch.testing.assert_close(next_word_loss(module(x), y), summed / (4 * TIME))
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("multiplied", [False, True])
+@every_case("tied", [False, True])
+@every_case("multiplied", [False, True])
 def test_a_user_trains_as_by_module_trainer(tied, multiplied):
     module = network(tied)
     schedule = Schedule(learning_rate=0.5, batch_size=4, epochs=3, max_examples=7)

@@ -18,6 +18,7 @@ from tests.backends.flower.hostile.payloads import (
     header,
     report,
 )
+from tests.repeats import every_case
 
 BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}
 
@@ -41,9 +42,9 @@ def oddly_placed(array: np.ndarray) -> Array:
     return Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.int64])
-@pytest.mark.parametrize("sparse_too", [False, True])
-@pytest.mark.parametrize("value", [1, 9])
+@every_case("kind", [np.float32, np.float64, np.int32, np.int64])
+@every_case("sparse_too", [False, True])
+@every_case("value", [1, 9])
 def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
     """Compiled loops add them and measure them all the same."""
     granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None

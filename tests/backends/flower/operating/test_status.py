@@ -206,7 +206,8 @@ def test_a_file_of_another_version_is_none(text, deploy, tmp_path):
     assert read_standing(tmp_path) is None
 
 
-def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys):
+def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys, tiny_corpus):
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus))
     arguments = ("run", "dp-fedavg-tags", "--rounds", "2", "--cohort", "6", "--delta", "0.001")
     noise = ("--set", "noise-multiplier=1.0")
     assert main(monkeypatch, *arguments, *noise, "--out", tmp_path / "run") == 0

@@ -9,6 +9,7 @@ from fedpriv.data.importers.ads.criteo import (
     synthetic_criteo,
     synthetic_lines,
 )
+from tests.repeats import every_case
 
 
 def line(label="1", integers=("1",) * 13, categories=("a",) * 26):
@@ -36,7 +37,7 @@ def test_a_rows_features_depend_on_no_other_row():
     np.testing.assert_array_equal(whole.toarray()[kept], fewer.toarray())
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "said"),
     [
         (line(label="2"), "label '2'"),

@@ -12,6 +12,7 @@ from fedpriv.data.importers.tff.stackoverflow import (
     split_words,
     tag_prediction_arrays,
 )
+from tests.repeats import every_case
 
 
 def test_words_are_split_at_ascii_white_space_only():
@@ -66,7 +67,7 @@ def test_published_counts_plain_and_packed(tmp_path):
     assert list(read_tag_counts(tags).items()) == [("java", 8), ("css", 3), ("git", 3)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("reader", "text", "message"),
     [
         (read_word_counts, "the\n", "is not a new word"),

@@ -10,6 +10,7 @@ import pytest
 
 from fedpriv.data.files.unpack import unpack
 from fedpriv.data.importers.tff.sqlite import open_client_data
+from tests.repeats import every_case
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_shakespeare(tmp_path, tff_writer):
         assert list(data.examples("LEAR")) == [{"snippets": "Hark!"}]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("features", "message"),
     [
         ({"pixels": np.zeros(784, np.float32)}, "no field 'label'"),
@@ -110,7 +111,7 @@ def test_examples_that_do_not_fit_the_schema_are_refused(tmp_path, tff_writer, f
     assert "example 1 of client 'w'" in str(error.value)
 
 
-@pytest.mark.parametrize("value", [b"\xff\xfe", [b"one", b"two"], np.array([1])])
+@every_case("value", [b"\xff\xfe", [b"one", b"two"], np.array([1])])
 def test_text_that_is_not_one_text_is_refused(tmp_path, tff_writer, value):
     blob = tff_writer.example(snippets=value)
     path = tff_writer.write(tmp_path / "s.sqlite", {"LEAR": [blob]})
@@ -228,7 +229,7 @@ _META = "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_exam
 _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_proto BLOB)"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("statements", "message"),
     [
         (["CREATE TABLE t (x)"], "no table 'client_metadata'"),
@@ -269,7 +270,7 @@ def test_other_databases_are_refused(tmp_path, statements, message):
         open_client_data(path)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("row", "message"),
     [
         ("('a', 'train', -1)", "num_examples -1"),

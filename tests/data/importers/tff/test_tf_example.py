@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fedpriv.data.importers.tff import tf_example
 from fedpriv.data.importers.tff.schema import SCHEMAS
 from fedpriv.data.importers.tff.tf_example import MAX_EXAMPLE_BYTES, MAX_FEATURES, parse_example
+from tests.repeats import every_case
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -58,7 +59,7 @@ def test_empty_messages_are_examples_with_nothing_in_them(tff_writer):
     assert parse_example(w.field(1, w.field(1, w.field(1, b"k") + w.field(2, b"")))) == {"k": ()}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "data",
     [
         b"\x0a",  # a length that is not there

@@ -14,7 +14,7 @@ from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
 from fedpriv.training.work import as_work
-from tests.repeats import each_once
+from tests.repeats import each_once, every_case
 from tests.training.local.vectorised.users import (
     CLASSES,
     KEY,
@@ -232,7 +232,7 @@ class TestBatchInvariance:
         for name, tensor in alone.total.items():
             np.testing.assert_array_equal(found[name], tensor)
 
-    @pytest.mark.parametrize("slot", [0, 16, 31])
+    @every_case("slot", [0, 16, 31])
     def test_the_trial_sees_one_slot_that_is_off(self, slot):
         many, params, _ = steep("mlp")
         start = many.alone.start(params)

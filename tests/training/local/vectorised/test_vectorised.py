@@ -10,6 +10,7 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.users_at_once import random_layer
+from tests.repeats import every_case
 from tests.training.local.vectorised.users import (
     CLASSES,
     MODELS,
@@ -190,7 +191,7 @@ class TestFallsBack:
         assert_same_updates(together(many, params, users), expected)
         assert not module.running.any()
 
-    @pytest.mark.parametrize(
+    @every_case(
         ("layer", "drawn"),
         [
             (nn.Dropout(0.1), True),

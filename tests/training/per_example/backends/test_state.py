@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
+from tests.repeats import every_case
 from tests.training.per_example.backends.layers import (
     BOUND,
     EVERYBODY,
@@ -47,8 +48,8 @@ def in_an_object(module, h):
 
 
 class TestState:
-    @pytest.mark.parametrize("between", [running_mean, counted, listed, largest])
-    @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
+    @every_case("between", [running_mean, counted, listed, largest])
+    @every_case("backend", [None, *PER_EXAMPLE_BACKENDS])
     def test_attributes_that_change_are_refused(self, between, backend):
         gradients, params = made(Layer(between), backend=backend)
         with pytest.raises(
@@ -62,7 +63,7 @@ class TestState:
         with pytest.raises(ValueError, match="'mean' of a Layer"):
             assert gradients.backend
 
-    @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
+    @every_case("backend", [None, *PER_EXAMPLE_BACKENDS])
     def test_what_is_kept_elsewhere_is_seen_by_what_it_does(self, backend):
         def of_its_own(module, h):
             return in_an_object(module, h)

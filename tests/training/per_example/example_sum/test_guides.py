@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from torch import nn
 
 from fedpriv import tree
@@ -19,6 +18,7 @@ from fedpriv.training.per_example.example_sum import (
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
 )
+from tests.repeats import every_case
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, NUM, SHAPES, flat, run
 
 GUIDES = {
@@ -41,8 +41,8 @@ def with_guide(name, **options):
     return BASE.with_options({"guide": name.partition(",")[0], **GUIDES[name], **options})
 
 
-@pytest.mark.parametrize("name", GUIDES)
-@pytest.mark.parametrize("bound", ["clip", "normalise"])
+@every_case("name", GUIDES)
+@every_case("bound", ["clip", "normalise"])
 def test_every_guide_trains_under_either_bound(name, bound):
     """One option exchanges clipping for normalisation in any of them."""
     options = {"bound": bound}
@@ -63,7 +63,7 @@ def test_every_guide_trains_under_either_bound(name, bound):
     np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
 
 
-@pytest.mark.parametrize("name", [name for name in GUIDES if name != "none"])
+@every_case("name", [name for name in GUIDES if name != "none"])
 def test_every_guide_changes_the_run(name):
     plain = run(BASE.with_options({"optimizer": GUIDES[name].get("optimizer", "sgd")}))[2]
     assert not np.allclose(flat(run(with_guide(name))[2][-1]), flat(plain[-1]), rtol=1e-4)

@@ -8,11 +8,12 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip, Rounded
+from tests.repeats import every_case
 from tests.training.per_example.example_sum.reviews import BASE, KEY, task
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @every_case(
         ("options", "said"),
         [
             ({"steps": "none"}, "exactly one"),
@@ -46,7 +47,7 @@ class TestRefusals:
 
 
 class TestOptions:
-    @pytest.mark.parametrize(
+    @every_case(
         ("name", "value", "said"),
         [
             ("batch-size", 0.0, "must be above 0"),
@@ -94,11 +95,11 @@ class TestOptions:
         with pytest.raises(ValueError, match=rf"^{name} {value} {said}$"):
             BASE.with_options({**chosen, name: value})
 
-    @pytest.mark.parametrize(
+    @every_case(
         "name",
         [name for name, value in BASE.options().items() if not isinstance(value, (str, bool))],
     )
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "ten", "null", True])
+    @every_case("value", [float("nan"), float("inf"), "ten", "null", True])
     def test_what_is_no_number_is_refused_by_name(self, name, value):
         with pytest.raises(ValueError, match=rf"^{name} '?{value}'? is not a finite number; give"):
             BASE.with_options({name: value})

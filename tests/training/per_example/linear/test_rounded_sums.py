@@ -12,6 +12,7 @@ from fedpriv.mechanisms.bound import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.gradients import SumsApart
+from tests.repeats import every_case
 
 sys.path.append(str(Path(__file__).parent))
 Case = importlib.import_module("case").Case
@@ -62,8 +63,8 @@ def squared(difference):
     return sum(int(x) ** 2 for x in difference)
 
 
-@pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("name", BOUNDS)
+@every_case("kind", KINDS)
 def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, name):
     """Every example of the set, joining batches of many sizes; compared without tolerance."""
     case = Case(kind, num=NUM)

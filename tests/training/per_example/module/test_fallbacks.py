@@ -10,6 +10,7 @@ from fedpriv.mechanisms.bound import Clip, Unbounded
 from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.repeats import every_case
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -77,7 +78,7 @@ class Odd(nn.Module):
         return self.layer(x - x.mean(0))  # mixes examples
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("kind", "backend"),
     [
         ("past its layer", "vmap"),
