@@ -17,7 +17,7 @@ from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components, in_study
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
-from fedpriv.experiments.parts.start import Start, public_only
+from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -31,6 +31,7 @@ from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
+from fedpriv.running.selection import Selection, released_models, select, write_selection
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import (
@@ -43,6 +44,7 @@ from fedpriv.tasks.trial import (
 )
 from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
+from fedpriv.training.in_public.selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
 
 
@@ -65,6 +67,8 @@ class PreparedRun:
         root: The root key.
         make_backend: Brings the work to the users.
         synthetic: Whether the corpus is made up.
+        begun: The params before the first round, and where they came from.
+        public: What public examples alone make, where that is known already.
         untried: What of the task could not be tried beforehand, in one line; "" for nothing.
         noticed: What was noticed of it besides, in a line each.
     """
@@ -76,6 +80,8 @@ class PreparedRun:
     root: Key
     make_backend: BackendFactory
     synthetic: bool
+    begun: Start
+    public: PublicOnly | None = None
     untried: str = ""
     noticed: tuple[str, ...] = ()
 
@@ -111,11 +117,24 @@ class PreparedRun:
             with closing(played):
                 for record, state in played:  # noqa: B007 - the last of both is summarised
                     on_round(record)
+            selection = self._selected(state.round_num)
         name = self.experiment.name
-        summary = summary_of(name, self.components, self.folder, state, record, failures.first)
+        summary = summary_of(
+            name, self.components, self.folder, state, record, failures.first, selection
+        )
         summary["engine"] = engine
         self.folder.summarise(summary)
         return summary
+
+    def _selected(self, round_num: int) -> Selection | None:
+        """Select and write the model that the run returns; None where it is the last."""
+        chooses = getattr(self.experiment, "select", "last") == "public"
+        if not chooses or not round_num or not isinstance(self.components.task, HasPublicFolds):
+            return None
+        released = released_models(self.folder, round_num)
+        found = select(self.components, self.begun, self.public, released)
+        write_selection(self.folder, found, round_num)
+        return found
 
 
 def _built(experiment: Experiment, reference: str | None, corpus: Corpus | None) -> Components:
@@ -129,12 +148,17 @@ class _Tried:
 
     state: Any
     begun: Start
+    public: PublicOnly | None
     untried: str
     noticed: tuple[str, ...]
 
 
 def _tried(
-    experiment: Experiment, components: Components, root: Key, begun: Start | None = None
+    experiment: Experiment,
+    components: Components,
+    root: Key,
+    begun: Start | None = None,
+    public: PublicOnly | None = None,
 ) -> _Tried:
     """Return the state before round 1, of a task that was tried; what could not be; cautions.
 
@@ -143,6 +167,7 @@ def _tried(
         components: Of it.
         root: The root key.
         begun: The params before, of a run that is resumed; None to make them.
+        public: What public examples alone make, where that is known.
     """
     said = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
@@ -172,7 +197,7 @@ def _tried(
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
             noticed += cautions(task, found, simulated=root.mode == "simulation")
-    return _Tried(state=state, begun=begun, untried=untried, noticed=noticed)
+    return _Tried(state=state, begun=begun, public=public, untried=untried, noticed=noticed)
 
 
 def start_run(
@@ -244,6 +269,8 @@ def start_run(
         root=root,
         make_backend=make_backend,
         synthetic=bool(folder.document["corpus"]["synthetic"]),
+        begun=tried.begun,
+        public=tried.public,
         untried=tried.untried,
         noticed=tried.noticed,
     )
@@ -271,7 +298,7 @@ def _with_baseline(
     headline = task.measures[0].name
     figure = None if measured is None else measured.get(headline)
     baseline = {} if figure is None else {f"{headline}{PUBLIC_ONLY}": figure}
-    return _tried(experiment, components, root, begun), baseline
+    return _tried(experiment, components, root, begun, found), baseline
 
 
 def _named(reference: str | None, path: Path) -> Experiment:
@@ -356,6 +383,8 @@ def resume_run(
         root=root,
         make_backend=make_backend,
         synthetic=bool(document["corpus"]["synthetic"]),
+        begun=tried.begun,
+        public=tried.public,
         untried=tried.untried,
         noticed=tried.noticed,
     )

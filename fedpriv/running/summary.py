@@ -15,6 +15,7 @@ from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of, public_only_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
+from fedpriv.running.selection import Selection
 from fedpriv.training.algorithm import measured_params
 from fedpriv.training.ensembles import measure_of
 from fedpriv.training.failures import mostly_failed
@@ -27,6 +28,7 @@ def summary_of(
     state: Any,
     record: RoundRecord | None,
     first_failure: str | None = None,
+    selection: Selection | None = None,
 ) -> dict[str, Any]:
     """Return a run's summary.
 
@@ -38,10 +40,11 @@ def summary_of(
         record: Of the last round; None if nothing was left to run, and the model is measured anew.
         first_failure: The kind of the first error that made a user contribute zero since the run
             was started or resumed, where it was seen in this process.
+        selection: The model that the run returns, whose figures these are; None for the last.
     """
     plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
     spent = plan.epsilon(ledger.charges)
-    figures = _measured(components, ledger.mode, state, record)
+    figures = _measured(components, ledger.mode, state, record, selection)
     return {
         "experiment": name,
         "measures": [measure.to_json() for measure in components.task.measures],
@@ -50,6 +53,7 @@ def summary_of(
         **gain_of(components.task.measures, figures, folder.document.get("baseline", {})),
         "public_only_of": public_only_of(folder.document.get("experiment")) or PUBLIC_EXAMPLES,
         "start": folder.document.get("start", {"kind": "fresh"}),
+        "selection": None if selection is None else selection.to_json(),
         "epsilon": spent.value if plan.is_private else None,
         "epsilon_rdp": spent.rdp if plan.is_private else None,
         KEY: list(coverage_of(folder.document).not_covered),
@@ -124,12 +128,15 @@ def _measured(
     mode: str,
     state: Any,
     record: RoundRecord | None,
+    selection: Selection | None,
 ) -> dict[str, float | None]:
-    """Return what the last round measured: of rostered users, then of public ones."""
+    """Return the measures of the returned model: of rostered users, then of public ones."""
     measures = figures_of(recorded(components.task.measures))
-    if record is None or _unmeasured(record):
+    if selection is not None or record is None or _unmeasured(record):
         measure = measure_of(components.task)
-        params = measured_params(components.algorithm, state)
+        params = (
+            measured_params(components.algorithm, state) if selection is None else selection.params
+        )
         public = measured(measures, measure(params, public=True))
         seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
     else:

@@ -19,6 +19,7 @@ from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.tag_folds import TagFold, tag_folds
 from fedpriv.tasks.tag_metrics import (
     SCORED_EXAMPLES,
     evaluate_tags,
@@ -280,6 +281,13 @@ class TagPrediction:
             measured=lambda params: self._measured(params, view, made, seen),
             word_features=made,
         )
+
+    def public_folds(self) -> Sequence[TagFold]:
+        """Return the folds of public threads; none where rostered users train on them too."""
+        if not self._view.split.selecting:
+            return ()
+        made = self._word_features
+        return tag_folds(self, self._view, self._public_text, self._norm, made)
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""

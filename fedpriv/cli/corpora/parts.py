@@ -29,12 +29,18 @@ def part(
         str, typer.Option("--split", help=f"One of {', '.join(KINDS)}: what the run will have.")
     ] = BY_THREAD.kind,
     fold: Annotated[int, typer.Option(help="Which fifth is held out.")] = 0,
+    select: Annotated[
+        str, typer.Option(help="public or last: how the run selects the model that it returns.")
+    ] = "public",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Cut a corpus into parts: each node's holds its own users alone, the server's none."""
     with progress_bar("preparing the corpus", quiet=as_json) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=False, progress=tell)
-    chosen = Split(kind=cast("Kind", kind), fold=fold)
+    if select not in ("public", "last"):
+        raise ValueError(f"--select {select!r} is unknown; choose public or last")
+    selecting = select == "public" and kind != "by-sentence"
+    chosen = Split(kind=cast("Kind", kind), fold=fold, selecting=selecting)
     made = cut(opened, out, nodes=nodes, roster=roster, users=users, split=chosen)
     sizes = {name: len(ids) for name, ids in made.users.items()}
     if as_json:

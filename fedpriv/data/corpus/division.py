@@ -103,12 +103,67 @@ def divided(
     return _ByThread(public=public, parts=parts, held=held, trained=trained)
 
 
+def of_users(batch: SentenceBatch, users: Sequence[str], chosen: frozenset[str]) -> np.ndarray:
+    """Return which sentences of a batch some users wrote, bool (S,)."""
+    numbers, inverse = np.unique(batch.users, return_inverse=True)
+    return np.array([users[number] in chosen for number in numbers.tolist()], bool)[inverse]
+
+
 def training(division: Division, batch: SentenceBatch, users: Sequence[str]) -> np.ndarray:
     """Return which sentences are for training, with a label or without, bool (S,)."""
     rows, subsets = division.subsets(batch, users, np.arange(len(batch)))
     found = np.zeros(len(batch), dtype=bool)
     found[rows[subsets == TRAIN]] = True
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WithoutPublicThreads:
+    """A division in which rostered users train on no thread that a public user asked.
+
+    It looks at threads and at who asked them; what other rostered users wrote changes nothing.
+    """
+
+    whole: Division
+    threads: np.ndarray
+    roster: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        whole: Division,
+        store: SentenceStore,
+        roster: Iterable[str],
+        public_users: Sequence[str],
+    ) -> WithoutPublicThreads:
+        """Return a division without the threads that public users asked."""
+        threads = np.zeros(sum(1 for _ in store.thread_keys()), bool)
+        for batch in store.batches(public_users):
+            threads[batch.threads[whole.asked_in_public(batch)]] = True
+        return cls(whole=whole, threads=threads, roster=frozenset(roster))
+
+    @property
+    def where(self) -> str:
+        """As of the whole."""
+        return self.whole.where
+
+    def counted(self, batch: SentenceBatch) -> np.ndarray:
+        """As of the whole."""
+        return self.whole.counted(batch)
+
+    def asked_in_public(self, batch: SentenceBatch) -> np.ndarray:
+        """As of the whole."""
+        return self.whole.asked_in_public(batch)
+
+    def subsets(
+        self, batch: SentenceBatch, users: Sequence[str], rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As of the whole, without those."""
+        rows, subsets = self.whole.subsets(batch, users, rows)
+        judges = self.threads[batch.threads[rows]]
+        rostered = of_users(batch, users, self.roster)[rows]
+        stays = ~((subsets == TRAIN) & judges & rostered)
+        return rows[stays], subsets[stays]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,10 +195,7 @@ class Owned:
     ) -> tuple[np.ndarray, np.ndarray]:
         """As of the whole, without those."""
         rows, subsets = self.whole.subsets(batch, users, rows)
-        numbers, inverse = np.unique(batch.users, return_inverse=True)
-        rostered = np.array([users[number] in self.roster for number in numbers.tolist()], bool)
-        rostered = rostered[inverse]
-        left_out = rostered & ~self.kept.of(batch, users)
+        left_out = of_users(batch, users, self.roster) & ~self.kept.of(batch, users)
         stays = ~((subsets == TRAIN) & left_out[rows])
         return rows[stays], subsets[stays]
 

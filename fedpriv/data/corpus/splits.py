@@ -68,10 +68,12 @@ class Split:
             dropped. What is held out stays as it is.
         examples_per_owner: with all owners, drop nothing for having two, but leave no owner more
             training examples than that. None drops them.
+        selecting: rostered users train on no example in a thread that a public user asked, so that
+            public users' examples there can judge what was trained (`fedpriv.tasks.tag_folds`).
 
     Raises:
         ValueError: unknown kind, a fold that there is not, validation by sentence, fewer than
-            no public users, all owners by sentence, or a bound without them.
+            no public users, all owners by sentence, a bound without them, or selecting by sentence.
     """
 
     kind: Kind = "by-thread"
@@ -80,6 +82,7 @@ class Split:
     public_users: int | None = None
     owners: Owners = "account"
     examples_per_owner: int | None = None
+    selecting: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -101,6 +104,11 @@ class Split:
                 "owners all does not go with split by-sentence: what others' tags leave of a "
                 "user's sentences would decide which of them train; hold threads out"
             )
+        if self.selecting and self.kind == "by-sentence":
+            raise ValueError(
+                "split by-sentence shares threads between training and public examples, so they "
+                "can select no model; set select last, or hold threads out"
+            )
         most = self.examples_per_owner
         if most is not None and (self.owners != "all" or most < 1):
             raise ValueError(
@@ -116,6 +124,8 @@ class Split:
         if self.owners == "all":
             most = self.examples_per_owner
             name = f"{name}-owners-{'all' if most is None else most}"
+        if self.selecting:
+            name = f"{name}-selecting"
         return name if self.measured_on == "test" else f"{name}-validation"
 
     @property
@@ -132,6 +142,8 @@ class Split:
             said = f"{said}; training examples that another rostered user asked are dropped"
         if self.examples_per_owner is not None:
             said = f"{said}; at most {self.examples_per_owner} training examples an owner"
+        if self.selecting:
+            said = f"{said}; rostered users train on no thread that a public user asked"
         if self.measured_on == "test":
             return said
         return f"{said}; a fifth of the other threads held out too, and measured on"

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus import vocabulary as vocabularies
-from fedpriv.data.corpus.division import Division, Owned, divided, training
+from fedpriv.data.corpus.division import Division, Owned, WithoutPublicThreads, divided, training
 from fedpriv.data.corpus.materialise import Facts, materialise
 from fedpriv.data.corpus.rosters import fewer_public
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
@@ -184,6 +184,8 @@ def _write(
     if split.public_users is not None:
         public = fewer_public(public, split.public_users)
     division = divided(split, store, roster, public, manifest["split_seed"])
+    if split.selecting:
+        division = WithoutPublicThreads.of(division, store, roster, public)
     left: Kept | None = None
     if split.owners == "all":
         left = _kept(manifest, split, store, roster, division, declared)

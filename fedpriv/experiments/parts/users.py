@@ -116,6 +116,8 @@ class TagPredictionTask:
             measured_on=self.measured_on,
             public_users=self.public_users,
             owners=self.owners,
+            selecting=getattr(experiment, "select", "last") == "public"
+            and self.split != "by-sentence",
         )
 
         def choosing() -> TagView:
@@ -177,6 +179,18 @@ class FixedCohorts:
 
 def _size(cohort: float | None, num_users: int) -> float:
     return max(1.0, num_users / 20) if cohort is None else cohort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """Which model a run returns."""
+
+    select: Literal["public", "last"] = option(
+        "public",
+        "Returned: the model that public examples show to be best, of the released ones and of "
+        "those that public examples alone make; or the last released one.",
+        before="last",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,5 +289,6 @@ SLOTS = (
         within=shared.AVERAGING,
     ),
     AGGREGATE,
+    Slot(name="returned", help="Which model a run returns.", choices={"": Returned}),
     shared.RUN,
 )

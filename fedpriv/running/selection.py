@@ -1,0 +1,150 @@
+"""The model that a run returns, selected on public examples after its last round.
+
+Candidates are the public models (what public examples alone make, and where training started), and
+the released ones: the last, its average where there is one, and both moved back towards the start.
+None of it sees a private example beyond what was released, so it costs no privacy.
+
+Public examples made the start, and so cannot judge it. They are cross-fitted: for each fold of them
+the public models are trained again without it, and a released model is judged there as the start of
+that fold plus what private training added to the run's own start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
+from fedpriv.rng import Key
+from fedpriv.running.folder import RunFolder
+from fedpriv.training.in_public.learning import kept
+from fedpriv.training.in_public.selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
+from fedpriv.tree import Params
+
+PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
+PUBLIC_MODELS = (PUBLIC_MODEL, START)
+FACTORS = (1.0, 0.75, 0.5, 0.25)
+"""How much is kept of what private training added to the start."""
+SELECTED = "selected.safetensors"
+_AVERAGED = "ema/"
+_KEY = Key.simulation(0).fold("selection")  # the choice is a function of what it chooses among
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The model that a run returns.
+
+    Attributes:
+        params: float32 tensors.
+        judgement: Of the public examples; None where there were too few, or none.
+        name: Of the selected model among the candidates.
+        reason: Why nothing was judged, else "".
+    """
+
+    params: Params = field(repr=False)
+    judgement: Judgement | None
+    name: str
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, for `summary.json`."""
+        judged = {} if self.judgement is None else self.judgement.to_json()
+        return {"selected": self.name, "reason": self.reason, **judged}
+
+
+def released_models(folder: RunFolder, round_num: int) -> dict[str, Params]:
+    """Return what a round released, in order of preference: the average, if any, and the last."""
+    tensors, _ = CheckpointStore(folder.path / "checkpoints").load(round_num)
+    average = {
+        name.removeprefix(_AVERAGED): array
+        for name, array in tensors.items()
+        if name.startswith(_AVERAGED)
+    }
+    last = {name: array for name, array in tensors.items() if "/" not in name}
+    return {AVERAGE: average, LAST: last} if average else {LAST: last}
+
+
+def select(
+    components: Components,
+    start: Start,
+    public: PublicOnly | None,
+    released: Mapping[str, Params],
+) -> Selection:
+    """Return the model that public examples show to be best.
+
+    Args:
+        components: Of the experiment; its task has public examples that no user trained on.
+        start: Where the run started.
+        public: What public examples alone make; None to make it anew.
+        released: Released models by name, in order of preference.
+
+    Guarantees:
+        * A function of released models and public examples alone.
+    """
+    preferred, task = next(iter(released)), components.task
+    folds = task.public_folds() if isinstance(task, HasPublicFolds) else ()
+    made = public
+    if made is None and isinstance(task, HasPublicFolds):
+        made = public_only(task, _KEY)
+    if made is None:
+        why = "there are no public examples to select on"
+        return Selection(params=released[preferred], judgement=None, name=preferred, reason=why)
+    groups = [fold.groups for fold in folds]
+    alone = [public_only(fold, _KEY) for fold in folds]
+    if None in alone or sum(len(np.unique(one)) for one in groups) < FEWEST_GROUPS:
+        return Selection(
+            params=made.model.params,
+            judgement=None,
+            name=PUBLIC_MODEL,
+            reason="too few public examples to show that a released model is better",
+        )
+    candidates = _candidates(released, start.params, start.params)
+    candidates |= {START: start.params, PUBLIC_MODEL: made.model.params}
+    values: dict[str, list[np.ndarray]] = {name: [] for name in candidates}
+    for fold, found in zip(folds, alone, strict=True):
+        assert found is not None
+        begun = start.params
+        if start.facts["kind"] == "public" and components.start is not None:
+            begun = components.start(fold, _KEY, found).params
+        models = _candidates(released, start.params, begun)
+        models |= {START: begun, PUBLIC_MODEL: found.model.params}
+        for name, params in models.items():
+            values[name].append(fold.values(params))
+    judgement = judge(
+        {name: np.concatenate(parts) for name, parts in values.items()},
+        np.concatenate(groups),
+        reference=PUBLIC_MODEL,
+        key=_KEY.fold("resamples"),
+        higher_is_better=task.measures[0].higher_is_better,
+    )
+    chosen = judgement.selected
+    return Selection(params=candidates[chosen], judgement=judgement, name=chosen)
+
+
+def write_selection(folder: RunFolder, selection: Selection, round_num: int) -> None:
+    """Write the selected model into the run folder."""
+    write_tensors(
+        folder.path / SELECTED,
+        selection.params,
+        {"format": "fedpriv-selected", "selected": selection.name, "round_num": str(round_num)},
+    )
+
+
+def _candidates(released: Mapping[str, Params], start: Params, begun: Params) -> dict[str, Params]:
+    """Return released models moved to another start, each also drawn back towards it."""
+    found: dict[str, Params] = {}
+    for factor in FACTORS:
+        for name, params in released.items():
+            if factor == 1.0 and begun is start:
+                found[name] = params
+                continue
+            moved = {n: begun[n] + (params[n] - start[n]) for n in params}
+            label = name if factor == 1.0 else f"{name} x {factor:g}"
+            found[label] = kept(begun, moved, factor)
+    return found

@@ -1,0 +1,157 @@
+"""Folds of public threads: each thread judges models that it did not train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.data.corpus.splits import PublicText
+from fedpriv.data.corpus.view import TagView
+from fedpriv.measures import Measure
+from fedpriv.rng import Key
+from fedpriv.tasks.tag_metrics import SCORED_EXAMPLES, evaluate_tags, tag_probabilities
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.tree import Params
+
+if TYPE_CHECKING:
+    from fedpriv.tasks.tag_prediction import TagPrediction
+
+NUM_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagFold:
+    """Tag prediction without the public threads of one fold; a `PublicFold`.
+
+    Attributes:
+        task: The task.
+        norm: What its rows are scaled to.
+        word_features: What becomes of words; None for their counts.
+        judging: Rows of the view's columns that judge, int64, in threads of this fold.
+        tuning: Rows of the next fold, on which settings are chosen.
+        learning: Rows of all others.
+    """
+
+    task: TagPrediction
+    norm: str
+    word_features: WordFeatures | None
+    view: TagView = field(repr=False)
+    judging: np.ndarray = field(repr=False)
+    tuning: np.ndarray = field(repr=False)
+    learning: np.ndarray = field(repr=False)
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """The task's."""
+        return self.task.measures
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The threads of the examples held out."""
+        return self.view.threads[self.judging]
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before training."""
+        return self.task.init_params(key)
+
+    def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
+        """Return what learns from the other folds; choosing keeps the next one back to measure."""
+        rows = self.learning if choosing else np.concatenate([self.learning, self.tuning])
+        if not len(rows) or not len(self.tuning):
+            return None
+        return TagLearner(
+            examples=self.view.columns.take(rows),
+            inputs=self.norm,
+            key=key,
+            measured=self._tuned,
+            word_features=self.word_features,
+        )
+
+    def values(self, params: Params) -> np.ndarray:
+        """Return for each example held out whether its label is the likeliest tag, 0.0 or 1.0.
+
+        Words that stand in this fold alone are left out, as words outside the vocabulary are: for
+        a test thread they would be.
+        """
+        right = [
+            tag_probabilities(params, block, self.norm).argmax(axis=1) == block.labels
+            for block in self._judged()
+        ]
+        return np.concatenate(right).astype(np.float64)
+
+    def _judged(self) -> Iterator[TagExamples]:
+        others = self._examples(np.concatenate([self.learning, self.tuning]))
+        known = np.zeros(others.num_words, bool)
+        known[others.indices] = True
+        for first in range(0, len(self.judging), SCORED_EXAMPLES):
+            block = self._examples(self.judging[first : first + SCORED_EXAMPLES])
+            kept = known[block.indices]
+            indptr = np.concatenate([[0], np.cumsum(kept)])[block.indptr]
+            yield replace(
+                block, indptr=indptr, indices=block.indices[kept], counts=block.counts[kept]
+            )
+
+    def _examples(self, rows: np.ndarray) -> TagExamples:
+        if self.word_features is None:
+            return self.view.columns.take(rows)
+        return self.view.columns.with_features(self.word_features, rows)
+
+    def _tuned(self, params: Params) -> Metrics | None:
+        return evaluate_tags(params, self._examples(self.tuning), self.norm)
+
+
+def tag_folds(
+    task: TagPrediction,
+    view: TagView,
+    text: PublicText,
+    norm: str,
+    word_features: WordFeatures | None,
+) -> tuple[TagFold, ...]:
+    """Return the folds of a view's public training threads, in turns.
+
+    Labels that stand in one fold alone are not judged by: no model of the others could name them.
+
+    Args:
+        task: On the view.
+        view: Whose rostered users train on none of these threads (`Split.selecting`).
+        text: What public models learn from.
+        norm: What rows are scaled to.
+        word_features: What becomes of words; None for their counts.
+
+    Returns:
+        `NUM_FOLDS` of them; none where one would be empty.
+    """
+    learnt = view.public_rows("train", of=text)
+    judged = view.public_rows("train")
+    threads, first, place = np.unique(view.threads[learnt], return_index=True, return_inverse=True)
+    # In the order of public users: a thread's number in the corpus may depend on rostered ones.
+    fold_of_thread = np.argsort(np.argsort(first)) % NUM_FOLDS
+    fold_of = fold_of_thread[place]
+    fold_of_judged = fold_of_thread[np.searchsorted(threads, view.threads[judged])]
+    labels = view.columns.labels
+    folds = []
+    for number in range(NUM_FOLDS):
+        tuning = fold_of == (number + 1) % NUM_FOLDS
+        others = learnt[fold_of != number]
+        judging = judged[fold_of_judged == number]
+        judging = judging[np.isin(labels[judging], labels[others])]
+        if not len(judging) or not tuning.any():
+            return ()
+        folds.append(
+            TagFold(
+                task=task,
+                norm=norm,
+                word_features=word_features,
+                view=view,
+                judging=judging,
+                tuning=learnt[tuning],
+                learning=learnt[(fold_of != number) & ~tuning],
+            )
+        )
+    return tuple(folds)
