@@ -48,9 +48,11 @@ def adadps_tags() -> Experiment:
         inputs="unit-norm",
         precondition="local",
         preconditioner_gain=20.0,
-        local_learning_rate=30.0,
-        l2_clip_norm=60.0,
+        local_learning_rate=10.0,
+        l2_clip_norm=30.0,
         target_epsilon=8.0,
+        aggregate="ema",
+        automatic=("cohort", "rounds", "l2-clip-norm"),
     )
 
 

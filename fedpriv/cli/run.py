@@ -21,7 +21,7 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.report.page import write_report
-from fedpriv.running.announcement import early_end, failures
+from fedpriv.running.announcement import early_end, failures, returned
 from fedpriv.running.engines.named import engines
 from fedpriv.running.progress import follow
 
@@ -318,6 +318,9 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     kind, whom = ("data", "training examples") if central else ("corpus", "users")
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
+    said, useless = returned(summary)
+    if said:
+        rows["NO GAIN" if useless else "returned"] = f"returned {said}" if useless else said
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
     if summary.get("split"):
         rows["split"] = str(summary["split"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
@@ -15,6 +16,9 @@ from fedpriv.tasks.check import check_central_task, check_task
 
 def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:
     """Return the components of an experiment.
+
+    Options that are automatic are chosen here (`fedpriv.experiments.settings`); `experiment` of the
+    components has their values.
 
     Args:
         experiment: Says what is done.
@@ -30,10 +34,13 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
         given = make_task(experiment, None) if task is None else task
         check_central_task(given, experiment.name)
         with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
-            return refined(experiment, of_examples.make_components(experiment, given))
+            components = refined(experiment, of_examples.make_components(experiment, given))
+            return replace(components, experiment=experiment)
     made = make_task(experiment, corpus) if task is None else task
     check_task(made, experiment.name)
     if task is None:
         check_heeded(experiment, made)
     with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
-        return refined(experiment, of_users.make_components(experiment, made))
+        settled, settings = of_users.settle(experiment, made)
+        components = refined(settled, of_users.make_components(settled, made))
+        return replace(components, experiment=settled, settings=settings)

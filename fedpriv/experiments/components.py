@@ -10,6 +10,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.methods.own import OwnMethod
 from fedpriv.experiments.parts.separated import limit_of
 from fedpriv.experiments.parts.start import PublicOnly, Start
+from fedpriv.experiments.settings import Settings
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -37,6 +38,8 @@ class Components:
         trainer: What a user does, or the sum of bounded updates over a batch of examples.
         side_information: What is known besides and where it came from; None for nothing.
         start: Makes the params before the first round; None takes the task's own.
+        experiment: Of which they are made, each option with its value; None where of none.
+        settings: What was chosen from the data's size, and why; None where nothing was.
 
     Raises:
         ValueError: If the plan was made for another number of users than the task's roster has:
@@ -51,6 +54,8 @@ class Components:
     trainer: Trainers
     side_information: SideInformation | None
     start: Callable[[Any, Key, PublicOnly | None], Start] | None = None
+    experiment: Experiment | None = None
+    settings: Settings | None = None
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)

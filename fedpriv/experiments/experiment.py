@@ -53,6 +53,8 @@ SLOTS: Mapping[Unit, tuple[Slot, ...]] = {
     "user": user_parts.SLOTS,
     "example": example_parts.SLOTS,
 }
+#: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
+AUTOMATIC = ("cohort", "rounds", "l2-clip-norm")
 _BACKENDS: Mapping[Unit, tuple[str, ...]] = {
     "user": ("serial", "threads", "ray", "flower"),
     "example": ("serial",),
@@ -82,6 +84,8 @@ class Experiment:
         values: Values of options by name, of parts that are not chosen too: they hold if such a
             part is chosen.
         parts: What is chosen.
+        automatic: Options whose values are chosen from the data's size when components are built;
+            until then they have the values that hold where nothing can be chosen.
     """
 
     name: str
@@ -93,6 +97,7 @@ class Experiment:
     refine: Callable[[Any], Any] | None = field(repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(repr=False, hash=False)
     values: Mapping[str, Option] = field(repr=False, compare=False)
+    automatic: tuple[str, ...] = field(compare=False)
     parts: tuple[Part, ...] = field(init=False)
 
     def __init__(
@@ -108,6 +113,7 @@ class Experiment:
         bounds: Mapping[str, Callable[..., Bound]] | None = None,
         values: Mapping[str, Option] | None = None,
         presets: Mapping[str, Option] | None = None,
+        automatic: Sequence[str] = (),
         **options: Any,
     ) -> None:
         """Compose an experiment.
@@ -123,6 +129,7 @@ class Experiment:
             bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
+            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm".
             **options: Options by name, with underscores; their parts must be chosen.
 
         Raises:
@@ -145,6 +152,12 @@ class Experiment:
         said = (option for option, value in given.items() if value not in (None, "none"))
         check_chosen(slots, parts, said)
         merged |= {key: value for key, value in option_values(parts).items() if key in merged}
+        unknown = set(automatic) - set(AUTOMATIC)
+        if unknown:
+            raise ValueError(
+                f"automatic {sorted(unknown)[0]!r} cannot be chosen from the data's size; use some "
+                f"of {', '.join(AUTOMATIC)}"
+            )
         for part in parts:
             if part.slot is slots[0] and len(slots) > len(SLOTS[unit]):
                 task = part.options
@@ -158,6 +171,7 @@ class Experiment:
             "refine": refine,
             "bounds": dict(bounds or {}),
             "values": merged,
+            "automatic": tuple(name for name in automatic if name in option_values(parts)),
             "parts": parts,
         }.items():
             object.__setattr__(self, item, value)
@@ -192,7 +206,10 @@ class Experiment:
 
     def lines(self) -> tuple[OptionLine, ...]:
         """Return every option that exists, as it is listed."""
-        return tuple(option_lines(self.parts))
+        return tuple(
+            replace(line, value="automatic") if line.name in self.automatic else line
+            for line in option_lines(self.parts)
+        )
 
     def options(self) -> dict[str, Option]:
         """Return the value of every option that exists by its kebab-case name."""
@@ -223,7 +240,9 @@ class Experiment:
             changes["noise-multiplier"] = None
         if changes.get("noise-multiplier") is not None and "target-epsilon" not in changes:
             changes["target-epsilon"] = None
-        return replace(self, **{name.replace("-", "_"): v for name, v in changes.items()})
+        automatic = tuple(name for name in self.automatic if name not in options)
+        fields = {name.replace("-", "_"): value for name, value in changes.items()}
+        return replace(self, automatic=automatic, **fields)
 
     def restored(self, document: Mapping[str, Option]) -> Self:
         """Return the experiment with the options of a run folder or a row of results.
@@ -235,7 +254,8 @@ class Experiment:
             ValueError: For an unknown option or an unfit value.
         """
         check_known((TAG_PREDICTION, *self._slots), document)
-        return replace(self, values={**self.values, **completed(self._slots, document)})
+        values = {**self.values, **completed(self._slots, document)}
+        return replace(self, values=values, automatic=())
 
     @property
     def _slots(self) -> tuple[Slot, ...]:

@@ -126,6 +126,11 @@ class RunRecord:
         return None
 
     @property
+    def selection(self) -> Row:
+        """How the model that the run returns was selected; empty where it is the last."""
+        return _mapping(self.summary.get("selection"))
+
+    @property
     def held_out(self) -> str:
         """How examples were held out, where the run says so: figures of two ways are not alike."""
         split, where = self.options.get("split"), self.options.get("measured-on")

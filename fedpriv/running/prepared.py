@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import tree
+from fedpriv.checkpoints.outputs import RULES
+from fedpriv.checkpoints.selected_file import write_selected
 from fedpriv.checkpoints.start_file import read_start
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
@@ -31,7 +33,7 @@ from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
-from fedpriv.running.selection import Selection, released_models, select, write_selection
+from fedpriv.running.selection import Selection, released_models, select
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import (
@@ -44,7 +46,6 @@ from fedpriv.tasks.trial import (
 )
 from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
-from fedpriv.training.in_public.selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
 
 
@@ -128,12 +129,13 @@ class PreparedRun:
 
     def _selected(self, round_num: int) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
-        chooses = getattr(self.experiment, "select", "last") == "public"
-        if not chooses or not round_num or not isinstance(self.components.task, HasPublicFolds):
+        chooses = self.experiment.options().get("select") == "public"
+        several = self.experiment.options().get("aggregate") in RULES
+        if not chooses or several or not round_num:
             return None
         released = released_models(self.folder, round_num)
         found = select(self.components, self.begun, self.public, released)
-        write_selection(self.folder, found, round_num)
+        write_selected(self.folder.path, found.params)
         return found
 
 
@@ -235,7 +237,9 @@ def start_run(
         Exception: What the experiment's own code raises, also where its task is tried once on
             examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
-    components = in_study(experiment, _built(experiment, reference, corpus), trials)
+    components = _built(experiment, reference, corpus)
+    experiment = components.experiment or experiment
+    components = in_study(experiment, components, trials)
     _refuse_early(make_backend, experiment, components)
     if experiment.unit == "user" and engine != "flower":  # whose nodes have the users
         with own_code("while rostered users were looked for"):

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import write_tensors
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key
@@ -31,7 +31,6 @@ PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
 PUBLIC_MODELS = (PUBLIC_MODEL, START)
 FACTORS = (1.0, 0.75, 0.5, 0.25)
 """How much is kept of what private training added to the start."""
-SELECTED = "selected.safetensors"
 _AVERAGED = "ema/"
 _KEY = Key.simulation(0).fold("selection")  # the choice is a function of what it chooses among
 
@@ -52,10 +51,21 @@ class Selection:
     name: str
     reason: str = ""
 
+    @property
+    def is_public(self) -> bool:
+        """Whether no private training went into the selected model."""
+        return self.name in PUBLIC_MODELS
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, for `summary.json`."""
         judged = {} if self.judgement is None else self.judgement.to_json()
-        return {"selected": self.name, "reason": self.reason, **judged}
+        return {
+            "selected": self.name,
+            "public": self.is_public,
+            "sha256": params_sha256(self.params),
+            "reason": self.reason,
+            **judged,
+        }
 
 
 def released_models(folder: RunFolder, round_num: int) -> dict[str, Params]:
@@ -125,15 +135,6 @@ def select(
     )
     chosen = judgement.selected
     return Selection(params=candidates[chosen], judgement=judgement, name=chosen)
-
-
-def write_selection(folder: RunFolder, selection: Selection, round_num: int) -> None:
-    """Write the selected model into the run folder."""
-    write_tensors(
-        folder.path / SELECTED,
-        selection.params,
-        {"format": "fedpriv-selected", "selected": selection.name, "round_num": str(round_num)},
-    )
 
 
 def _candidates(released: Mapping[str, Params], start: Params, begun: Params) -> dict[str, Params]:

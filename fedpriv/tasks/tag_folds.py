@@ -106,7 +106,7 @@ class TagFold:
         return evaluate_tags(params, self._examples(self.tuning), self.norm)
 
 
-def tag_folds(
+def thread_folds(
     task: TagPrediction,
     view: TagView,
     text: PublicText,
@@ -127,8 +127,7 @@ def tag_folds(
     Returns:
         `NUM_FOLDS` of them; none where one would be empty.
     """
-    learnt = view.public_rows("train", of=text)
-    judged = view.public_rows("train")
+    learnt, judged = view.public_rows("train", of=text), view.public_rows("train")
     threads, first, place = np.unique(view.threads[learnt], return_index=True, return_inverse=True)
     # In the order of public users: a thread's number in the corpus may depend on rostered ones.
     fold_of_thread = np.argsort(np.argsort(first)) % NUM_FOLDS
@@ -137,10 +136,9 @@ def tag_folds(
     labels = view.columns.labels
     folds = []
     for number in range(NUM_FOLDS):
-        tuning = fold_of == (number + 1) % NUM_FOLDS
-        others = learnt[fold_of != number]
+        tuning, others = fold_of == (number + 1) % NUM_FOLDS, fold_of != number
         judging = judged[fold_of_judged == number]
-        judging = judging[np.isin(labels[judging], labels[others])]
+        judging = judging[np.isin(labels[judging], labels[learnt[others]])]
         if not len(judging) or not tuning.any():
             return ()
         folds.append(
@@ -151,7 +149,46 @@ def tag_folds(
                 view=view,
                 judging=judging,
                 tuning=learnt[tuning],
-                learning=learnt[(fold_of != number) & ~tuning],
+                learning=learnt[others & ~tuning],
             )
         )
     return tuple(folds)
+
+
+def user_folds(
+    task: TagPrediction,
+    view: TagView,
+    text: PublicText,
+    norm: str,
+    word_features: WordFeatures | None,
+) -> Iterator[tuple[TagLearner, list[TagExamples]]]:
+    """Yield learners of public examples, and users whose threads they do not learn from.
+
+    Public users are dealt out in turns; each is held out once, with the examples that are public.
+
+    Args:
+        task: On the view.
+        view: Whose public users.
+        text: What public models learn from.
+        norm: What rows are scaled to.
+        word_features: What becomes of words; None for their counts.
+    """
+    learnt = view.public_rows("train", of=text)
+    own = [np.concatenate([learnt[:0], *view.rows([u], "train")]) for u in view.public_users]
+    own = [rows[np.isin(rows, view.public_rows("train"))] for rows in own]
+    own = [rows for rows in own if len(rows)]
+    for number in range(NUM_FOLDS):
+        held = own[number::NUM_FOLDS]
+        if not held:
+            continue
+        theirs = np.unique(view.threads[np.concatenate(held)])
+        others = learnt[~np.isin(view.threads[learnt], theirs)]
+        if len(others):
+            learner = TagLearner(
+                examples=view.columns.take(others),
+                inputs=norm,
+                key=Key.simulation(0).fold("public users").fold(number),
+                measured=lambda params: None,
+                word_features=word_features,
+            )
+            yield learner, [view.columns.take(rows) for rows in held]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.tasks.tag_folds import TagFold, tag_folds
+from fedpriv.tasks.tag_folds import TagFold, thread_folds, user_folds
 from fedpriv.tasks.tag_metrics import (
     SCORED_EXAMPLES,
     evaluate_tags,
@@ -287,7 +287,12 @@ class TagPrediction:
         if not self._view.split.selecting:
             return ()
         made = self._word_features
-        return tag_folds(self, self._view, self._public_text, self._norm, made)
+        return thread_folds(self, self._view, self._public_text, self._norm, made)
+
+    def public_users_held_out(self) -> Iterator[tuple[TagLearner, list[TagExamples]]]:
+        """Yield learners of public examples, and public users' examples that they do not see."""
+        made = self._word_features
+        return user_folds(self, self._view, self._public_text, self._norm, made)
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""

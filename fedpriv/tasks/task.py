@@ -11,7 +11,7 @@ A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -135,6 +135,15 @@ class LearnsInPublic(Protocol):
             choosing: Whether to keep some of them back and measure on those, so that settings can
                 be chosen; else it learns from all.
         """
+        ...
+
+
+@runtime_checkable
+class HoldsOutPublicUsers(Protocol):
+    """A task with public users, each of whom can be held out of what public examples make."""
+
+    def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
+        """Return learners, and the examples of each public user that one does not learn from."""
         ...
 
 

@@ -177,6 +177,7 @@ def forecast_chosen(
     asked = None if corpus is None else str(corpus)
     found = find_corpus(chosen, asked, console=console, importing=console)
     components = build(chosen, found)
+    chosen = components.experiment or chosen
     plan, task = components.plan, components.task
     root = Key.simulation(chosen.seed)
     start = first_state(components, root).params if params is None else params

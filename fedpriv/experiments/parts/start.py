@@ -15,7 +15,7 @@ from fedpriv.rng import Key
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
-    from fedpriv.training.in_public.learning import Choices, PublicModel
+    from fedpriv.training.in_public.learning import Choice, Choices, PublicModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +120,7 @@ class FromPublic:
                 "corpus that does not know who asked its questions has none, unless it is imported "
                 "again or public-text is all-posts), or set start fresh"
             )
-        choice, model = found.choices.by_loss, found.start
-        given = replace(
-            choice,
-            passes=self.start_passes or choice.passes,
-            factor=choice.factor if self.start_factor is None else self.start_factor,
-        )
+        choice, model, given = found.choices.by_loss, found.start, self.settings(found)
         if given != choice:
             whole = task.public_learner(key, choosing=False)
             choice, model = given, learn(whole, given)
@@ -142,6 +137,15 @@ class FromPublic:
                 },
                 "settings_tried": found.choices.tried,
             },
+        )
+
+    def settings(self, found: PublicOnly) -> Choice:
+        """Return what the start is trained with: what was given, and the rest as found."""
+        choice = found.choices.by_loss
+        return replace(
+            choice,
+            passes=self.start_passes or choice.passes,
+            factor=choice.factor if self.start_factor is None else self.start_factor,
         )
 
 

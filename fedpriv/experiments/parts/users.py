@@ -96,6 +96,12 @@ class TagPredictionTask:
         "Whose words the unit is: all drops training examples another rostered user asked.",
         before="account",
     )
+    select: Literal["public", "last"] = option(
+        "public",
+        "What a run returns: the model that public examples show to be best, of the released ones "
+        "and of those that public examples alone make; or the last released one.",
+        before="last",
+    )
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
         """Return the task.
@@ -116,8 +122,7 @@ class TagPredictionTask:
             measured_on=self.measured_on,
             public_users=self.public_users,
             owners=self.owners,
-            selecting=getattr(experiment, "select", "last") == "public"
-            and self.split != "by-sentence",
+            selecting=self.select == "public" and self.split != "by-sentence",
         )
 
         def choosing() -> TagView:
@@ -179,18 +184,6 @@ class FixedCohorts:
 
 def _size(cohort: float | None, num_users: int) -> float:
     return max(1.0, num_users / 20) if cohort is None else cohort
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
-    """Which model a run returns."""
-
-    select: Literal["public", "last"] = option(
-        "public",
-        "Returned: the model that public examples show to be best, of the released ones and of "
-        "those that public examples alone make; or the last released one.",
-        before="last",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +282,5 @@ SLOTS = (
         within=shared.AVERAGING,
     ),
     AGGREGATE,
-    Slot(name="returned", help="Which model a run returns.", choices={"": Returned}),
     shared.RUN,
 )

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.checkpoints.frozen_file import FROZEN, read_frozen
+from fedpriv.checkpoints.selected_file import read_selected
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.checkpoints.vocabulary_file import (
@@ -66,17 +67,23 @@ class TagModel:
 def released_params(
     run: RunRecord, round_num: int | None = None, *, last_iterate: bool = False
 ) -> tuple[int, dict[str, np.ndarray]]:
-    """Return (round, params) of a run's checkpoint, and what was frozen in its model.
+    """Return the round and the params of the model that a run returns, and what was frozen in it.
 
     Args:
         run: The run.
-        round_num: Which round; None for the newest.
-        last_iterate: The params that training went on from, even where the checkpoint holds an
-            average over rounds, which is taken otherwise.
+        round_num: Of which round's checkpoint; None for the model that was selected on public
+            examples where there is one, else for the newest.
+        last_iterate: The params that training went on from, whatever was selected, and even where
+            the checkpoint holds an average over rounds, which is taken otherwise.
 
     Raises:
-        ValueError: If the run has no such checkpoint.
+        ValueError: If the run has no such checkpoint, or the selected model is not the one that
+            its summary names.
     """
+    selected = run.selection
+    if selected and round_num is None and not last_iterate:
+        params = read_selected(run.directory, selected)
+        return run.rounds_done, {**read_frozen(run.directory), **params}
     store = CheckpointStore(run.directory / "checkpoints")
     chosen = round_num if round_num is not None else store.latest()
     if chosen is None:

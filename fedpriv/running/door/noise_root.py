@@ -38,7 +38,9 @@ def noise_digest(document: Mapping[str, Any]) -> str:
     Args:
         document: Of its experiment.json.
     """
-    options, corpus = document["experiment"], document["corpus"]
+    options, corpus = dict(document["experiment"]), document["corpus"]
+    if options.get("select") == "last":  # which trains on the same data as if there were no option
+        del options["select"]
     return document_sha256(
         {
             "name": document["name"],

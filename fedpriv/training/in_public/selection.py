@@ -56,6 +56,11 @@ class PublicFold(Protocol):
 class HasPublicFolds(Protocol):
     """A task whose public examples can be held out in turns."""
 
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """What is measured, the headline first."""
+        ...
+
     def public_folds(self) -> Sequence[PublicFold]:
         """Return the folds; empty where there are too few examples."""
         ...

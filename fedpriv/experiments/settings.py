@@ -1,0 +1,135 @@
+"""Settings chosen from the data's size: cohort, rounds and clip norm of user-level DP training.
+
+Everything follows from s, the noise on the mean of one release of everybody's updates that spends
+all of ε, for each unit of the clip norm: s = σ₁/n, where σ₁ is the noise multiplier of one Gaussian
+release at (ε, δ). T rounds that share the ε have about s √T of noise each, and after T steps each
+parameter has noise of standard deviation
+
+    τ = s T C,
+
+whatever the cohort, as long as it is not too small (`_cohort_share`). Rows of inputs have unit l2
+norm, so τ is also the noise on a logit, for any number of words and classes. Signal and noise both
+grow with T C, the furthest that training can move the model: τ says how far it may go.
+
+The constants were fitted on synthetic corpora of 100 to 20,000 users and validation threads of one
+site (`simulations/defaults`), never on what the results are measured on.
+
+Guarantee: settings are a function of the length of the roster, ε, δ and public examples. Removing
+any rostered user's records changes none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.event import Relation, cohort_event
+
+TRAVEL = 0.8
+"""τ aimed at."""
+CLIP_SHARE = 0.35
+"""C over the median norm of a public user's update: below that almost all updates are clipped."""
+FEWEST_ROUNDS, MOST_ROUNDS = 20, 250
+EXCESS = 0.05
+"""By how much the noise on the mean may exceed that of full cohorts."""
+SMALL_RUN = 20_000
+"""Local trainings that take seconds: up to so many, everybody takes part in each round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings, and what they follow from.
+
+    Attributes:
+        cohort: Expected number of users a round.
+        rounds: T.
+        l2_clip_norm: C.
+        update_norm: Median l2 norm of public users' updates; None where it was not measured.
+        noise_on_mean: s, of one release of everybody over C.
+        noise_on_logit: τ that these settings come to.
+    """
+
+    cohort: float
+    rounds: int
+    l2_clip_norm: float
+    update_norm: float | None
+    noise_on_mean: float
+    noise_on_logit: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def choose_settings(
+    *,
+    num_users: int,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    update_norm: float | None,
+    cohort: float | None = None,
+    rounds: int | None = None,
+    l2_clip_norm: float | None = None,
+) -> Settings:
+    """Return cohort, rounds and clip norm; those that are given stay.
+
+    Args:
+        num_users: Length of the roster.
+        epsilon: Target.
+        delta: δ.
+        relation: Neighbouring relation.
+        update_norm: Median l2 norm of a local update, of public users at starts that were not
+            trained on them; None where the clip norm is given.
+        cohort: Expected cohort size; None to choose.
+        rounds: T; None to choose.
+        l2_clip_norm: C; None to choose.
+
+    Raises:
+        ValueError: If neither an update norm nor a clip norm is given.
+    """
+    if update_norm is None and l2_clip_norm is None:
+        raise ValueError("give the norm of public users' updates, or l2-clip-norm")
+    sigma = calibrate(
+        lambda multiplier: cohort_event(
+            num_users=num_users, expected_cohort_size=num_users, noise_multiplier=multiplier
+        ),
+        1,
+        target_epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+    )
+    single = sigma / num_users
+    norm = l2_clip_norm
+    if norm is None:
+        assert update_norm is not None
+        norm = CLIP_SHARE * update_norm
+    if rounds is None:
+        rounds = min(max(round(TRAVEL / (single * norm)), FEWEST_ROUNDS), MOST_ROUNDS)
+    if l2_clip_norm is None:
+        assert update_norm is not None
+        norm = min(TRAVEL / (single * rounds), update_norm)
+    if cohort is None:
+        share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
+        cohort = float(max(1, round(min(1.0, share) * num_users)))
+    return Settings(
+        cohort=cohort,
+        rounds=rounds,
+        l2_clip_norm=float(norm),
+        update_norm=update_norm,
+        noise_on_mean=single,
+        noise_on_logit=single * rounds * norm,
+    )
+
+
+def _cohort_share(sigma: float, rounds: int) -> float:
+    """Return the share of the roster beyond which noise on the mean hardly falls.
+
+    By the central limit of Poisson sampling (Dong, Roth and Su, "Gaussian differential privacy",
+    2022), T rounds at rate q and noise σ are one release of μ = q √(T (exp(1/σ²) - 1)). With
+    μ = 1/σ₁ noise on the mean is that of full cohorts times √(x/log(1 + x)), x = 1/(σ₁² q² T),
+    about 1 + x/4. Only the cohort is chosen by it; ε is that of the plan.
+    """
+    return 1.0 / (sigma * math.sqrt(4.0 * EXCESS * rounds))
