@@ -318,9 +318,9 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     kind, whom = ("data", "training examples") if central else ("corpus", "users")
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
-    said, useless = returned(summary)
-    if said:
-        rows["NO GAIN" if useless else "returned"] = f"returned {said}" if useless else said
+    model, no_gain = returned(summary)
+    if model:
+        rows["NO GAIN" if no_gain else "returned"] = model
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
     if summary.get("split"):
         rows["split"] = str(summary["split"])
