@@ -27,7 +27,7 @@ from fedpriv.tasks.task import HoldsOutPublicUsers, Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.in_public.learning import learn
 from fedpriv.training.work import LocalTrainer, Trainers
-from fedpriv.tree import l2_norm
+from fedpriv.tree import l2_norm, num_elements
 
 #: What a plan and a schedule call the options that set them.
 FIELD_NAMES = {
@@ -49,7 +49,7 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     if not experiment.automatic:
         return experiment, None
     options = experiment.options()
-    epsilon, measured = options.get("target-epsilon"), None
+    epsilon = options.get("target-epsilon")
     independent = options.get("noise") == "gaussian" and options.get("sampling") == "poisson"
     if epsilon is None or not independent:
         return replace(experiment, automatic=()), None
@@ -58,45 +58,46 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
         for name in AUTOMATIC
         if name not in experiment.automatic
     }
-    if "l2-clip-norm" in experiment.automatic:
-        measured = public_update_norm(experiment, task)
-        if measured is None:
-            fixed["l2_clip_norm"] = options["l2-clip-norm"]
+    norms, num_public = public_update_norms(experiment, task)
+    if not norms:
+        fixed["l2_clip_norm"] = options["l2-clip-norm"]
     num_users = len(task.roster)
     chosen = choose_settings(
         num_users=num_users,
         epsilon=float(epsilon),
         delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
         relation=Relation.of(experiment.relation),
-        update_norm=measured,
+        update_norm=float(np.median(norms)) if norms else None,
+        num_params=num_elements(task.init_params(Key.simulation(0))),
+        num_public_users=len(norms),
+        num_public_examples=num_public,
         **fixed,
     )
     values = {name: getattr(chosen, name.replace("-", "_")) for name in experiment.automatic}
     return experiment.with_options(values), chosen
 
 
-def public_update_norm(experiment: Experiment, task: Task) -> float | None:
-    """Return the median l2 norm of public users' updates; None without public users.
+def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float], int]:
+    """Return the l2 norms of public users' updates, and how many examples they have.
 
     Each is made at a start that was not trained on its user (a start that was would make it too
     short), with the settings that the public search chose for the start.
     """
-    if not isinstance(task, HoldsOutPublicUsers):
-        return None
+    trainer = make_trainer(experiment, task, make_side_information(experiment, task))
+    if not isinstance(task, HoldsOutPublicUsers) or not isinstance(trainer, LocalTrainer):
+        return [], 0
     start, key = experiment.part("start"), Key.simulation(0).fold("update norms")
     found = public_only(task, key) if experiment.start == "public" else None
-    trainer = make_trainer(experiment, task, make_side_information(experiment, task))
-    if not isinstance(trainer, LocalTrainer):
-        return None
-    norms = []
+    norms, num_examples = [], 0
     for learner, users in task.public_users_held_out():
-        if found is None:
-            params = start.make(task, key).params
-        else:
-            params = learn(learner, start.settings(found)).params
+        params = (
+            start.make(task, key).params
+            if found is None
+            else (learn(learner, start.settings(found)).params)
+        )
         norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]
-    norms = [norm for norm in norms if math.isfinite(norm) and norm > 0.0]
-    return float(np.median(norms)) if norms else None
+        num_examples += sum(len(examples) for examples in users)
+    return [norm for norm in norms if math.isfinite(norm) and norm > 0.0], num_examples
 
 
 def make_components(experiment: Experiment, task: Task) -> Components:

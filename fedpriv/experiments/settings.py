@@ -29,13 +29,17 @@ from fedpriv.privacy.event import Relation, cohort_event
 
 TRAVEL = 0.8
 """τ aimed at."""
-CLIP_SHARE = 0.35
-"""C over the median norm of a public user's update: below that almost all updates are clipped."""
+CLIP_SHARE, LONGEST_CLIP = 0.35, 0.5
+"""C over the median norm of a public user's update that is aimed at, and the most it may be."""
 FEWEST_ROUNDS, MOST_ROUNDS = 20, 250
 EXCESS = 0.05
 """By how much the noise on the mean may exceed that of full cohorts."""
 SMALL_RUN = 20_000
 """Local trainings that take seconds: up to so many, everybody takes part in each round."""
+LEAST_RATIO = 0.003
+"""Of signal to noise (`Settings.ratio`): below, no gain over public examples was seen."""
+FEWEST_PUBLIC_EXAMPLES = 50
+"""Below, public examples cannot show a gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,9 @@ class Settings:
         update_norm: Median l2 norm of public users' updates; None where it was not measured.
         noise_on_mean: s, of one release of everybody over C.
         noise_on_logit: τ that these settings come to.
+        ratio: r, where a release's noise is as large as the sampling error of the mean update of
+            r times as many users as are public: 1/(d s² K) for d parameters and K public users.
+        num_public_examples: Of the training threads that public users asked.
     """
 
     cohort: float
@@ -57,10 +64,46 @@ class Settings:
     update_norm: float | None
     noise_on_mean: float
     noise_on_logit: float
+    ratio: float
+    num_public_examples: int
+
+    @property
+    def expects_gain(self) -> bool:
+        """Whether private training is expected to beat public examples alone, visibly."""
+        return self.ratio >= LEAST_RATIO and self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
+
+    def __str__(self) -> str:
+        norm = (
+            ""
+            if self.update_norm is None
+            else (f"; the median norm of public users' updates is {self.update_norm:.3g}")
+        )
+        return (
+            f"cohort {self.cohort:,.0f}, {self.rounds:,} rounds, l2 clip norm "
+            f"{self.l2_clip_norm:.3g} "
+            f"(noise on a logit at the end: {self.noise_on_logit:.2g}{norm})"
+        )
+
+    def caution(self) -> str:
+        """Return that no gain is to be expected, with what would help; "" where one is."""
+        if self.expects_gain:
+            return ""
+        if self.num_public_examples < FEWEST_PUBLIC_EXAMPLES:
+            return (
+                f"{self.num_public_examples} public examples are too few to show that private "
+                "training helps, and the public model will be returned; give more of them, or set "
+                "select last"
+            )
+        return (
+            "no gain over public examples alone is to be expected: noise outweighs what these "
+            "users can add (signal-to-noise ratio "
+            f"{self.ratio:.1g}, below {LEAST_RATIO:g}); more users, a larger ε or a smaller model "
+            "would help"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self)
+        return {**asdict(self), "expects_gain": self.expects_gain}
 
 
 def choose_settings(
@@ -70,6 +113,9 @@ def choose_settings(
     delta: float,
     relation: Relation,
     update_norm: float | None,
+    num_params: int,
+    num_public_users: int,
+    num_public_examples: int,
     cohort: float | None = None,
     rounds: int | None = None,
     l2_clip_norm: float | None = None,
@@ -83,6 +129,9 @@ def choose_settings(
         relation: Neighbouring relation.
         update_norm: Median l2 norm of a local update, of public users at starts that were not
             trained on them; None where the clip norm is given.
+        num_params: d, of the model.
+        num_public_users: K, with public examples.
+        num_public_examples: Of theirs.
         cohort: Expected cohort size; None to choose.
         rounds: T; None to choose.
         l2_clip_norm: C; None to choose.
@@ -110,7 +159,7 @@ def choose_settings(
         rounds = min(max(round(TRAVEL / (single * norm)), FEWEST_ROUNDS), MOST_ROUNDS)
     if l2_clip_norm is None:
         assert update_norm is not None
-        norm = min(TRAVEL / (single * rounds), update_norm)
+        norm = min(TRAVEL / (single * rounds), LONGEST_CLIP * update_norm)
     if cohort is None:
         share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
         cohort = float(max(1, round(min(1.0, share) * num_users)))
@@ -121,6 +170,8 @@ def choose_settings(
         update_norm=update_norm,
         noise_on_mean=single,
         noise_on_logit=single * rounds * norm,
+        ratio=1.0 / (num_params * single**2 * max(num_public_users, 1)),
+        num_public_examples=num_public_examples,
     )
 
 

@@ -196,6 +196,8 @@ def _tried(
         loss = found.get("loss")
     check_start(components.algorithm, loss)
     noticed = length_of_noise(components.plan, tree.num_elements(state.params))
+    if components.settings is not None and components.settings.caution():
+        noticed += (components.settings.caution(),)
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
             noticed += cautions(task, found, simulated=root.mode == "simulation")

@@ -19,6 +19,7 @@ from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.settings import Settings
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
@@ -50,6 +51,7 @@ class Forecast:
         cost: Memory and time of a round.
         loss: What the noise alone does to the starting model.
         unit: What one neighbour is.
+        settings: What was chosen from the data's size; None where nothing was.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Forecast:
     cost: RoundCost
     loss: NoiseLoss
     unit: str
+    settings: Settings | None = None
 
     def __str__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
@@ -79,6 +82,13 @@ class Forecast:
                 f"noise on the mean {self.planned.shown} thousandths of "
                 f"C = {self.l2_clip_norm:g}"
             )
+        if self.settings is not None:
+            lines.append(f"chosen      {self.settings}")
+            expected = self.settings.caution() or (
+                "a gain over public examples alone (signal-to-noise ratio "
+                f"{self.settings.ratio:.2g})"
+            )
+            lines.append(f"expected    {expected}")
         return "\n".join([
             *lines,
             f"memory      {self.cost.memory(self.unit)}",
@@ -101,6 +111,7 @@ class Forecast:
             "noise_multiplier": None if self.planned is None else self.planned.noise_multiplier,
             "noise_on_mean": None if self.planned is None else self.planned.noise_on_mean,
             "l2_clip_norm": self.l2_clip_norm,
+            "settings": None if self.settings is None else self.settings.to_json(),
             "grid": None if self.grid is None else self.grid.to_json(),
             "grid_reason": self.reason,
             "round": self.cost.to_json(),
@@ -210,6 +221,7 @@ def forecast_chosen(
         cost=cost,
         loss=loss,
         unit=chosen.unit,
+        settings=components.settings,
     )
 
 
