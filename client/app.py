@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv.backends.flower.client import Host, serve
-from fedpriv.backends.flower.settings import DATA_KEYS, Node, open_node, read_host
+from fedpriv.backends.flower.settings import NODE_KEYS, Node, open_node, read_host
 from fedpriv.backends.flower.telling.log_lines import show_log
 
 
@@ -31,7 +31,7 @@ app = ClientApp(mods=[_logged])
 
 def _host(context: Context) -> Host:
     """Return who lives here, made anew for each message from what was opened once."""
-    where = {key: value for key, value in context.node_config.items() if key in DATA_KEYS}
+    where = {key: value for key, value in context.node_config.items() if key in NODE_KEYS}
     node = _node(json.dumps(context.run_config), json.dumps(where))
     return read_host(node, context.run_config, context.node_config)
 
@@ -42,4 +42,4 @@ def _node(run_config: str, node_config: str) -> Node:
     return open_node(json.loads(run_config), json.loads(node_config))
 
 
-serve(app, _host)
+serve(app, _host, from_run_config=True)

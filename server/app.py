@@ -120,7 +120,7 @@ def _open_run(run_config: Any) -> PreparedRun:
                 f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
                 "leave secure out to go on with it, or start a secure run in another folder"
             )
-        prepared = resume_run(resume, anchors=anchors)
+        prepared = resume_run(resume, experiment=str(run_config["experiment"]), anchors=anchors)
         if prepared.experiment.options() != experiment.options():
             prepared.folder.close()
             raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")

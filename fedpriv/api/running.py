@@ -20,7 +20,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.running.document import read_document
+from fedpriv.running.document import name_of_experiment, read_document
 from fedpriv.running.engines.named import engines
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.progress import Shown, follow, is_watched, plain_lines
@@ -141,7 +141,7 @@ def run(
 def resume(
     path: str | Path,
     *,
-    experiment: Experiment | None = None,
+    experiment: Experiment | str | None = None,
     backend: str = "serial",
     workers: int | None = None,
     gpus_per_worker: float | None = None,
@@ -155,7 +155,8 @@ def resume(
 
     Args:
         path: The run folder.
-        experiment: What was run, where it was given to `run` as a value that no name leads to.
+        experiment: What was run, where it was given to `run` as a value that no name leads to, or
+            as the name of code of one's own, which a folder alone does not get to run.
         backend: As for `run`; it may be another one than before.
         workers: As for `run`.
         gpus_per_worker: As for `run`.
@@ -169,11 +170,15 @@ def resume(
         * An attempt that was lost stays spent; the next one has a new cohort and new noise.
 
     Raises:
-        ValueError: If there is no run, its files do not verify, its data changed, or the backend
-            cannot carry its task.
+        ValueError: If there is no run, its files do not verify, it names code that was not given,
+            its data changed, or the backend cannot carry its task.
     """
     folder, console = Path(path), Console(stderr=True)
     document = read_document(folder)
+    if isinstance(experiment, Experiment):
+        reference = document["reference"]
+    else:
+        reference = name_of_experiment(document, folder, experiment)
     with engines(
         backend,
         workers=workers,
@@ -185,7 +190,7 @@ def resume(
         prepared = resume_run(
             folder,
             experiment=experiment,
-            make_backend=factories(document["reference"], document["corpus"]["path"]),
+            make_backend=factories(reference, document["corpus"]["path"]),
             keep_last=_kept(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
         )
@@ -266,15 +271,17 @@ def _kept(keep: int | None) -> int | None:
 
 
 def _follow(prepared: PreparedRun, console: Console, shown: Shown, *, kept: bool) -> None:
-    with _says_how_to_go_on(prepared.folder.path if kept else None):
+    name = prepared.folder.document["reference"]
+    with _says_how_to_go_on(prepared.folder.path if kept else None, name):
         follow(prepared, console=console, shown=shown)
 
 
 @contextmanager
-def _says_how_to_go_on(path: Path | None) -> Iterator[None]:
+def _says_how_to_go_on(path: Path | None, name: str | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
         if path is not None:
-            error.add_note(f"interrupted; continue with fedpriv.resume({str(path)!r})")
+            named = "" if name is None or ":" not in name else f", experiment={name!r}"
+            error.add_note(f"interrupted; continue with fedpriv.resume({str(path)!r}{named})")
         raise

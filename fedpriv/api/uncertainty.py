@@ -21,13 +21,13 @@ from fedpriv.checkpoints.uncertainty import (
     warmed_square_sum,
     weight_square_sum,
 )
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of
+from fedpriv.running.document import experiment_of
 from fedpriv.running.engines.factories import open_corpus
 from fedpriv.training.ensembles import ScoresClasses, measure_models
 from fedpriv.tree import Params
@@ -137,7 +137,7 @@ def run_uncertainty(
     ks: Sequence[int] = KS,
     spacing: int | None = None,
     burn_in: int = 0,
-    experiment: Experiment | None = None,
+    experiment: Experiment | str | None = None,
     corpus: str | Path | None = None,
 ) -> RunUncertainty:
     """Return how much a run's figures vary with its noise, from the last k checkpoints it kept.
@@ -150,21 +150,21 @@ def run_uncertainty(
         ks: Numbers of checkpoints, each at least 2.
         spacing: Rounds between them; None for that of the two newest that are kept.
         burn_in: Rounds that are left out at the start.
-        experiment: What was run, where it was started without a name to find it by.
+        experiment: What was run, or its name, where that is code of one's own or there is none.
         corpus: Where the corpus is now, if it has moved.
 
     Guarantees:
         Free of ε: post-processing. It covers no sampling error.
 
     Raises:
-        ValueError: If the folder does not verify, for no k enough checkpoints are kept, a k is
-            below 2, or the task measures nothing on public examples.
+        ValueError: If the folder does not verify, it names code that was not given, for no k enough
+            checkpoints are kept, a k is below 2, or the task measures nothing on public examples.
     """
     path = Path(path)
     for k in ks:
         if k < 2:
             raise ValueError(f"k {k}: one checkpoint has no variance; give 2 or more")
-    # The seal on experiment.json first: what that names is imported afterwards.
+    # The seal on experiment.json first; what it names is imported as `experiment_of` says.
     if not verify_run(path).ok:
         raise ValueError(f"{path} does not verify, so nothing that it names is run: fedpriv verify")
     run = read_run(path)
@@ -211,18 +211,10 @@ def _spacing(kept: Sequence[int]) -> int:
     return kept[-1] - kept[-2]
 
 
-def _task(run: RunRecord, experiment: Experiment | None, corpus: str | Path | None) -> Any:
-    reference = run.description["reference"]
-    if experiment is None:
-        if reference is None:
-            raise ValueError(
-                f"{run.directory} was started from Python without a name to find its task by; give "
-                "experiment="
-            )
-        experiment = load_experiment(reference)
-    experiment = experiment.restored(run.description["experiment"])
+def _task(run: RunRecord, experiment: Experiment | str | None, corpus: str | Path | None) -> Any:
+    made = experiment_of(run.description, run.directory, experiment)
     where = run.corpus.get("path") if corpus is None else str(corpus)
-    return make_task(experiment, open_corpus(where))
+    return make_task(made, open_corpus(where))
 
 
 def _iterate(store: CheckpointStore, round_num: int) -> Params:

@@ -27,7 +27,6 @@ import numpy as np
 from fedpriv.attacks.figures import AttackScores, matched
 from fedpriv.attacks.outcome import Membership
 from fedpriv.checkpoints.start_file import read_start
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.task_factory import make_task
@@ -36,12 +35,13 @@ from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.promise import spent
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.rng import Key
+from fedpriv.running.document import experiment_of
 from fedpriv.running.engines.factories import open_corpus
 from fedpriv.tasks.task import KnowsUserLosses
 from fedpriv.tree import Params
 
 
-def attack_runs(paths: Sequence[Path]) -> Membership:
+def attack_runs(paths: Sequence[Path], experiment: Experiment | str | None = None) -> Membership:
     """Attack several runs of one experiment and pool what is found.
 
     Where two runs are of the two halves of a roster, every user is once a member and once not, so
@@ -50,7 +50,7 @@ def attack_runs(paths: Sequence[Path]) -> Membership:
     Raises:
         ValueError: As `attack_membership`; or if the runs differ in experiment, ε or reference.
     """
-    found = [attack_membership(path) for path in paths]
+    found = [attack_membership(path, experiment) for path in paths]
     if not found:
         raise ValueError("there is no run to attack; give a folder")
     first = found[0]
@@ -81,14 +81,19 @@ def _joined(scores: Sequence[AttackScores]) -> AttackScores:
     )
 
 
-def attack_membership(path: Path) -> Membership:
+def attack_membership(path: Path, experiment: Experiment | str | None = None) -> Membership:
     """Attack the released model of a finished simulation.
+
+    Args:
+        path: Its run folder.
+        experiment: What was run, or its name, where that is code of one's own or there is none.
 
     Raises:
         ValueError: If the folder does not verify, is no finished simulation whose unit is a user,
-            its task does not give users' losses, or there are too few users of either kind.
+            names code that was not given, its task does not give users' losses, or there are too
+            few users of either kind.
     """
-    # The seal on experiment.json first: what that names is imported afterwards.
+    # The seal on experiment.json first; what it names is imported as `experiment_of` says.
     checked = verify_run(path)
     if not checked.ok:
         raise ValueError(f"{path} does not verify, so nothing that it names is run: fedpriv verify")
@@ -101,21 +106,19 @@ def attack_membership(path: Path) -> Membership:
         )
     if not record.summary:
         raise ValueError(f"{path} is not finished; fedpriv run --resume {path} goes on with it")
-    if document["reference"] is None:
-        raise ValueError(f"{path} was started from Python without a name to find its users by")
-    experiment = load_experiment(document["reference"]).restored(document["experiment"])
-    if experiment.unit != "user":
-        raise ValueError(f"{experiment.name} is of single examples; the attack is on users")
+    made = experiment_of(document, path, experiment)
+    if made.unit != "user":
+        raise ValueError(f"{made.name} is of single examples; the attack is on users")
     corpus = open_corpus(document["corpus"]["path"])
-    task = make_task(experiment, corpus)
+    task = make_task(made, corpus)
     if not isinstance(task, KnowsUserLosses):
         raise ValueError(
-            f"the task of {experiment.name} does not give users' losses; let it have user_losses "
+            f"the task of {made.name} does not give users' losses; let it have user_losses "
             "and public_users (fedpriv.tasks.task.KnowsUserLosses)"
         )
     params = released_params(record)[1]
-    reference, said = _reference(record, experiment, task)
-    outside, nonmembers = _nonmembers(experiment, task, corpus)
+    reference, said = _reference(record, made, task)
+    outside, nonmembers = _nonmembers(made, task, corpus)
     return _attacked(record, task, params, reference, said, outside, nonmembers)
 
 

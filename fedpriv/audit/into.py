@@ -9,13 +9,13 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.audit.run import Audit
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import in_study
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.audited import Audited, read_audit, refuse_second, write_audit
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.document import read_document
+from fedpriv.running.document import experiment_of, read_document
 from fedpriv.running.engines.factories import open_corpus
 
 
@@ -56,24 +56,27 @@ class AuditedRun:
             ValueError: If it does not verify or holds an audit.
         """
         refuse_second(folder)
-        if not verify_run(folder).ok:  # the seal first: what experiment.json names is imported
+        if not verify_run(folder).ok:
             raise ValueError(f"{folder} does not verify, so it is not audited: fedpriv verify")
         records, state, _ = read_ledger(folder / "ledger.jsonl")
         return cls(folder=folder, of=Audited.of(records, state), plan=state.plan)
 
-    def candidate(self) -> Candidate:
+    def names(self, name: str) -> bool:
+        """Return whether the run's experiment is found by this name."""
+        return from_anywhere(name) == read_document(self.folder)["reference"]
+
+    def candidate(self, name: str | None = None) -> Candidate:
         """Return the run's own mechanism, made again from its experiment and corpus.
 
+        Args:
+            name: Of the experiment, where the run names code of somebody's own.
+
         Raises:
-            ValueError: If the run has no experiment that is found by name.
+            ValueError: If the run has no experiment that is found by name, or that is code which
+                is not named again.
         """
         document = read_document(self.folder)
-        if document["reference"] is None:
-            raise ValueError(
-                f"{self.folder} was started from Python without a name to find its experiment by; "
-                "name one: fedpriv audit FILE.py:FUNCTION --into RUN"
-            )
-        experiment = load_experiment(document["reference"]).restored(document["experiment"])
+        experiment = experiment_of(document, self.folder, name)
         made = build(experiment, open_corpus(document["corpus"]["path"]))
         made = in_study(experiment, made, self.plan.trials)
         return Candidate(name=experiment.name, plan=made.plan, seed=experiment.seed)

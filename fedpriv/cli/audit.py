@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
+from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, NamedAgain, Settings, settings_of
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.experiments.composing.options import Option
 from fedpriv.running.progress import moves, plain_lines
@@ -46,7 +46,8 @@ def audit_command(
         typer.Option(
             metavar="RUN",
             help="Audit the mechanism of this run, in its mode, and keep the outcome in its "
-            "folder for its privacy statement; without an experiment, the run's own.",
+            "folder for its privacy statement; without an experiment, the run's own, unless that "
+            "is code of your own, which is named again.",
         ),
     ] = None,
     out: Plot = None,
@@ -78,13 +79,15 @@ def audit_command(
         fail(f"--secure: {into} is a {run.of.mode}, and is audited as what it is; leave it out")
     secure = secure if run is None else run.of.mode == "secure"
     options = flags | settings_of(option or ())
-    if experiment is None:
-        if run is None:
-            fail("give an experiment (see `fedpriv list`), or --into RUN")
-        if corpus is not None or options:
-            fail("--into alone takes experiment, corpus and options from the run; leave them out")
-        candidate = run.candidate()
+    if experiment is None and run is None:
+        fail("give an experiment (see `fedpriv list`), or --into RUN")
+    if experiment is None and (corpus is not None or options):
+        fail("--into alone takes experiment, corpus and options from the run; leave them out")
+    own = run is not None and corpus is None and not options
+    if run is not None and (experiment is None or (own and run.names(experiment))):
+        candidate = run.candidate(experiment)
     else:
+        assert experiment is not None
         chosen, _ = chosen_experiment(experiment, options)
         found = find_corpus(chosen, corpus, console=None if as_json else errors, importing=errors)
         candidate = Candidate(
@@ -138,6 +141,7 @@ def membership_command(
         list[Path],
         typer.Argument(help="The folder of a finished simulation; more of one kind are pooled."),
     ],
+    experiment: NamedAgain = None,
     out: Plot = None,
     as_json: AsJson = False,
 ) -> None:
@@ -156,7 +160,7 @@ def membership_command(
 
     if out is not None:
         check_plot_file(out)
-    found = attack_runs(runs)
+    found = attack_runs(runs, experiment)
     if out is not None:
         write_membership_plot(found, out)
     if as_json:

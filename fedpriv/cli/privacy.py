@@ -320,7 +320,11 @@ def verify(
     anchor_command: AnchorCommand = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a run's ledger and files, and recompute its ε; exits with 1 if anything is wrong."""
+    """Check a run's ledger and files, and recompute its ε; exits with 1 if anything is wrong.
+
+    Without the anchor outside the folder that shows that its files agree with each other, and the
+    first line says what that leaves open.
+    """
     try:
         found = verify_run(run, anchors=anchors_of(anchor, anchor_command))
     except ValueError as error:
@@ -328,6 +332,8 @@ def verify(
     if as_json:
         print_json(found.to_json())
     else:
+        if found.not_found:
+            _print(f"without an anchor, four things cannot be found: {'; '.join(found.not_found)}")
         table = Table(box=None, show_header=False, pad_edge=False)
         for check in found.checks:
             mark = "[green]ok[/]" if check.ok else "[bold red]WRONG[/]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -41,6 +42,13 @@ EXPERIMENT = typer.Argument(
     help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
     autocompletion=complete_experiments,
 )
+NamedAgain = Annotated[
+    str | None,
+    typer.Option(
+        help="The run's experiment, where that is code of your own: what a folder alone names is "
+        "not imported."
+    ),
+]
 CorpusName = Annotated[
     str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
 ]
@@ -155,7 +163,7 @@ def run_command(
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.api.running import find_corpus
-    from fedpriv.running.document import read_document
+    from fedpriv.running.document import name_of_experiment, read_document
     from fedpriv.running.prepared import resume_run, start_run
 
     hired = engines(
@@ -167,16 +175,21 @@ def run_command(
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     options = _with_start_file(flags) | settings_of(option or ())
-    if resume is not None and (experiment or out or corpus or secure or options):
+    if resume is not None and (out or corpus or secure or options):
         raise ValueError(
-            "--resume takes everything from the run folder; give it alone, or with its anchor"
+            "--resume takes everything from the run folder; give it alone, with its anchor, or "
+            "with the experiment where that is code of your own"
         )
     with hired as backends:
         if resume is not None:
             document = read_document(resume)
-            make_backend = backends(document["reference"], document["corpus"]["path"])
+            name = name_of_experiment(document, resume, experiment)
             prepared = resume_run(
-                resume, make_backend=make_backend, keep_last=keep_last, anchors=anchors
+                resume,
+                experiment=experiment,
+                make_backend=backends(name, document["corpus"]["path"]),
+                keep_last=keep_last,
+                anchors=anchors,
             )
         else:
             if experiment is None:
@@ -241,7 +254,9 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
 def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:
     """Run to the end and return the summary; where it is interrupted, say how it goes on."""
     path = prepared.folder.path
-    go_on = f"continue with: fedpriv run --resume {path}"
+    name = prepared.folder.document["reference"]
+    code = f"{shlex.quote(name)} " if name is not None and ":" in name else ""
+    go_on = f"continue with: fedpriv run {code}--resume {path}"
     try:
         with writing_to(path, f"; then {go_on}"):
             return follow(prepared, console=errors, shown=not quiet)

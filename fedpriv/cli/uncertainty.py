@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.cli.run import NamedAgain
 from fedpriv.cli.terminal.output import console, fail, print_json, print_table
 from fedpriv.untrusted_text import plain
 
@@ -64,6 +65,7 @@ def uncertainty(
             help="With --plan: of the start from the stationary mean, in its standard deviations."
         ),
     ] = 10.0,
+    experiment: NamedAgain = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how much of a model is noise, from the last checkpoints of its run.
@@ -90,7 +92,12 @@ def uncertainty(
 
     assert run is not None
     found = run_uncertainty(
-        run, ks=tuple(k or _DEFAULT_K), spacing=spacing, burn_in=burn_in, corpus=corpus
+        run,
+        ks=tuple(k or _DEFAULT_K),
+        spacing=spacing,
+        burn_in=burn_in,
+        experiment=experiment,
+        corpus=corpus,
     )
     if as_json:
         print_json(found.to_json())

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan, rho_of
+from fedpriv.privacy.plans.adaptive import AnyPlan, rho_of
+from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.report.series import RunRecord
 
 
@@ -21,24 +20,18 @@ def state_of(run: RunRecord) -> LedgerState:
     """Return the run's ledger replayed.
 
     Raises:
-        ValueError: If it is missing or damaged, or `experiment.json` tells another plan or mode.
+        ValueError: If it is missing or damaged, or does not seal `experiment.json`.
     """
-    state, _ = _ledger(run)
-    if read_plan(run.plan) != state.plan or run.description.get("mode") != state.mode:
-        raise ValueError(
-            f"{run.directory / 'experiment.json'} tells another plan or mode than the ledger; "
-            "one of the two was edited or belongs to another run"
-        )
-    return state
+    return read_sealed(run.directory).state
 
 
 def ledger_head(run: RunRecord) -> str:
     """Return the hash of the ledger's last line: who keeps it sees whether lines were cut off.
 
     Raises:
-        ValueError: If the ledger is missing or damaged.
+        ValueError: As `state_of`.
     """
-    return _ledger(run)[1]
+    return read_sealed(run.directory).records[-1].hash
 
 
 def guaranteed(run: RunRecord) -> Epsilon:
@@ -86,23 +79,6 @@ def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
         for release, count in zip(state.releases, state.charged_before, strict=True)
     }
     return list(by_round), list(by_round.values())
-
-
-def _ledger(run: RunRecord) -> tuple[LedgerState, str]:
-    path = run.directory / "ledger.jsonl"
-    try:
-        seen = path.stat()
-    except OSError:
-        read_ledger(path)  # which says what is wrong with it
-        raise
-    return _read(path, seen.st_size, seen.st_mtime_ns)
-
-
-# A page asks for the same ledger a dozen times; one of ten thousand steps takes a while to check.
-@lru_cache(maxsize=64)
-def _read(path: Path, size: int, changed: int) -> tuple[LedgerState, str]:
-    records, state, _ = read_ledger(path)
-    return state, records[-1].hash
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

@@ -13,6 +13,7 @@ from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.plans.adaptive import read_plan
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.sealed import DOCUMENT, read_sealed
 
 Row = Mapping[str, Any]
 _OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "side_information")
@@ -210,17 +211,16 @@ def read_run(directory: str | Path) -> RunRecord:
     """Read a run folder, finished or under way.
 
     Raises:
-        ValueError: If the folder is not a run, is of a newer format, or a file in it is damaged
-            anywhere but in the last line, which a running or killed process may have torn.
+        ValueError: If the folder is not a run, is of a newer format, its document is not the one
+            that its ledger seals, or a file in it is damaged anywhere but in the last line, which a
+            running or killed process may have torn.
     """
     directory = Path(directory)
-    path = directory / "experiment.json"
+    path = directory / DOCUMENT
     if not path.is_file():
-        raise ValueError(f"{directory} is not a run folder: it has no experiment.json")
-    description = _read_object(path)
-    if description.get("format") != "fedpriv-run" or description.get("version") != 1:
-        found = f"{description.get('format')!r} version {description.get('version')!r}"
-        raise ValueError(f"{path} is {found}; this fedpriv reads 'fedpriv-run' version 1")
+        raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}")
+    description = read_sealed(directory).document
+    assert description is not None
     for name in _OBJECTS:
         if not isinstance(description.get(name), Mapping | None):
             raise ValueError(f"{path}: {name} is {description[name]!r}, not an object")

@@ -14,14 +14,15 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.checkpoints.frozen_file import frozen_digests, read_frozen_bytes
 from fedpriv.data.corpus.views import COUNTED
+from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start
+from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
 from fedpriv.tasks.data_digest import KnowsDigests, data_digests
 from fedpriv.tasks.trial import public_of_rostered
 from fedpriv.training.algorithm import is_exact
 
-FORMAT, VERSION = "fedpriv-run", 1
 _DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
@@ -116,22 +117,77 @@ def _is_digest(value: Any) -> bool:
     return any(isinstance(one, str) and _DIGEST.search(one) is not None for one in values)
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Return a run's experiment.json.
+def read_document(path: Path) -> Mapping[str, Any]:
+    """Return the experiment.json of a run, once its ledger's seal on it was checked.
 
     Raises:
-        ValueError: If the folder holds no run of this version.
+        ValueError: If the folder holds no run of this version, or its files do not belong together.
     """
-    file = path / "experiment.json"
-    if not file.is_file():
-        raise ValueError(f"{path} holds no run (no experiment.json); give the folder a run wrote")
-    document = json.loads(file.read_text("utf-8"))
-    if document.get("format") != FORMAT or document.get("version") != VERSION:
-        raise ValueError(
-            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
-            f"this fedpriv reads {FORMAT!r} version {VERSION}"
-        )
+    if not (path / DOCUMENT).is_file():
+        raise ValueError(f"{path} holds no run (no {DOCUMENT}); give the folder a run wrote")
+    document = read_sealed(path).document
+    assert document is not None
     return document
+
+
+def name_of_experiment(
+    document: Mapping[str, Any], path: Path, given: str | None = None
+) -> str | None:
+    """Return the name by which a run's experiment is found; None of one that has no name.
+
+    Anybody can write a folder whose seal fits. So what it names is imported where it is one of the
+    experiments that are installed here, and code of one's own, `module:function` or
+    `file.py:function`, only where the person names that too.
+
+    Args:
+        document: Of the run.
+        path: Its folder.
+        given: The name that the person gave.
+
+    Raises:
+        ValueError: If the run names code that was not given, or another name was given.
+    """
+    name = document.get("reference")
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"{path} has {name!r}, which is no name of an experiment; restore it")
+    if given is not None:
+        if from_anywhere(given) != name:
+            raise ValueError(f"{path} is a run of {name or 'no name'}, not of {given}")
+        return name
+    if name is not None and ":" in name:
+        raise ValueError(
+            f"{path} is a run of {name}: code, which no folder gets to run by itself; if you trust "
+            f"it, name it too (fedpriv run {name} --resume; --experiment {name}; in Python "
+            f"experiment={name!r})"
+        )
+    return name
+
+
+def experiment_of(
+    document: Mapping[str, Any], path: Path, given: Experiment | str | None = None
+) -> Experiment:
+    """Return the experiment of a run, with the options that it was run with.
+
+    Args:
+        document: Of the run.
+        path: Its folder.
+        given: What the person names or gives; what its own options are does not matter.
+
+    Raises:
+        ValueError: As `name_of_experiment`; or if it has no name and is not given, or another one
+            is given.
+    """
+    if not isinstance(given, Experiment):
+        name = name_of_experiment(document, path, given)
+        if name is None:
+            raise ValueError(
+                f"{path} was started from Python, with an experiment that has no name to find it "
+                "by; give it there as experiment=..., such as fedpriv.resume(path, experiment=...)"
+            )
+        given = load_experiment(name)
+    elif given.name != document["name"]:
+        raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")
+    return given.restored(document["experiment"])
 
 
 def kept_every(document: Mapping[str, Any]) -> int:

@@ -42,6 +42,7 @@ from fedpriv.checkpoints.frozen_file import check_frozen, read_frozen_bytes
 from fedpriv.checkpoints.start_file import write_start
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.data.files.digests import read_secret, write_secret
+from fedpriv.data.files.places import refuse_links
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start
@@ -49,8 +50,9 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, not_known
+from fedpriv.privacy.statement.sealed import SEAL
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
 from fedpriv.running.door.noise_root import NOISE, noise_digest
 from fedpriv.running.records import decided_as_json
@@ -132,10 +134,11 @@ class RunFolder:
             baseline=baseline,
         )
         path.mkdir(parents=True, exist_ok=True)
+        refuse_links(path)
         if secret is not None and document["corpus"].get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
-        extra = {"experiment": experiment.name, "experiment_sha256": document_sha256(document)}
+        extra = {"experiment": experiment.name, SEAL: document_sha256(document)}
         if mode == "simulation":
             extra[NOISE] = noise_digest(document)
         ledger = Ledger.create(
@@ -175,6 +178,7 @@ class RunFolder:
                 as far as its anchors.
         """
         path.mkdir(parents=True, exist_ok=True)
+        refuse_links(path)
         file = path / "ledger.jsonl"
         if not file.exists():
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
@@ -200,14 +204,6 @@ class RunFolder:
         """
         document = read_document(path)
         ledger = Ledger.open(path / "ledger.jsonl", anchors=anchors)
-        # The ledger's first line seals the document: mode, seed and every option are in it.
-        sealed = ledger.extra.get("experiment_sha256")
-        if sealed != document_sha256(document) or ledger.plan != read_plan(document["plan"]):
-            ledger.close()
-            raise ValueError(
-                f"{path}/experiment.json is not the one the run was started with (another plan, "
-                "mode or option); restore it, or start a new run"
-            )
         every = kept_every(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
 

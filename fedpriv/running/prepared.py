@@ -15,7 +15,7 @@ from fedpriv.checkpoints.selected_file import write_selected
 from fedpriv.checkpoints.start_file import read_start
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import from_anywhere, load_experiment
+from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import Components, in_study
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
@@ -27,6 +27,7 @@ from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.announcement import length_of_noise
+from fedpriv.running.document import experiment_of
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
 from fedpriv.running.folder import RunFolder
@@ -307,15 +308,6 @@ def _with_baseline(
     return _tried(experiment, components, root, begun, found), baseline
 
 
-def _named(reference: str | None, path: Path) -> Experiment:
-    if reference is None:
-        raise ValueError(
-            f"{path} was started from Python, with an experiment that has no name to find it by; "
-            "go on there with fedpriv.resume(path, experiment=...)"
-        )
-    return load_experiment(reference)
-
-
 def _begun(path: Path, document: Mapping[str, Any]) -> Start | None:
     """Return what a run that is resumed started from; None for the task's own params."""
     facts = document.get("start", {"kind": "fresh"})
@@ -327,7 +319,7 @@ def _begun(path: Path, document: Mapping[str, Any]) -> Start | None:
 def resume_run(
     path: Path,
     *,
-    experiment: Experiment | None = None,
+    experiment: Experiment | str | None = None,
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
     anchors: Sequence[Anchor] = (),
@@ -339,27 +331,23 @@ def resume_run(
 
     Args:
         path: The run folder.
-        experiment: What was run, where it was started without a name to find it by; its options
-            are those of the run folder, whatever it says.
+        experiment: What was run, or its name, where that is not one of the experiments that are
+            installed here; its options are those of the run folder, whatever it says.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
         anchors: Those that the run was started with.
 
     Raises:
         ValueError: If there is no run, its files do not verify, its corpus or training set
-            changed, its experiment has no name and is not given, or the backend cannot carry its
-            task.
+            changed, its experiment is code of one's own or has no name and is not given, or the
+            backend cannot carry its task.
     """
-    # First of all: the ledger's chain and its seal on experiment.json. What that names is imported
-    # and opened afterwards, so that a file somebody edited cannot choose what is executed.
+    # First of all: the ledger's chain and its seal on experiment.json, so that a file somebody
+    # edited cannot choose what is opened. What is imported, `experiment_of` says.
     folder = RunFolder.open(path, keep_last=keep_last, anchors=anchors)
     try:
         document = folder.document
-        if experiment is None:
-            experiment = _named(document["reference"], path)
-        elif experiment.name != document["name"]:
-            raise ValueError(f"{path} is a run of {document['name']}, not of {experiment.name}")
-        experiment = experiment.restored(document["experiment"])
+        experiment = experiment_of(document, path, experiment)
         components = _built(
             experiment, document["reference"], open_corpus(document["corpus"]["path"])
         )

@@ -16,6 +16,7 @@ import fedpriv as fp
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.statement.verify import verify_run
 from tests.repeats import every_case
+from tests.resealed import reseal
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 
@@ -201,6 +202,7 @@ class TestShown:
         document = json.loads((run.path / "experiment.json").read_text("utf-8"))
         document["side_information"] = {"source": "private", "description": "word counts"}
         (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
+        reseal(run.path)
         told = fp.load(run.path)
         said = "does NOT cover: side information taken from rostered users"
         for shown in (repr(told), told._repr_html_(), str(told.statement)):
@@ -216,6 +218,7 @@ class TestShown:
         document = json.loads((run.path / "experiment.json").read_text("utf-8"))
         document["name"] = "<script>alert(1)</script>"
         (run.path / "experiment.json").write_text(json.dumps(document), "utf-8")
+        reseal(run.path)
         assert "<script" not in fp.load(run.path)._repr_html_()
 
     def test_it_is_a_value(self, kept):

@@ -168,7 +168,7 @@ def test_a_refuted_run_says_so_in_its_headline_and_does_not_verify(
     folder = tmp_path / "run"
     run("run", f"{own}:quiet", "--corpus", tiny_corpus.directory, "--out", folder, "--json")
     assert verify_run(folder).ok
-    assert main(monkeypatch, *AUDIT, folder) == 1
+    assert main(monkeypatch, *AUDIT, folder, f"{own}:quiet") == 1
     assert "REFUTED" in capsys.readouterr().out
     statement = run_statement(folder)
     assert "REFUTED by its audit" in statement.headline

@@ -136,8 +136,7 @@ class TestAtAPath:
         (tmp_path / "other" / "near.py").write_text("GOOD = 1\n", "utf-8")
         run = tmp_path / "run"
         for arguments in (["--out", run], ["--resume", run]):
-            name = f"{path}:experiment" if "--out" in arguments else None
-            status, out, err = fedpriv("", *arguments, name=name)
+            status, out, err = fedpriv("", *arguments, name=f"{path}:experiment")
             assert status == 0 and f"report      {run}" in out, err
 
     def test_a_path_as_it_was_typed_is_found_from_another_folder(
@@ -149,7 +148,7 @@ class TestAtAPath:
         shown = json.loads((run / "experiment.json").read_text("utf-8"))["reference"]
         assert shown == f"{tmp_path / 'mine.py'}:experiment"
         monkeypatch.chdir("/")
-        assert resume(run, progress=False).summary["rounds"] == 3
+        assert resume(run, experiment=shown, progress=False).summary["rounds"] == 3
 
     def test_an_experiment_itself_will_do(self, fedpriv, tmp_path):
         source = f"{GOOD}\n\nmade = experiment()\n"

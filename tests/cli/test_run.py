@@ -277,7 +277,6 @@ class TestResume:
     @every_case(
         "more",
         [
-            ["dp-fedavg-tags"],
             ["--out", "x"],
             ["--rounds", "9"],
             ["--noise-multiplier", "2"],

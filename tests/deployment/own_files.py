@@ -47,7 +47,12 @@ def own_files(whole: Layout) -> None:
             found is not None and not verify_run(deploy / "runs" / "no").num_charges, said[-900:],
         )  # fmt: skip
         assert found is not None
-        layout.compose = _compose(folder, FEDPRIV_BUNDLES=bundle, FEDPRIV_PROMISES=found[1])
+        layout.compose = _compose(
+            folder,
+            FEDPRIV_BUNDLES=bundle,
+            FEDPRIV_PROMISES=found[1],
+            FEDPRIV_EXPERIMENTS=CONFIG["experiment"],
+        )
         _clients(layout)
         (app / "client" / "app.py").open("a").write("\n# other code\n")
         said = ended(layout.run({**CONFIG, "out": "/runs/no2", "anchor": "/anchor/no2"}, app))

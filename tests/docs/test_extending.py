@@ -25,8 +25,9 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.engines.factories import open_worker_context, serial
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.running.prepared import start_run
 from fedpriv.sums import PartialSum
+from tests.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))

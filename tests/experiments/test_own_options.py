@@ -130,7 +130,7 @@ def test_on_the_command_line(tmp_path):
     document = json.loads((tmp_path / "run" / "experiment.json").read_text("utf-8"))
     assert document["experiment"]["hidden"] == 5
     assert "Width of the hidden layer" in call("list", NAME).output
-    assert call("run", "--resume", tmp_path / "run", "--json").exit_code == 0
+    assert call("run", NAME, "--resume", tmp_path / "run", "--json").exit_code == 0
     refused = call("run", NAME, "--users", "3", "--out", tmp_path / "other")
     assert "users belongs to tag prediction" in str(refused.exception)
     assert not (tmp_path / "other").exists()

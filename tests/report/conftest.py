@@ -16,6 +16,7 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
+from tests.resealed import reseal
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")
 TAGS = ("legal", "funding", "hiring")
@@ -151,6 +152,7 @@ def write_run(
         )
     _lines(directory / "rounds.jsonl", released)
     _write_ledger(directory, made, mode, rounds)
+    reseal(directory)
     if mode == "simulation":
         _lines(directory / "diagnostics.jsonl", diagnosed)
     if checkpoints:

@@ -12,6 +12,7 @@ from fedpriv.report.page import write_report
 from fedpriv.report.series import read_run
 from tests.repeats import every_case
 from tests.report.conftest import write_run
+from tests.resealed import reseal
 
 OTHERS = ["0.21", [1], {"a": 1}, True]
 
@@ -53,6 +54,7 @@ def sound(tmp_path_factory):
 def test_a_figure_that_is_no_number_is_named(sound, tmp_path, name, key, value):
     folder = shutil.copytree(sound, tmp_path / "run")
     changed(folder / name, key, value)
+    reseal(folder)
     with pytest.raises(ValueError) as refusal:
         write_report(folder)
     said = str(refusal.value)
@@ -64,7 +66,10 @@ def test_a_figure_that_is_no_number_is_named(sound, tmp_path, name, key, value):
 def test_what_is_no_object_is_named(make_run, key, value):
     folder = make_run(rounds=4)
     changed(folder / "experiment.json", key, value)
-    with pytest.raises(ValueError, match=f"{key} is .* not an object"):
+    reseal(folder)
+    with pytest.raises(
+        ValueError, match=f"{key} is .* not an object|is not a plan; expected a JSON object"
+    ):
         read_run(folder)
 
 

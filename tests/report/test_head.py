@@ -18,6 +18,7 @@ from fedpriv.report.head import failures_figure, head_html, rounds_figure
 from fedpriv.report.page import render
 from fedpriv.report.provenance import provenance_of
 from fedpriv.report.series import read_run
+from tests.resealed import reseal
 
 
 def _head(folder, *others) -> str:
@@ -126,6 +127,7 @@ class TestOrigin:
         document = json.loads((folder / "experiment.json").read_text())
         document["experiment"] = experiment.options()
         (folder / "experiment.json").write_text(json.dumps(document))
+        reseal(folder)
         command = provenance_of(read_run(folder)).command
         assert command is not None
         fedpriv, run, reference, *rest = shlex.split(command)
@@ -142,6 +144,7 @@ class TestOrigin:
         for reference, said in ((None, "made from Python"), ("a b", "fedpriv run 'a b'")):
             changed = json.dumps(document | {"reference": reference})
             (folder / "experiment.json").write_text(changed)
+            reseal(folder)
             assert provenance_of(read_run(folder)).short_command.startswith(said)
 
     def test_a_secure_run_has_no_seed(self, make_run):
@@ -156,6 +159,7 @@ class TestOrigin:
         document = json.loads((folder / "experiment.json").read_text())
         document |= {"started": "2026-01-02 03:04 UTC", "command": "fedpriv run x"}
         (folder / "experiment.json").write_text(json.dumps(document))
+        reseal(folder)
         provenance = provenance_of(read_run(folder))
         assert provenance.date == "2026-01-02 03:04 UTC" and provenance.command == "fedpriv run x"
 

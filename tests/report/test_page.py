@@ -17,6 +17,7 @@ from fedpriv.report.plots import theme
 from fedpriv.report.promise import spent
 from fedpriv.report.series import read_run
 from tests.report.conftest import write_run
+from tests.resealed import reseal
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,7 @@ def test_every_string_of_the_folder_is_escaped(make_run) -> None:
     document = json.loads((folder / "experiment.json").read_text())
     document |= {"description": evil, "engine": evil, "versions": {evil: evil}}
     (folder / "experiment.json").write_text(json.dumps(document))
+    reseal(folder)
     page = _page(folder)
     tags = _parse(page).tags
     assert not tags & {"script", "img"}
@@ -224,6 +226,9 @@ def test_a_run_that_contradicts_its_ledger_is_refused(make_run) -> None:
     ]:
         assert old in good
         (folder / "experiment.json").write_text(good.replace(old, new))
+        with pytest.raises(ValueError, match="is not the one the run was started with"):
+            _page(folder)
+        reseal(folder)
         with pytest.raises(ValueError, match=message):
             _page(folder)
 

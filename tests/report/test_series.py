@@ -64,7 +64,7 @@ def test_epsilon_of_a_run(make_run) -> None:
 @every_case(
     ("content", "message"),
     [
-        ("{}", "is None version None"),
+        ("{}", "format None version None"),
         ('{"format":"fedpriv-run","version":2}', "version 2"),
         ("[]", "holds a list"),
         ("{", "not JSON"),

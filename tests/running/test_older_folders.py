@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 
 from fedpriv.cli import main
 from tests.repeats import only
+from tests.resumed import own_code_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "runs"
 FOLDERS = FIXTURES / "format-1"
@@ -130,7 +131,8 @@ def test_the_model_of_an_older_run_is_exported_and_predicts(fedpriv, tmp_path):
 def assert_resumes(fedpriv, folder, name):
     before = (FOLDERS / name / "ledger.jsonl").read_bytes()
     kept = {file.name: file.read_bytes() for file in (FOLDERS / name).glob("checkpoints/*")}
-    code, said = fedpriv("run", "--resume", folder, "--keep-checkpoints", "all", "--json")
+    named = ("run", own_code_of(folder), "--resume", folder)
+    code, said = fedpriv(*named, "--keep-checkpoints", "all", "--json")
     if name in REFUSED:
         assert code == 2 and REFUSED[name] in said.err
         assert (folder / "ledger.jsonl").read_bytes() == before

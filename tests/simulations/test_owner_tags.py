@@ -9,10 +9,11 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.running.prepared import start_run
 from simulations.threads import by_owners
 from simulations.threads.methods import METHODS
 from tests.laws.test_raw_deletion import LITTLE, community, imported
+from tests.resumed import resume_run
 
 NAME = "simulations.by_example.owner_tags:dp_sgd_tags"
 

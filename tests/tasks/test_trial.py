@@ -10,11 +10,12 @@ from fedpriv import json_lines
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.running.prepared import start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from tests.repeats import every_case
+from tests.resumed import resume_run
 
 NUM_USERS = 12
 

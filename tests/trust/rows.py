@@ -73,7 +73,7 @@ ROWS = (
     ),
     Row(
         number=2,
-        claim="A wrong number, a mixed relation or a forged ledger is refused, never priced",
+        claim="A wrong number, a mixed relation or a line that no run writes is refused, not priced",
         tests=("privacy/test_event.py", "privacy/plans", "test_ranges.py"),
         twins=(Twin(name="numbers_unchecked", tests=("privacy/test_event.py",)),),
     ),
@@ -192,8 +192,8 @@ ROWS = (
     ),
     Row(
         number=13,
-        claim="A ledger cut, edited, swapped or put back is refused; a full disk draws nothing",
-        tests=(_LEDGER, "running/loop/test_damage.py"),
+        claim="A ledger edited in places is refused; cut, put back or rewritten, with its anchor",
+        tests=(_LEDGER, "running/loop/test_damage.py", "privacy/statement/test_rechained.py"),
         twins=(Twin(name="chain_not_checked", tests=(f"{_LEDGER}/test_damage.py",)),),
     ),
     Row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from fedpriv.backends.flower.messages import BOUNDS, answer, read_request
+from fedpriv.backends.flower.messages import BOUNDS, answer, read_request, said_promise
 from fedpriv.backends.flower.registry import asked_promise, registration
 from fedpriv.backends.flower.telling.waiting import note_waiting
 from fedpriv.backends.guard import Guard
@@ -27,6 +27,9 @@ from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work,
 
 _LOG = logging.getLogger(__name__)
 PROMISES_VARIABLE, PROMISES_KEY = "FEDPRIV_PROMISES", "promises"
+EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY = "FEDPRIV_EXPERIMENTS", "experiments"
+_PROMISES = (PROMISES_VARIABLE, PROMISES_KEY, "promise")
+_EXPERIMENTS = (EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY, "experiment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +127,7 @@ class Host:
         Raises:
             ValueError: With its digest, and how it is allowed.
         """
-        if self.promises is not None and promise not in self.promises:
-            said = f"promise {promise}" if promise else "a request that says no promise"
-            raise ValueError(
-                f"this node trains under {len(self.promises)} promises and {said} is not among "
-                f"them; its operator may add it to {PROMISES_VARIABLE} or to {PROMISES_KEY} in its "
-                "node-config"
-            )
+        check_promise(promise, self.promises)
 
 
 _HOSTS: WeakKeyDictionary[ClientApp, Callable[[Context], Host]] = WeakKeyDictionary()
@@ -153,18 +150,30 @@ def prepare(app: ClientApp, context: Context) -> None:
     load_compiled()
 
 
-def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
+def serve(
+    app: ClientApp, host: Callable[[Context], Host], *, from_run_config: bool = False
+) -> None:
     """Let a ClientApp answer what a server's `UserLevelStrategy` asks.
+
+    A node that insists on promises looks at that of a message first, and calls `host` afterwards.
 
     Args:
         app: The app; it must not have a training function yet.
         host: Who lives on this node, from Flower's context; called for each message.
+        from_run_config: Whether the host is made of what a server's run-config names; then it is
+            not made for a question that says no promise either.
     """
     _HOSTS[app] = host
 
     @app.query("users")
     def answer_users(message: Message, context: Context) -> Message:
-        return _in_one_line(message, lambda: host(context).query(message))
+        def answered() -> Message:
+            promise = asked_promise(message.content)
+            if promise or from_run_config:
+                check_promise(promise, allowed_promises(context.node_config))
+            return host(context).query(message)
+
+        return _in_one_line(message, answered)
 
     @app.query("waiting")
     def hear_waiting(message: Message, context: Context) -> Message:
@@ -172,7 +181,12 @@ def serve(app: ClientApp, host: Callable[[Context], Host]) -> None:
 
     @app.train()
     def answer_train(message: Message, context: Context) -> Message:
-        return _in_one_line(message, lambda: host(context).train(message))
+        def answered() -> Message:
+            promise = said_promise(message.content)
+            check_promise(promise, allowed_promises(context.node_config))
+            return host(context).train(message)
+
+        return _in_one_line(message, answered)
 
 
 def _in_one_line(message: Message, work: Callable[[], Message]) -> Message:
@@ -202,26 +216,97 @@ def allowed_promises(
     Raises:
         ValueError: If one is no SHA-256, or a list that is there lists none.
     """
-    allowed: frozenset[str] | None = None
-    for name, text in (
-        (PROMISES_VARIABLE, environment.get(PROMISES_VARIABLE, "")),
-        (PROMISES_KEY, node_config.get(PROMISES_KEY, "")),
-    ):
-        found = frozenset(str(text).replace(",", " ").split())
-        if text != "" and not found:
-            raise ValueError(
-                f"{name} is {str(text)!r:.80} and lists no promise; list those that this node "
-                "trains under, or leave it empty to train under any"
-            )
+    for name, found in _listed(node_config, environment, _PROMISES):
         for item in sorted(found):
             if not re.fullmatch("[0-9a-f]{64}", item):
                 raise ValueError(
                     f"{name} has {item!r:.80}, which is no digest: write the 64 hex digits that "
                     "the server says of a promise, several with spaces between them"
                 )
+    return _in_all(found for _, found in _listed(node_config, environment, _PROMISES))
+
+
+def check_promise(promise: str, allowed: frozenset[str] | None) -> None:
+    """Refuse a promise that is not among those allowed here; None allows any.
+
+    Raises:
+        ValueError: With its digest, and how it is allowed.
+    """
+    if allowed is not None and promise not in allowed:
+        said = f"promise {promise}" if promise else "a request that says no promise"
+        raise ValueError(
+            f"this node trains under {len(allowed)} promises and {said} is not among them; its "
+            f"operator may add it to {PROMISES_VARIABLE} or to {PROMISES_KEY} in its node-config"
+        )
+
+
+def allowed_experiments(
+    node_config: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> frozenset[str] | None:
+    """Return the names of experiments that a node's operator allows, or None without a list.
+
+    Where the environment and the node-config both have some, a name must be in both.
+
+    Raises:
+        ValueError: If a list that is there lists none.
+    """
+    return _in_all(found for _, found in _listed(node_config, environment, _EXPERIMENTS))
+
+
+def check_experiment(name: str, node_config: Mapping[str, Any]) -> None:
+    """Refuse to build what a run-config names, where the node's operator has not allowed it.
+
+    A list allows what it lists. Without one a node that insists on promises builds the experiments
+    that are installed here, and no `module:function` or `file.py:function`: a promise's digest does
+    not cover what is learned, and anybody may repeat it.
+
+    Raises:
+        ValueError: With the name, and how it is allowed.
+    """
+    allowed = allowed_experiments(node_config)
+    remedy = f"add it to {EXPERIMENTS_VARIABLE} or to {EXPERIMENTS_KEY} in its node-config"
+    if allowed is not None:
+        if name not in allowed:
+            raise ValueError(
+                f"this node runs {len(allowed)} experiments and {name!r:.200} is not among them; "
+                f"its operator may {remedy}"
+            )
+    elif ":" in name and allowed_promises(node_config) is not None:
+        raise ValueError(
+            f"this node insists on promises, and experiment {name!r:.200} is code, which no "
+            f"promise covers; its operator may {remedy}"
+        )
+
+
+def _listed(
+    node_config: Mapping[str, Any], environment: Mapping[str, str], asked: tuple[str, str, str]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Return what the environment and the node-config list, each where it lists anything.
+
+    Args:
+        node_config: Of the node.
+        environment: Variables by name.
+        asked: The variable, the key, and what is listed.
+
+    Raises:
+        ValueError: If a list that is there lists nothing.
+    """
+    variable, key, what = asked
+    for name, text in ((variable, environment.get(variable, "")), (key, node_config.get(key, ""))):
+        found = frozenset(str(text).replace(",", " ").split())
+        if text != "" and not found:
+            raise ValueError(
+                f"{name} is {str(text)!r:.80} and lists no {what}; list those that this node "
+                "takes, or leave it empty to take any"
+            )
         if found:
-            allowed = found if allowed is None else allowed & found
-    return allowed
+            yield name, found
+
+
+def _in_all(lists: Iterable[frozenset[str]]) -> frozenset[str] | None:
+    """Return what is in every list; None without any."""
+    found = list(lists)
+    return frozenset.intersection(*found) if found else None
 
 
 def shard(roster: Sequence[str], partition: int, num_partitions: int) -> Sequence[str]:

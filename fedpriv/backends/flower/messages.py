@@ -202,6 +202,16 @@ def read_request(
     )
 
 
+def said_promise(content: RecordDict) -> str:
+    """Return the digest of the promise that a request is made under; "" if none is said.
+
+    Nothing else of the request is read, so that one that is not allowed here ends here.
+    """
+    work = content.get(_WORK)
+    found = work.get(_PROMISE, "") if isinstance(work, ConfigRecord) else ""
+    return found if isinstance(found, str) else ""
+
+
 def _bound_config(bound: Bound) -> dict[str, str | float]:
     numbers = {item.name: getattr(bound, item.name) for item in fields(cast(Any, bound))}
     if bound.name is None or not all(type(value) in (int, float) for value in numbers.values()):

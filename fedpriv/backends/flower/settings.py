@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from fedpriv.backends.flower.client import Host, allowed_promises
+from fedpriv.backends.flower.client import (
+    EXPERIMENTS_KEY,
+    PROMISES_KEY,
+    Host,
+    allowed_promises,
+    check_experiment,
+)
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.node_keys import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
@@ -140,8 +146,8 @@ def open_corpus(*configs: Config) -> Corpus | None:
     return Corpus.open(path)
 
 
-#: Keys of the node-config that say where a node's users are.
-DATA_KEYS = ("corpus", "data", "data-key")
+#: Keys of the node-config that say where a node's users are, and what may be made of them.
+NODE_KEYS = ("corpus", "data", "data-key", PROMISES_KEY, EXPERIMENTS_KEY)
 
 
 def read_node_data(node_config: Config) -> NodeData | None:
@@ -196,10 +202,12 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     """Return what a node works with; its local options are those of the run-config, as are ours.
 
     Raises:
-        ValueError: If the task needs a corpus and none is named, there is none at that path, the
-            node's own data cannot be read, or the task has no trainer for the options.
+        ValueError: If this node does not run the experiment, the task needs a corpus and none is
+            named, there is none at that path, the node's own data cannot be read, or the task has
+            no trainer for the options.
         PermissionError: If others may read the key of people's ids.
     """
+    check_experiment(_word(run_config, "experiment"), node_config)
     experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     with missing_corpus_named():
         task = make_task(experiment, corpus, read_node_data(node_config))

@@ -85,6 +85,24 @@ def writing_to(place: Path, then: str = "") -> Iterator[None]:
         raise ValueError(why + then) from error
 
 
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder in which a symbolic link lies: it leads writing and deleting elsewhere.
+
+    The folder itself may be one.
+
+    Raises:
+        ValueError: With the first link, and what to do.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            path = Path(place, name)
+            if path.is_symlink():
+                raise ValueError(
+                    f"{path} is a link, and a run is not read or written through links; put the "
+                    "file or folder that it leads to in its place"
+                )
+
+
 def keep_private(folder: Path) -> None:
     """Let nobody but its owner into a folder of users' data: 0700, and what is in it 0600.
 

@@ -11,10 +11,8 @@ from typing import Any
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.file import LedgerError
-from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.statement.coverage import coverage_of
-from fedpriv.running.document import read_document
+from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.running.standing.refusals import read_refusal
 from fedpriv.running.standing.written import Standing, read_standing
 
@@ -115,12 +113,13 @@ def run_status(folder: Path) -> RunStatus:
     """Return how a run stands.
 
     Raises:
-        ValueError: If the folder holds no run, or its ledger is damaged.
+        ValueError: If the folder holds no run, its ledger is damaged, or its document is not the
+            one that the ledger seals.
     """
     if not (folder / "ledger.jsonl").is_file():
         raise ValueError(f"{folder} holds no run (no ledger.jsonl); give the folder a run wrote")
-    _, ledger, _ = read_ledger(folder / "ledger.jsonl")
-    document = read_document(folder) if (folder / "experiment.json").is_file() else None
+    run = read_sealed(folder)
+    ledger, document = run.state, run.document
     standing, held = read_standing(folder), is_held(folder / "ledger.jsonl")
     state = _state(standing, held, finished=(folder / "summary.json").is_file())
     killed = state == "interrupted"
@@ -129,8 +128,8 @@ def run_status(folder: Path) -> RunStatus:
         refusal = None  # a later start was let go on
     plan = ledger.plan
     whole = plan.guaranteed() if plan.is_private else None
-    if whole is not None and document is not None:
-        whole = coverage_of(document).explained(whole)
+    if whole is not None:
+        whole = run.coverage.marked(whole)
     return RunStatus(
         run_dir=str(folder),
         experiment="" if document is None else str(document["name"]),

@@ -11,6 +11,14 @@ from fedpriv.privacy.ledger.chain import Chain
 from fedpriv.privacy.ledger.file import LedgerError, LedgerFile
 from fedpriv.untrusted_text import plain
 
+WITHOUT_ANCHOR = (
+    "a folder that was written anew as a whole, with other noise, charges or options than the run "
+    "had: its hashes have no key",
+    "a copy of the folder that was continued besides, whose releases ε does not count",
+    "an older backup that was put back",
+    "charges cut off the ledger's end after the last checkpoint",
+)
+"""What nobody can find in a run folder whose ledger is not marked outside it."""
 ANCHORED = "anchored"
 """What the first line of a ledger calls it, among its further facts, that there is an anchor."""
 

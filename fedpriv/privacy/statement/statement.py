@@ -7,18 +7,15 @@ the command line dress it.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.ledger.anchored import ANCHORED
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_words, read_audit
 from fedpriv.privacy.statement.counting import how_counted
@@ -36,6 +33,7 @@ from fedpriv.privacy.statement.provenance import (
     words_of_others,
 )
 from fedpriv.privacy.statement.randomness import randomness
+from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.wording import factor, one_of, short, sure
 from fedpriv.privacy.unit_words import words_of
 
@@ -203,17 +201,15 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """Return the statement of a run folder, from its `experiment.json` and its ledger.
 
     Raises:
-        ValueError: If either is missing or damaged, or `audit.json` is another run's.
+        ValueError: If either is missing or damaged, the document is not the one that the ledger
+            seals, or `audit.json` is another run's.
     """
-    folder = Path(run_dir)
-    try:
-        document = json.loads((folder / "experiment.json").read_bytes())
-    except (OSError, ValueError) as error:
+    run = read_sealed(run_dir)
+    document, state = run.document, run.state
+    if document is None:
         raise ValueError(
-            f"{folder} holds no readable experiment.json ({error}); give the folder "
-            "that `fedpriv run` wrote"
-        ) from error
-    records, state, _ = read_ledger(folder / "ledger.jsonl")
+            f"{run.folder} holds no experiment.json; give the folder that `fedpriv run` wrote"
+        )
     return privacy_statement(
         state.plan,
         num_charges=len(state.charges),
@@ -225,7 +221,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         options=as_object(document.get("experiment")),
         hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
-        audit=read_audit(folder, records, state),
+        audit=read_audit(run.folder, run.records, state),
     )
 
 
@@ -305,14 +301,14 @@ def _copies(plan: AnyPlan, anchored: bool | None) -> list[str]:
         return []
     if anchored:
         return [
-            "The ledger is marked outside its folder (anchored): a copy of the folder that was "
-            "continued besides, an older backup and charges cut off its end are found where the "
-            "run is verified with its anchor. Who could write to both is trusted."
+            "The ledger is marked outside its folder (anchored): a folder that was written anew, a "
+            "copy of it that was continued besides, an older backup and charges cut off its end "
+            "are found where the run is verified with its anchor. Who could write to both is "
+            "trusted."
         ]
     return [
-        "The ledger has no anchor outside its folder, so three things cannot be found: a copy of "
-        "the folder that was continued besides, whose releases ε does not count; an older backup; "
-        "and charges cut off its end after the last checkpoint."
+        "The ledger has no anchor outside its folder, so four things cannot be found: "
+        f"{'; '.join(WITHOUT_ANCHOR)}."
     ]
 
 

@@ -21,10 +21,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.anchor import Anchor
-from fedpriv.privacy.ledger.anchored import ANCHORED, check_anchors
+from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR, check_anchors
 from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
@@ -38,6 +39,7 @@ from fedpriv.privacy.statement.coverage import (
     coverage_of,
     not_known,
 )
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
 from fedpriv.privacy.statement.sealed_files import Check, read_object, sealed_tensors
 
 
@@ -56,6 +58,8 @@ class Verification:
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.
         audit: What `audit.json` records, if it is this run's.
+        not_found: What these checks cannot find, in plain phrases, because they hold the files of
+            the folder against each other; empty where they were held against an anchor outside it.
     """
 
     checks: tuple[Check, ...]
@@ -67,6 +71,7 @@ class Verification:
     num_burned: int = 0
     coverage: Coverage = NOT_KNOWN
     audit: AuditRecord | None = None
+    not_found: tuple[str, ...] = WITHOUT_ANCHOR
 
     @property
     def ok(self) -> bool:
@@ -76,6 +81,7 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
+            "not_found": list(self.not_found),
             "ok": self.ok,
             "checks": [
                 {"name": check.name, "ok": check.ok, "text": check.text} for check in self.checks
@@ -97,8 +103,9 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     Args:
         run_dir: Folder with `ledger.jsonl` and, where present, `experiment.json`,
             `rounds.jsonl`, `summary.json`, `state.safetensors` and `checkpoints/`.
-        anchors: Where the ledger's lines were marked outside the folder. Without them a cut
-            ledger, an old backup and a copy that was continued elsewhere may verify.
+        anchors: Where the ledger's lines were marked outside the folder. Without them the checks
+            show that the files agree with each other: a folder that was written anew with another
+            noise, a cut ledger, an old backup and a copy that was continued may verify.
 
     Returns:
         The checks; nothing in the folder is changed, locked, imported or executed.
@@ -109,12 +116,12 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     folder = Path(run_dir)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a run folder; give the folder that `fedpriv run` wrote")
-    if not (folder / "ledger.jsonl").is_file():
+    if not (folder / LEDGER).is_file():
         raise ValueError(
             f"{folder} holds no ledger.jsonl; give the folder that `fedpriv run` wrote"
         )
     try:
-        records, state, torn = read_ledger(folder / "ledger.jsonl")
+        records, state, torn = read_ledger(folder / LEDGER)
     except LedgerError as error:
         return Verification(
             checks=(Check(name="ledger", ok=False, text=str(error)),),
@@ -123,6 +130,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
             num_releases=0,
             num_lost=0,
             mode="",
+            not_found=() if anchors else WITHOUT_ANCHOR,
         )
     spent, burned = len(state.charges), len(state.burned)
     checks = [
@@ -140,6 +148,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         ),
     ]
     final = state.epsilon()
+    checks += _links(folder)
     checks += _anchored(folder, state, anchors)
     checks += _budget(state, final)
     stated, covers = _experiment(folder, state)
@@ -162,7 +171,16 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         mode=state.mode,
         coverage=covers,
         audit=audit,
+        not_found=() if anchors else WITHOUT_ANCHOR,
     )
+
+
+def _links(folder: Path) -> list[Check]:
+    try:
+        refuse_links(folder)
+    except ValueError as error:
+        return [Check(name="links", ok=False, text=str(error))]
+    return []
 
 
 def _anchored(folder: Path, state: LedgerState, anchors: Sequence[Anchor]) -> list[Check]:
@@ -173,7 +191,7 @@ def _anchored(folder: Path, state: LedgerState, anchors: Sequence[Anchor]) -> li
         return [Check(name="anchor", ok=True, text=said)]
     try:
         # Read again: a run under way marks a line after it is written, and has marked others since.
-        text = check_anchors(anchors, lambda: decode((folder / "ledger.jsonl").read_bytes()))
+        text = check_anchors(anchors, lambda: decode((folder / LEDGER).read_bytes()))
     except (LedgerError, OSError, ValueError) as error:
         return [Check(name="anchor", ok=False, text=str(error))]
     return [Check(name="anchor", ok=True, text=text)]
@@ -199,7 +217,7 @@ def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage
     def wrong(text: str) -> tuple[list[Check], Coverage]:
         return [Check(name="experiment", ok=False, text=text)], unknown
 
-    path = folder / "experiment.json"
+    path = folder / DOCUMENT
     if not path.exists():
         return [], unknown
     try:
@@ -208,7 +226,7 @@ def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage
         mode = stated.get("mode", state.mode)
     except (OSError, ValueError, KeyError) as error:
         return wrong(f"experiment.json cannot be read: {error}")
-    sealed = state.extra.get("experiment_sha256")
+    sealed = state.extra.get(SEAL)
     if sealed is not None and sealed != document_sha256(stated):
         return wrong("experiment.json is not the one the run was started with")
     if plan != state.plan:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedpriv.data.files.places import refuse_links
 from fedpriv.running.document import write_json
 from fedpriv.running.standing.written import now, said_of
 
@@ -59,6 +60,7 @@ def refusal_noted(folder: Path | None) -> Iterator[None]:
         if folder is not None and (folder / "ledger.jsonl").is_file():
             refusal = asdict(Refusal(why=said_of(error), at=now()))
             document = {"format": "fedpriv-refused", "version": 1, **refusal}
-            with contextlib.suppress(OSError):  # the refusal is what is to be heard
+            with contextlib.suppress(OSError, ValueError):  # the refusal is what is to be heard
+                refuse_links(folder)
                 write_json(folder / NAME, document)
         raise

@@ -10,6 +10,7 @@ import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
 from tests.cli.typed import SMALL, main, run
+from tests.resealed import reseal
 
 #: Clear the screen; a colour by one byte; a title and a bell; text turned around.
 SIGNS = "\x1b[2J\x9b31m\x1b]0;mine\x07\u202edesrever\u2066\x08"
@@ -71,6 +72,7 @@ def test_names_in_a_comparison_are_text_too(finished, tmp_path, monkeypatch, cap
         "description": SIGNS,
     }
     file.write_text(json.dumps(document), "utf-8")
+    reseal(folder)
     for arguments in (("compare", folder), ("compare", folder, "--json"), ("report", folder)):
         assert main(monkeypatch, *arguments) == 0
         said = capsys.readouterr()

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms import Clip
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.optimise import square_root_bands
@@ -214,13 +215,20 @@ def test_nothing_known_of_the_corpus_is_no_obstacle():
 
 
 def test_a_run_folder_states_itself(tmp_path):
-    with Ledger.create(tmp_path / "ledger.jsonl", PLAN, mode="secure") as ledger:
+    document = {
+        "format": "fedpriv-run",
+        "version": 1,
+        "plan": PLAN.to_json(),
+        "mode": "secure",
+        "corpus": CORPUS,
+        "side_information": SIDE,
+    }
+    (tmp_path / "experiment.json").write_text(json.dumps(document))
+    sealed = {"experiment_sha256": document_sha256(document)}
+    with Ledger.create(tmp_path / "ledger.jsonl", PLAN, mode="secure", extra=sealed) as ledger:
         ledger.charge(1, 1)
         ledger.charge(1, 2)
         ledger.release(1, 2, "0" * 64)
-    (tmp_path / "experiment.json").write_text(
-        json.dumps({"corpus": CORPUS, "side_information": SIDE})
-    )
     said = run_statement(tmp_path)
     assert said == say(charges=2, mode="secure", lost=1, anchored=False)
     assert json.loads(json.dumps(said.to_json()))["sections"][0]["title"] == "The promise"

@@ -16,6 +16,7 @@ from fedpriv.report.comparison.groups import read_groups
 from fedpriv.report.comparison.latex import as_latex
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.rows import as_rows
+from tests.resealed import reseal
 
 MSE = Measure(name="squared", label="squared error", form="number", higher_is_better=False)
 
@@ -48,6 +49,7 @@ def test_csv_of_runs_that_measure_different_things_has_a_column_for_each(make_ru
     document = json.loads((other / "experiment.json").read_text("utf-8"))
     document["measures"] = [MSE.to_json()]
     (other / "experiment.json").write_text(json.dumps(document), "utf-8")
+    reseal(other)
     groups = read_groups([make_run("a", public_only=0.18), other])
     rows = as_rows(groups)
     assert rows[0].keys() != rows[1].keys()
@@ -91,6 +93,7 @@ def test_svg_says_of_a_private_start_that_it_is_not_covered(make_run) -> None:
     document = json.loads((folder / "experiment.json").read_text("utf-8"))
     document["experiment"] |= {"start": "public", "public-text": "all-posts"}
     (folder / "experiment.json").write_text(json.dumps(document), "utf-8")
+    reseal(folder)
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(read_groups([folder]))))
     assert "does NOT cover: a start from all of public users' posts" in drawn
 

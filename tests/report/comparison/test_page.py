@@ -14,6 +14,7 @@ from fedpriv.report.comparison.groups import Column, differences, mismatches, re
 from fedpriv.report.comparison.page import render, write_comparison
 from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.series import read_run
+from tests.resealed import reseal
 
 ROSTERED = Column(measure=ACCURACY, diagnosed=True)
 
@@ -92,6 +93,7 @@ def as_language_model(folder):
     document["measures"] = [measure.to_json(), LOSS.to_json()]
     del document["baseline"]
     file.write_text(json.dumps(document), "utf-8")
+    reseal(folder)
     for name in ("rounds.jsonl", "diagnostics.jsonl"):
         rows = json_lines.read(folder / name)
         for row in rows:

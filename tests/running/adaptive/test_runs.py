@@ -23,8 +23,8 @@ from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import resume_run
 from tests.repeats import only
+from tests.resumed import resume_run
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
 
@@ -124,7 +124,7 @@ def test_it_runs_from_python():
     made = run(NAME, "run", progress=False)
     assert made.summary["rounds"] == ROUNDS and "6 rounds" in repr(made)
     assert "Run of" in made._repr_html_()
-    assert resume("run", progress=False).summary["charges"] == CHARGES
+    assert resume("run", experiment=NAME, progress=False).summary["charges"] == CHARGES
     assert load("run").epsilon.value == made.epsilon.value
     check_ended("run")
 
@@ -133,7 +133,7 @@ def test_it_runs_from_python():
 def test_it_goes_on_after_a_kill(line, monkeypatch, fedpriv):
     killed_after(line, ("charge",), start("run"), monkeypatch)
     write_report("run")  # of a run under way
-    fedpriv("run", "--resume", "run", "--json")
+    fedpriv("run", NAME, "--resume", "run", "--json")
     found = check_ended("run", len(json_lines.read(Path("run/rounds.jsonl"))))
     # A lost attempt stays spent; the last charge may have been what the end would have refused.
     assert CHARGES <= found.num_charges <= CHARGES + 4 and kinds("run")[-1] == "end"

@@ -24,9 +24,9 @@ from fedpriv.report.export.model_folder import export_run, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import resume_run
 from fedpriv.training.ensembles import best_on_public, measure_models
 from tests.repeats import every_case
+from tests.resumed import resume_run
 from tests.running.loop.tag_runs import start
 
 ROUNDS = 6

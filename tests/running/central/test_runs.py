@@ -23,8 +23,9 @@ from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import on_ray, on_threads, serial
 from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.running.prepared import start_run
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.resumed import resume_run
 from tests.tasks.sixty import features_and_labels, sixty
 
 NAME = "synthetic_central:synthetic_experiment"
@@ -318,7 +319,7 @@ class TestCommand:
             start_run(
                 synthetic_experiment(), NAME, None, tmp_path / "r", make_backend=dies((9, 1))
             ).run()
-        said = self.run("run", "--resume", tmp_path / "r", "--json")
+        said = self.run("run", NAME, "--resume", tmp_path / "r", "--json")
         assert said.exit_code == 0, said.output
         assert json.loads(said.output)["rounds"] == 17
 

@@ -11,6 +11,7 @@ from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.running.prepared import resume_run
 from tests.repeats import every_case
+from tests.resealed import reseal
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
 
 SHAPE = Shape(
@@ -156,11 +157,15 @@ class TestDamage:
         document = json.loads((folder / "experiment.json").read_text())
         document["experiment"]["noise-multiplier"] = 5.0
         (folder / "experiment.json").write_text(json.dumps(document))
-        with pytest.raises(ValueError, match="plan"):
+        with pytest.raises(ValueError, match="not the one the run was started with"):
+            resume_run(folder)
+        reseal(folder)  # of which the ledger knows nothing else
+        with pytest.raises(ValueError, match="its plan is no longer the ledger's"):
             resume_run(folder)
         document["plan"]["noise_multiplier"] = 5.0
         (folder / "experiment.json").write_text(json.dumps(document))
-        with pytest.raises(ValueError, match="plan"):
+        reseal(folder)
+        with pytest.raises(ValueError, match="another plan or mode than the ledger"):
             resume_run(folder)
 
     @pytest.mark.parametrize("secure", [False, True])

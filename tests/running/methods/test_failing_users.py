@@ -13,13 +13,13 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import resume_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation.bolt_on import BoltOnUsers, UserSchedule
 from fedpriv.training.permutation.constants import logistic
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
 from tests.repeats import every_case
+from tests.resumed import resume_run
 from tests.running.methods.test_runs import BOLT_ON, model, play, started
 from tests.training.permutation.test_starts import Raw as Fifty
 

@@ -16,7 +16,7 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.running.engines.factories import on_threads, serial
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.running.prepared import start_run
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import (
     HingeGradients,
@@ -27,6 +27,7 @@ from fedpriv.training.per_example.linear import (
     linear_metrics,
 )
 from tests.repeats import every_case
+from tests.resumed import resume_run
 
 AGD = {
     "target-epsilon": 8.0,

@@ -1,0 +1,113 @@
+"""What a run folder says of its run, read in one way: the ledger, and the document that it seals.
+
+The first line of a ledger holds the digest of `experiment.json`. Who says something of a run reads
+it here, so that a document that was edited afterwards says nothing: neither what is guaranteed nor
+what ε does not cover. A training of one's own has a ledger alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedpriv.data.files.places import refuse_links
+from fedpriv.hashes import document_sha256
+from fedpriv.privacy.ledger.chain import Record
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.plans.adaptive import read_plan
+from fedpriv.privacy.statement.coverage import Coverage, coverage_of, not_known
+
+DOCUMENT, LEDGER = "experiment.json", "ledger.jsonl"
+FORMAT, VERSION = "fedpriv-run", 1
+SEAL = "experiment_sha256"
+"""What the first line of a ledger calls the digest of the document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedRun:
+    """A run folder whose ledger's chain is whole and whose document is the one that it seals.
+
+    That shows that the files belong together, not that they are true: whoever writes all of them
+    anew can have them say anything (`fedpriv.privacy.ledger.anchored.WITHOUT_ANCHOR`).
+
+    Attributes:
+        folder: Where it is.
+        records: The ledger's lines, at least one.
+        state: What they add up to.
+        document: `experiment.json`; None where there is none, as of a training of one's own.
+    """
+
+    folder: Path
+    records: tuple[Record, ...]
+    state: LedgerState
+    document: Mapping[str, Any] | None
+
+    @property
+    def coverage(self) -> Coverage:
+        """What ε does not cover: without a document, what the ledger's first line says of it."""
+        if self.document is not None:
+            return coverage_of(self.document)
+        if not self.state.plan.is_private:
+            return Coverage()
+        return not_known({**self.state.extra, "mode": self.state.mode})
+
+
+def read_sealed(folder: str | os.PathLike[str]) -> SealedRun:
+    """Read the ledger of a run folder, and its document where it has one.
+
+    Raises:
+        ValueError: If the ledger is missing or damaged, the document is of a newer format or not
+            the one that the run was started with, or the folder has a link in it.
+    """
+    folder = Path(folder)
+    refuse_links(folder)
+    file = folder / DOCUMENT
+    document = _document(file) if file.exists() else None
+    records, state = _ledger(folder / LEDGER)
+    if document is None:
+        return SealedRun(folder=folder, records=records, state=state, document=None)
+    if state.extra.get(SEAL) != document_sha256(document):
+        raise ValueError(
+            f"{file} is not the one the run was started with, which its ledger seals: it was "
+            "edited, or is another run's, and nothing is said from it; restore it"
+        )
+    if read_plan(document.get("plan")) != state.plan or document.get("mode") != state.mode:
+        raise ValueError(f"{file} tells another plan or mode than the ledger; restore both")
+    return SealedRun(folder=folder, records=records, state=state, document=document)
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{file} holds a {type(document).__name__}, not an object")
+    if document.get("format") != FORMAT or document.get("version") != VERSION:
+        raise ValueError(
+            f"{file} has format {document.get('format')!r} version {document.get('version')!r}; "
+            f"this fedpriv reads {FORMAT!r} version {VERSION}"
+        )
+    return document
+
+
+def _ledger(path: Path) -> tuple[tuple[Record, ...], LedgerState]:
+    try:
+        seen = path.stat()
+    except OSError:
+        read_ledger(path)  # which says what is wrong with it
+        raise
+    return _read(path, seen.st_size, seen.st_mtime_ns)
+
+
+# A page asks for the same ledger a dozen times; one of ten thousand steps takes a while to check.
+@lru_cache(maxsize=64)
+def _read(path: Path, size: int, changed: int) -> tuple[tuple[Record, ...], LedgerState]:
+    records, state, _ = read_ledger(path)
+    return records, state

@@ -1,0 +1,81 @@
+"""A ledger written anew with another noise: what `verify` cannot see, and an anchor does."""
+
+import json
+import math
+
+import pytest
+
+from fedpriv.cli import main
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.running.prepared import start_run
+from tests.resealed import reseal
+from tests.running.loop.tag_runs import OPTIONS
+
+TRUE, CLAIMED = 0.72, 5.0
+
+
+def with_less_epsilon(kind, fields):
+    """Have a line claim the noise that the run never had."""
+    text = json.dumps(fields)
+    assert kind != "charge" or str(TRUE) in text
+    return json.loads(text.replace(str(TRUE), str(CLAIMED)))
+
+
+@pytest.fixture(scope="module")
+def rechained(tiny_corpus, tmp_path_factory):
+    """A run of σ 0.72 with an anchor outside it, whose folder was rewritten to claim 5."""
+    place = tmp_path_factory.mktemp("rechained")
+    anchor = anchors_of(place / "elsewhere.anchor")
+    chosen = load_experiment("dp-fedavg-tags").with_options(
+        OPTIONS | {"noise-multiplier": TRUE, "rounds": 2}
+    )
+    start_run(chosen, "dp-fedavg-tags", tiny_corpus, place / "run", anchors=anchor).run()
+    folder = place / "run"
+    honest = verify_run(folder, anchors=anchor)
+    assert honest.ok and honest.epsilon is not None
+    document = json.loads((folder / "experiment.json").read_text("utf-8"))
+    claimed = json.loads(json.dumps(document).replace(str(TRUE), str(CLAIMED)))
+    reseal(folder, with_less_epsilon, **claimed)
+    for name in ("summary.json", "rounds.jsonl"):
+        (folder / name).unlink()
+    return folder, anchor, honest
+
+
+def test_without_its_anchor_it_verifies_at_another_epsilon(rechained):
+    folder, _, honest = rechained
+    found = verify_run(folder)
+    assert found.ok and found.epsilon.value < honest.epsilon.value / 10
+    assert math.isfinite(honest.epsilon.value)
+
+
+def test_its_anchor_finds_it(rechained):
+    folder, anchor, _ = rechained
+    found = verify_run(folder, anchors=anchor)
+    assert not found.ok
+    assert "anchor" in {check.name for check in found.checks if not check.ok}
+
+
+def test_verify_says_so_first(rechained, monkeypatch, capsys):
+    folder, _, honest = rechained
+    monkeypatch.setattr("sys.argv", ["fedpriv", "verify", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    first = shown.partition(" ok ")[0]
+    assert "four things cannot be found" in first and "written anew" in first
+    for found in (verify_run(folder), honest):
+        assert next(iter(found.to_json())) == "not_found"
+    assert len(verify_run(folder).to_json()["not_found"]) == 4
+    assert honest.to_json()["not_found"] == []
+
+
+def test_with_its_anchor_only_who_writes_both_is_trusted(rechained, monkeypatch, capsys):
+    folder, _, _ = rechained
+    words = ["fedpriv", "verify", str(folder), "--anchor", str(folder.parent / "elsewhere.anchor")]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1 and "WRONG" in capsys.readouterr().out

@@ -1,0 +1,103 @@
+"""What is said of a run is said from the document that its ledger seals, and from no other."""
+
+import json
+import shutil
+
+import pytest
+
+import fedpriv as fp
+from fedpriv.cli import main
+from fedpriv.deployment.status.read import run_status
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report.series import read_run
+from tests.repeats import every_case
+from tests.resealed import edit_document, reseal
+from tests.running.loop.tag_runs import start
+
+PRIVATE = {"source": "private", "description": "word counts"}
+SAID = "does NOT cover: side information taken from rostered users"
+
+
+@pytest.fixture(scope="module")
+def sound(tiny_corpus, tmp_path_factory):
+    """A run whose document says what ε does not cover."""
+    folder = tmp_path_factory.mktemp("sealed") / "run"
+    start(tiny_corpus, folder, rounds=2).run()
+    reseal(folder, side_information=PRIVATE)
+    return folder
+
+
+@pytest.fixture
+def edited(sound, tmp_path):
+    """The same, with that taken out and nothing else changed."""
+    folder = shutil.copytree(sound, tmp_path / "run")
+    edit_document(folder, side_information=None)
+    return folder
+
+
+@every_case("reading", [read_run, run_statement, run_status, fp.load, fp.compare])
+def test_an_edited_document_says_nothing_in_python(sound, edited, reading):
+    reading(sound)
+    with pytest.raises(ValueError, match=r"experiment\.json is not the one the run was started"):
+        reading(edited)
+
+
+@every_case(
+    "arguments",
+    [("report",), ("export", "--to", "model"), ("compare",), ("status",),
+     ("predict", "--text", "equity"), ("run", "--resume")],
+)  # fmt: skip
+@every_case("as_json", [False, True])
+def test_nor_does_a_command(edited, tmp_path, monkeypatch, capsys, arguments, as_json):
+    monkeypatch.chdir(tmp_path)
+    words = [arguments[0], *arguments[1:], str(edited)]
+    if as_json and arguments[0] != "report":
+        words.append("--json")
+    monkeypatch.setattr("sys.argv", ["fedpriv", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "is not the one the run was started with" in " ".join(shown.err.split())
+    assert "ε" not in shown.out and not (tmp_path / "model").exists()
+    assert not (edited / "report.html").exists()
+
+
+def test_the_sealed_one_is_said_everywhere(sound, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(sound, tmp_path / "run")
+    for words in (("status",), ("compare",), ("verify",)):
+        monkeypatch.setattr("sys.argv", ["fedpriv", *words, str(folder)])
+        with pytest.raises(SystemExit):
+            main()
+        assert SAID in " ".join(capsys.readouterr().out.split()), words
+    assert run_status(folder).to_json()["not_covered"] == [SAID.removeprefix("does NOT cover: ")]
+
+
+def test_a_document_that_no_ledger_seals_says_nothing(sound, tmp_path):
+    """A training of one's own has none, and what is put next to its ledger is not its own."""
+    folder = shutil.copytree(sound, tmp_path / "run")
+    document = (folder / "experiment.json").read_bytes()
+    (folder / "experiment.json").unlink()
+
+    def unsealed(kind, fields):
+        if kind == "plan":
+            del fields["extra"]["experiment_sha256"]
+        return fields
+
+    reseal(folder, unsealed)
+    assert "whatever experiment.json would name" in str(run_status(folder).to_json())
+    (folder / "experiment.json").write_bytes(document)
+    for reading in (read_run, run_statement, run_status):
+        with pytest.raises(ValueError, match="is not the one the run was started with"):
+            reading(folder)
+
+
+def test_another_plan_or_mode_than_the_ledger_s_is_refused(sound, tmp_path):
+    folder = shutil.copytree(sound, tmp_path / "run")
+    plan = json.loads((folder / "experiment.json").read_text("utf-8"))["plan"]
+    for change in ({"mode": "secure"}, {"plan": {**plan, "delta": plan["delta"] / 2}}):
+        reseal(folder, **change)
+        with pytest.raises(ValueError, match="another plan or mode than the ledger"):
+            read_run(folder)
+        reseal(folder, mode="simulation", plan=plan)
+    assert read_run(folder).coverage.not_covered
