@@ -121,7 +121,9 @@ def _open_run(run_config: Any) -> PreparedRun:
                 "leave secure out to go on with it, or start a secure run in another folder"
             )
         prepared = resume_run(resume, experiment=str(run_config["experiment"]), anchors=anchors)
-        if prepared.experiment.options() != experiment.options():
+        chosen = prepared.experiment.options()
+        automatic = {name: chosen[name] for name in experiment.automatic if name in chosen}
+        if chosen != experiment.with_options(automatic).options():
             prepared.folder.close()
             raise ValueError(f"repeat the run-config of {resume} to resume it: nodes read it too")
         return prepared

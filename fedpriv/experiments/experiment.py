@@ -129,7 +129,8 @@ class Experiment:
             bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
-            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm".
+            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm". One that is given
+                is not.
             **options: Options by name, with underscores; their parts must be chosen.
 
         Raises:
@@ -171,7 +172,9 @@ class Experiment:
             "refine": refine,
             "bounds": dict(bounds or {}),
             "values": merged,
-            "automatic": tuple(name for name in automatic if name in option_values(parts)),
+            "automatic": tuple(
+                name for name in automatic if name in option_values(parts) and name not in given
+            ),
             "parts": parts,
         }.items():
             object.__setattr__(self, item, value)
@@ -240,9 +243,7 @@ class Experiment:
             changes["noise-multiplier"] = None
         if changes.get("noise-multiplier") is not None and "target-epsilon" not in changes:
             changes["target-epsilon"] = None
-        automatic = tuple(name for name in self.automatic if name not in options)
-        fields = {name.replace("-", "_"): value for name, value in changes.items()}
-        return replace(self, automatic=automatic, **fields)
+        return replace(self, **{name.replace("-", "_"): v for name, v in changes.items()})
 
     def restored(self, document: Mapping[str, Option]) -> Self:
         """Return the experiment with the options of a run folder or a row of results.
