@@ -120,6 +120,7 @@ def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Cho
         num_users=users,
         epsilon=asked["epsilon"],
         delta=users**-1.1,
+        num_params=bench.num_params,
         update_length=length,
         **{
             name: asked[name]

@@ -14,9 +14,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from simulations.defaults.rule_prototype import LOGIT_NOISE, forecast
+from simulations.defaults.rule_prototype import forecast
 
-_VARIED = ("words", "decay", "quantile", "seed", "clip_share", "factor", "most_rounds")
+_VARIED = (
+    "logit_noise",
+    "words",
+    "decay",
+    "quantile",
+    "seed",
+    "clip_share",
+    "factor",
+    "most_rounds",
+)
 
 
 def cells(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, int, float], list[dict[str, Any]]]:
@@ -33,7 +42,6 @@ def is_rule(asked: dict[str, Any]) -> bool:
     """Return whether a run is what the rule says, with nothing changed."""
     return (
         bool(asked.get("by_rule"))
-        and asked.get("logit_noise") == LOGIT_NOISE
         and asked["rate"] == 10.0
         and not any(name in asked for name in _VARIED)
     )
@@ -47,9 +55,7 @@ def gain(line: dict[str, Any]) -> float:
 def main(path: Path) -> None:
     """Print the table."""
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    print(
-        "| corpus | users | ε | public-only | rule: T, q, C/u | gain | best of runs | forecast r |"
-    )
+    print("| corpus | users | ε | public-only | rule: T, q, C/u | gain | best of runs | s √d |")
     print("|---|---:|---:|---:|---|---:|---:|---:|")
     for (kind, users, epsilon), runs in cells(lines).items():
         ruled = [line for line in runs if is_rule(line["asked"])]
@@ -57,9 +63,8 @@ def main(path: Path) -> None:
             continue
         line, facts = ruled[-1], ruled[-1]["facts"]
         best = max(map(gain, runs))
-        ratio = forecast(
+        told_before = forecast(
             num_params=facts["params"],
-            num_public_users=facts["public_users"],
             num_public_examples=facts["public_examples"],
             single=facts["single"],
         )
@@ -69,7 +74,7 @@ def main(path: Path) -> None:
             f"| {told}{kind} | {users:,} | {epsilon:g} | {line['public_only']:.1f} "
             f"| {facts['rounds']}, {facts['q']:.2f}, {share:.2f} "
             f"| {gain(line):+.1f} | {best:+.1f} of {len(runs)} "
-            f"| {ratio.ratio:.4f}{'' if ratio.gains else ' (none)'} |"
+            f"| {told_before.noise_length:.2f}{'' if told_before.gains else ' (none)'} |"
         )
 
 

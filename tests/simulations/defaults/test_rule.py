@@ -5,21 +5,22 @@ import pytest
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import cohort_event
 from simulations.defaults import rule_prototype
-from simulations.defaults.rule_prototype import settings
+from simulations.defaults.rule_prototype import forecast, settings
 
 
-def chosen(num_users, epsilon, length=60.0, **change):
+def chosen(num_users, epsilon, length=60.0, params=1_000, **change):
     return settings(
         num_users=num_users,
         epsilon=epsilon,
         delta=num_users**-1.1,
+        num_params=params,
         update_length=length,
         **change,
     )
 
 
 def test_noise_on_a_logit_is_the_same_at_every_size_and_epsilon():
-    for num_users, epsilon in ((100, 1.0), (300, 8.0), (3_000, 2.0), (6_716, 8.0)):
+    for num_users, epsilon in ((100, 1.0), (300, 8.0), (3_000, 2.0), (6_716, 4.0)):
         found = chosen(num_users, epsilon)
         assert found.rounds * found.l2_clip_norm * found.single == pytest.approx(0.8)
 
@@ -52,6 +53,22 @@ def test_cohorts_at_the_knee_have_little_more_noise_than_everybody(num_users, ep
     )
     everybody = found.single * found.rounds**0.5
     assert 1.0 < sigma / found.cohort / everybody < 1.1
+
+
+def test_noise_that_is_longer_than_an_update_shortens_the_way():
+    single = chosen(300, 1.0).single
+    found = chosen(300, 1.0, params=round(4.0 / single**2))
+    assert found.logit_noise == pytest.approx(0.4, rel=1e-3)
+
+
+def test_no_gain_is_forecast_where_noise_is_long_or_public_examples_are_few():
+    def gains(params, public=500, single=0.01):
+        found = forecast(num_params=params, num_public_examples=public, single=single)
+        return found.gains
+
+    assert gains(9_000)
+    assert not gains(11_000)
+    assert not gains(9_000, public=20)
 
 
 def test_a_small_roster_takes_part_as_a_whole():
