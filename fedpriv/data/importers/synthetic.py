@@ -24,6 +24,7 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.writer import CorpusWriter, Sentence
 from fedpriv.data.files.unpack import Progress
+from fedpriv.ranges import Range, finite_float
 from fedpriv.rng import Key
 
 NAME = "synthetic-stackoverflow"
@@ -50,6 +51,10 @@ class Shape:
         num_topics: Topics; a tag belongs to one of them.
         spread: Standard deviation of the log of a user's number of sentences; 0 gives all users
             as many, to within one.
+        telling: Share of the topic's and the tag's words in a text, of what it is by default: the
+            less, the harder are tags to tell.
+        off_topic: Share of posts that are written about another tag than their own, which no model
+            can tell.
 
     Raises:
         ValueError: If a number is too small to make a corpus of.
@@ -62,6 +67,8 @@ class Shape:
     num_tags: int = 600
     num_topics: int = 40
     spread: float = 1.0
+    telling: float = 1.0
+    off_topic: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_users < 1 or self.public_users < 1:
@@ -79,6 +86,8 @@ class Shape:
             )
         if not 0.0 <= self.spread <= 5.0:
             raise ValueError(f"spread {self.spread} is outside 0 (equal users) to 5; give 1")
+        for name in ("telling", "off_topic"):
+            finite_float(name, getattr(self, name), Range.SHARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,10 @@ class _Language:
     tag_words: np.ndarray  # int64 (num_tags, words each)
     word_names: np.ndarray  # object (num_words,)
     tag_names: np.ndarray  # object (num_tags,)
+    topic_of_tag: np.ndarray  # int64 (num_tags,)
+    body_mix: tuple[float, float, float]  # shares of common, topic and tag words
+    title_mix: tuple[float, float, float]
+    off_topic: float
 
 
 def synthesize(
@@ -195,7 +208,19 @@ def _language(shape: Shape, rng: np.random.Generator) -> _Language:
         tag_words=rng.choice(rare, (shape.num_tags, _WORDS_PER_TAG)),
         word_names=np.array([f"w{rank:05d}" for rank in range(shape.num_words)], object),
         tag_names=np.array([f"t{rank:03d}" for rank in range(shape.num_tags)], object),
+        topic_of_tag=topic_of_tag,
+        body_mix=_mix(_BODY_MIX, shape.telling),
+        title_mix=_mix(_TITLE_MIX, shape.telling),
+        off_topic=shape.off_topic,
     )
+
+
+def _mix(mix: tuple[float, float, float], telling: float) -> tuple[float, float, float]:
+    """Return shares of common, topic and tag words, with fewer of the latter two."""
+    if telling == 1.0:
+        return mix
+    topical, tag = telling * mix[1], telling * mix[2]
+    return 1.0 - topical - tag, topical, tag
 
 
 def _cumulative(weights: np.ndarray) -> np.ndarray:
@@ -227,15 +252,20 @@ def _sentences(
     mixture = _cumulative(rng.dirichlet(_CONCENTRATION * language.topic_weight) + 1e-12)
     topics = _draw(mixture, num_posts, rng)
     tags, tag_lists = _post_tags(topics, language, rng)
+    if language.off_topic:
+        elsewhere = rng.random(num_posts) < language.off_topic
+        others = rng.integers(len(language.tag_names), size=num_posts)
+        tags = np.where(elsewhere, others, tags)
+        topics = np.where(elsewhere, language.topic_of_tag[others], topics)
     own = (rng.random(num_posts) < 0.3).tolist()  # the rest answer somebody else's question
     titles = _texts(
-        2 + rng.poisson(_TITLE_TOKENS, num_posts), topics, tags, _TITLE_MIX, language, rng
+        2 + rng.poisson(_TITLE_TOKENS, num_posts), topics, tags, language.title_mix, language, rng
     )
     bodies = _texts(
         1 + rng.poisson(_BODY_TOKENS, count),
         topics[post_of],
         tags[post_of],
-        _BODY_MIX,
+        language.body_mix,
         language,
         rng,
     )

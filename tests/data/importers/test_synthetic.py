@@ -1,5 +1,7 @@
 """The synthetic StackOverflow: its shape, its label, its seed, and that something is learnable."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
+from fedpriv.tasks.tag_metrics import evaluate_tags
+from fedpriv.training.in_public.tags import TagLearner
 from tests.repeats import every_case
 
 SMALL = Shape(
@@ -137,6 +141,28 @@ def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
     assert accuracy(slice(100, None)) > accuracy(slice(0, 100)) + 0.1
 
 
+def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
+    def best(**change):
+        """Return the accuracy of softmax regression on held-out threads of the same users, %."""
+        name = "-".join([NAME, *change])
+        shape = replace(SMALL, num_sentences=4_000, **change)
+        view = synthesize(tmp_path / name, shape=shape, name=name).view()
+        train, test = (np.concatenate(list(view.rows(view.roster, s))) for s in ("train", "test"))
+        learner = TagLearner(
+            examples=view.columns.take(train),
+            inputs="unit-norm",
+            key=Key.simulation(0),
+            measured=lambda params: evaluate_tags(params, view.columns, "unit-norm", test),
+        )
+        for _, params in zip(range(4), learner.passes(0.3), strict=False):
+            found = learner.measure(params)
+        return found.get("accuracy")
+
+    easy, few_words, other_tags = best(), best(telling=0.3), best(off_topic=0.6)
+    assert few_words < easy - 0.1
+    assert other_tags < easy - 0.2
+
+
 @every_case(
     ("change", "message"),
     [
@@ -148,6 +174,8 @@ def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
         ({"num_topics": 0}, "each topic a tag"),
         ({"spread": -0.1}, "spread"),
         ({"spread": float("nan")}, "spread"),
+        ({"telling": 1.1}, "telling"),
+        ({"off_topic": -0.1}, "off_topic"),
     ],
 )
 def test_shapes_that_make_no_corpus_are_refused(change, message):

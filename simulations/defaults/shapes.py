@@ -1,0 +1,117 @@
+"""Synthetic corpora that the rule of settings is fitted on, and others that it is evaluated on.
+
+The two sets share no seed and no shape. Sentences a user, classes, public share and how hard the
+classes are to tell differ, since these are what the rule must not depend on without being told.
+`python -m simulations.defaults.shapes FOLDER` makes those of fitting.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.importers.synthetic import Shape, synthesize
+
+SIZES = (100, 300, 1_000, 3_000, 10_000)
+_FIRST_SEED_OF_FITTING, _FIRST_SEED_OF_EVALUATION = 1_000, 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What synthetic corpora of several sizes have in common.
+
+    Attributes:
+        name: In tables.
+        sentences: Of a user, in the mean.
+        tags: Classes.
+        public_share: Users outside the roster, for each on it.
+        words: Distinct words of the language, and the most that the vocabulary keeps.
+        telling: As `Shape.telling`.
+        off_topic: As `Shape.off_topic`.
+    """
+
+    name: str
+    sentences: int
+    tags: int
+    public_share: float
+    words: int
+    telling: float
+    off_topic: float
+
+    def shape(self, num_users: int) -> Shape:
+        """Return the shape of a corpus of so many rostered users."""
+        return Shape(
+            num_users=num_users,
+            num_sentences=num_users * self.sentences,
+            public_users=max(15, round(num_users * self.public_share)),
+            num_words=self.words,
+            num_tags=self.tags,
+            num_topics=min(40, self.tags),
+            telling=self.telling,
+            off_topic=self.off_topic,
+        )
+
+
+FITTING = (
+    Kind(name="middle", sentences=20, tags=100, public_share=0.10, words=3_000, telling=0.6,
+         off_topic=0.4),
+    Kind(name="short", sentences=8, tags=20, public_share=0.10, words=1_500, telling=0.7,
+         off_topic=0.4),
+    Kind(name="long", sentences=60, tags=100, public_share=0.05, words=3_000, telling=0.5,
+         off_topic=0.4),
+    Kind(name="many classes", sentences=20, tags=300, public_share=0.30, words=4_000, telling=0.8,
+         off_topic=0.3),
+    Kind(name="easy", sentences=30, tags=40, public_share=0.05, words=2_000, telling=0.8,
+         off_topic=0.3),
+)  # fmt: skip
+
+EVALUATION = (
+    Kind(name="as a site", sentences=34, tags=150, public_share=0.11, words=5_000, telling=0.55,
+         off_topic=0.45),
+    Kind(name="few words each", sentences=12, tags=60, public_share=0.08, words=2_500, telling=0.7,
+         off_topic=0.35),
+    Kind(name="few classes", sentences=25, tags=12, public_share=0.06, words=2_500, telling=0.5,
+         off_topic=0.4),
+    Kind(name="much public", sentences=15, tags=200, public_share=0.25, words=3_500, telling=0.75,
+         off_topic=0.4),
+    Kind(name="little public", sentences=45, tags=80, public_share=0.03, words=3_000, telling=0.65,
+         off_topic=0.3),
+)  # fmt: skip
+
+
+def corpus(
+    folder: Path, kind: Kind, num_users: int, *, number: int = 0, max_words: int | None = None
+) -> Corpus:
+    """Return a synthetic corpus, made on first use.
+
+    Args:
+        folder: Where corpora are kept.
+        kind: Of `FITTING` or `EVALUATION`; it gives the first seed.
+        num_users: Of the roster.
+        number: Which of several that differ by their seed.
+        max_words: The most that the vocabulary keeps; None for all of the kind.
+    """
+    first = _FIRST_SEED_OF_FITTING if kind in FITTING else _FIRST_SEED_OF_EVALUATION
+    seed = first + 100 * number + [one.name for one in (*FITTING, *EVALUATION)].index(kind.name)
+    name = f"synthetic-{kind.name.replace(' ', '-')}-{num_users}-{seed}"
+    if max_words is not None:
+        name += f"-{max_words}-words"
+    path = folder / name
+    if path.exists():
+        return Corpus.open(path)
+    return synthesize(
+        path,
+        seed=seed,
+        shape=kind.shape(num_users),
+        name=name,
+        max_words=max_words or kind.words,
+        max_tags=kind.tags,
+    )
+
+
+if __name__ == "__main__":
+    for size in SIZES:
+        for one in FITTING:
+            corpus(Path(sys.argv[1]), one, size)

@@ -1,0 +1,155 @@
+"""Runs over settings on synthetic corpora, one JSON line each.
+
+`python -m simulations.defaults.sweep FOLDER OUT.jsonl CELLS.json`: corpora are kept in the folder,
+cells are `{"kind", "users", "epsilon", "runs": [...]}`, and a run that is in the file is not made
+again. A run gives rounds, rate, q, start factor and either the clip norm or what it says of it:
+`logit_noise`, what it is to come to on every logit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.training.in_public.learning import kept
+from simulations.defaults import norms, quick, shapes
+from simulations.defaults.rule_prototype import Chosen, settings
+
+_SHRUNK = (0.25, 0.5, 0.75)
+
+
+def main(folder: Path, out: Path, cells: list[dict[str, Any]]) -> None:
+    """Make what is not there yet."""
+    done = set()
+    if out.exists():
+        done = {json.dumps(json.loads(line)["asked"], sort_keys=True) for line in out.open()}
+    benches: dict[tuple, quick.Bench] = {}
+    for cell in cells:
+        for run in cell["runs"]:
+            asked = {**{k: v for k, v in cell.items() if k != "runs"}, **run}
+            if json.dumps(asked, sort_keys=True) in done:
+                continue
+            place = asked["kind"], asked.get("users"), asked.get("words"), asked.get("number", 0)
+            if place not in benches:
+                benches.clear()
+                benches[place] = _bench(folder, asked)
+            line = {"asked": asked, **measured(benches[place], asked)}
+            with out.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _bench(folder: Path, asked: dict[str, Any]) -> quick.Bench:
+    if asked["kind"] == "onstartups":
+        return quick.bench(resolve_corpus(None, allow_synthetic=False), split="validation")
+    kind = next(one for one in shapes.FITTING if one.name == asked["kind"])
+    corpus = shapes.corpus(
+        folder, kind, asked["users"], number=asked.get("number", 0), max_words=asked.get("words")
+    )
+    return quick.bench(corpus)
+
+
+def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run reached, with the facts that a rule may look at."""
+    began = time.perf_counter()
+    users, epsilon, factor = bench.num_users, asked["epsilon"], asked.get("factor")
+    single = quick.sigma_of(1.0, 1, epsilon, users) / users
+    public = _public_length(bench, factor, asked["rate"])
+    if asked.get("by_rule"):
+        chosen = settings_of(bench, asked, public[1])
+        rounds, norm = chosen.rounds, chosen.l2_clip_norm
+        q = asked.get("q") or chosen.cohort / users
+    else:
+        rounds, q = asked["rounds"], asked.get("q", 1.0)
+        norm = asked.get("norm") or asked["logit_noise"] / (rounds * single)
+    start, rate = bench.start(factor), asked["rate"]
+    sigma = quick.sigma_of(q, rounds, epsilon, users)
+    settings = quick.Settings(
+        rounds=rounds,
+        rate=rate,
+        norm=norm,
+        q=q,
+        sigma=sigma,
+        decay=asked.get("decay", 0.9),
+        quantile=asked.get("quantile"),
+    )
+    ends, mean_norm = quick.run(bench, start, settings, asked.get("seed", 0))
+    found = {
+        f"{name} {share:g}": round(bench.accuracy(kept(start, ends[name], share)), 3)
+        for name in ends
+        for share in (*_SHRUNK, 1.0)
+    }
+    length = norms.rostered(bench, start, rate)
+    return {
+        "accuracy": found,
+        "public_only": round(bench.accuracy(bench.found.model.params), 3),
+        "start": round(bench.accuracy(start), 3),
+        "facts": {
+            "users": users,
+            "params": bench.num_params,
+            "tags": len(bench.view.tags),
+            "words": len(bench.view.words),
+            "public_users": len(bench.view.public_users),
+            "public_examples": bench.found.model.num_examples,
+            "factor": bench.found.choices.by_loss.factor,
+            "single": single,
+            "norm": norm,
+            "mean_norm": mean_norm,
+            "sigma": sigma,
+            "noise_on_mean_per_norm": sigma / (q * users),
+            "rounds": rounds,
+            "q": q,
+            "slope": _slope(bench, factor, asked["rate"]),
+            "public_length": [round(float(v), 3) for v in public],
+            "length": [round(float(v), 3) for v in np.quantile(length, (0.25, 0.5, 0.75, 0.9))],
+            "synthetic": bool(bench.view.synthetic),
+        },
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Chosen:
+    """Return what the rule says, with what the run asks of it."""
+    users = bench.num_users
+    return settings(
+        num_users=users,
+        epsilon=asked["epsilon"],
+        delta=users**-1.1,
+        num_params=bench.num_params,
+        update_length=length,
+        **{
+            name: asked[name]
+            for name in ("logit_noise", "clip_share", "most_rounds", "most_share")
+            if name in asked
+        },
+    )
+
+
+def _slope(bench: quick.Bench, factor: float | None, rate: float) -> float:
+    """Return the slope of the loss, once for a start."""
+    place = bench.view.name, bench.num_params, factor, rate
+    if place not in _SLOPES:
+        _SLOPES[place] = norms.slope(bench, factor, rate)
+    return _SLOPES[place]
+
+
+_SLOPES: dict[tuple[Any, ...], float] = {}
+_LENGTHS: dict[tuple[Any, ...], np.ndarray] = {}
+
+
+def _public_length(bench: quick.Bench, factor: float | None, rate: float) -> np.ndarray:
+    """Return quartiles and the 90th percentile of public users' update norms."""
+    place = bench.view.name, bench.num_params, factor, rate
+    if place not in _LENGTHS:
+        found = norms.public(bench, factor, rate)
+        _LENGTHS[place] = np.quantile(found, (0.25, 0.5, 0.75, 0.9)) if len(found) else np.ones(4)
+    return _LENGTHS[place]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text("utf-8")))
