@@ -55,6 +55,7 @@ def adadps_tags() -> Experiment:
         local_learning_rate=10.0,
         target_epsilon=8.0,
         aggregate="ema",
+        ema_warmup=True,
         automatic=("cohort", "rounds", "l2-clip-norm"),
         presets={"l2-clip-norm": 30.0},  # where nothing can be chosen
     )

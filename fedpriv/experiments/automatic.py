@@ -50,7 +50,6 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
         relation=Relation.of(experiment.relation),
         update_norm=float(np.median(norms)) if norms else None,
         num_params=num_elements(task.init_params(Key.simulation(0))),
-        num_public_users=len(norms),
         num_public_examples=num_public,
         **fixed,
     )

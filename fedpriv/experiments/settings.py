@@ -28,7 +28,7 @@ from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 
 TRAVEL = 0.8
-"""τ aimed at."""
+"""τ aimed at, where noise is no longer than an update; less in proportion where it is."""
 CLIP_SHARE, LONGEST_CLIP = 0.35, 0.5
 """C over the median norm of a public user's update that is aimed at, and the most it may be."""
 FEWEST_ROUNDS, MOST_ROUNDS = 20, 250
@@ -36,8 +36,6 @@ EXCESS = 0.05
 """By how much the noise on the mean may exceed that of full cohorts."""
 SMALL_RUN = 20_000
 """Local trainings that take seconds: up to so many, everybody takes part in each round."""
-LEAST_RATIO = 0.003
-"""Of signal to noise (`Settings.ratio`): below, no gain over public examples was seen."""
 FEWEST_PUBLIC_EXAMPLES = 50
 """Below, public examples cannot show a gain."""
 
@@ -53,8 +51,8 @@ class Settings:
         update_norm: Median l2 norm of public users' updates; None where it was not measured.
         noise_on_mean: s, of one release of everybody over C.
         noise_on_logit: τ that these settings come to.
-        ratio: r, where a release's noise is as large as the sampling error of the mean update of
-            r times as many users as are public: 1/(d s² K) for d parameters and K public users.
+        noise_length: s √d for d parameters: l2 norm of the noise on the mean of one release of
+            everybody, over C.
         num_public_examples: Of the training threads that public users asked.
     """
 
@@ -64,13 +62,13 @@ class Settings:
     update_norm: float | None
     noise_on_mean: float
     noise_on_logit: float
-    ratio: float
+    noise_length: float
     num_public_examples: int
 
     @property
     def expects_gain(self) -> bool:
         """Whether private training is expected to beat public examples alone, visibly."""
-        return self.ratio >= LEAST_RATIO and self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
+        return self.noise_length <= 1.0 and self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
 
     def __str__(self) -> str:
         norm = (
@@ -95,10 +93,9 @@ class Settings:
                 "select last"
             )
         return (
-            "no gain over public examples alone is to be expected: noise outweighs what these "
-            "users can add (signal-to-noise ratio "
-            f"{self.ratio:.1g}, below {LEAST_RATIO:g}); more users, a larger ε or a smaller model "
-            "would help"
+            "no gain over public examples alone is to be expected: the noise of one release of "
+            f"everybody is {self.noise_length:.2g} times as long as a clipped update; more users, "
+            "a larger ε or a smaller model would help"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -114,7 +111,6 @@ def choose_settings(
     relation: Relation,
     update_norm: float | None,
     num_params: int,
-    num_public_users: int,
     num_public_examples: int,
     cohort: float | None = None,
     rounds: int | None = None,
@@ -130,7 +126,6 @@ def choose_settings(
         update_norm: Median l2 norm of a local update, of public users at starts that were not
             trained on them; None where the clip norm is given.
         num_params: d, of the model.
-        num_public_users: K, with public examples.
         num_public_examples: Of theirs.
         cohort: Expected cohort size; None to choose.
         rounds: T; None to choose.
@@ -151,15 +146,17 @@ def choose_settings(
         relation=relation,
     )
     single = sigma / num_users
+    length = single * math.sqrt(num_params)
+    travel = TRAVEL / max(1.0, length)
     norm = l2_clip_norm
     if norm is None:
         assert update_norm is not None
         norm = CLIP_SHARE * update_norm
     if rounds is None:
-        rounds = min(max(round(TRAVEL / (single * norm)), FEWEST_ROUNDS), MOST_ROUNDS)
+        rounds = min(max(round(travel / (single * norm)), FEWEST_ROUNDS), MOST_ROUNDS)
     if l2_clip_norm is None:
         assert update_norm is not None
-        norm = min(TRAVEL / (single * rounds), LONGEST_CLIP * update_norm)
+        norm = min(travel / (single * rounds), LONGEST_CLIP * update_norm)
     if cohort is None:
         share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
         cohort = float(max(1, round(min(1.0, share) * num_users)))
@@ -170,7 +167,7 @@ def choose_settings(
         update_norm=update_norm,
         noise_on_mean=single,
         noise_on_logit=single * rounds * norm,
-        ratio=1.0 / (num_params * single**2 * max(num_public_users, 1)),
+        noise_length=length,
         num_public_examples=num_public_examples,
     )
 

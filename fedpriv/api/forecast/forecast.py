@@ -85,8 +85,8 @@ class Forecast:
         if self.settings is not None:
             lines.append(f"chosen      {self.settings}")
             expected = self.settings.caution() or (
-                "a gain over public examples alone (signal-to-noise ratio "
-                f"{self.settings.ratio:.2g})"
+                "a gain over public examples alone (the noise of one release of everybody is "
+                f"{self.settings.noise_length:.2g} times as long as a clipped update)"
             )
             lines.append(f"expected    {expected}")
         return "\n".join([
