@@ -5,8 +5,8 @@ the released ones: the last, its average where there is one, and both moved back
 None of it sees a private example beyond what was released, so it costs no privacy.
 
 Public examples made the start, and so cannot judge it. They are cross-fitted: for each fold of them
-the public models are trained again without it, and a released model is judged there as the start of
-that fold plus what private training added to the run's own start.
+the public models are trained again without it, and from a released model what that fold made of the
+start is taken out as far as it is still there (`without_fold`).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def select(
             name=PUBLIC_MODEL,
             reason="too few public examples to show that a released model is better",
         )
-    candidates = _candidates(released, start.params, start.params)
+    candidates = _candidates(released, start.params)
     candidates |= {START: start.params, PUBLIC_MODEL: made.model.params}
     values: dict[str, list[np.ndarray]] = {name: [] for name in candidates}
     for fold, found in zip(folds, alone, strict=True):
@@ -122,7 +122,8 @@ def select(
         begun = start.params
         if start.facts["kind"] == "public" and components.start is not None:
             begun = components.start(fold, _KEY, found).params
-        models = _candidates(released, start.params, begun)
+        moved = {name: without_fold(one, start.params, begun) for name, one in released.items()}
+        models = _candidates(moved, begun)
         models |= {START: begun, PUBLIC_MODEL: found.model.params}
         for name, params in models.items():
             values[name].append(fold.values(params))
@@ -137,15 +138,37 @@ def select(
     return Selection(params=candidates[chosen], judgement=judgement, name=chosen)
 
 
-def _candidates(released: Mapping[str, Params], start: Params, begun: Params) -> dict[str, Params]:
-    """Return released models moved to another start, each also drawn back towards it."""
-    found: dict[str, Params] = {}
-    for factor in FACTORS:
-        for name, params in released.items():
-            if factor == 1.0 and begun is start:
-                found[name] = params
-                continue
-            moved = {n: begun[n] + (params[n] - start[n]) for n in params}
-            label = name if factor == 1.0 else f"{name} x {factor:g}"
-            found[label] = kept(begun, moved, factor)
+def without_fold(params: Params, start: Params, begun: Params) -> Params:
+    """Return a released model without what a fold of public examples made of the run's start.
+
+    The fold made r = `start` - `begun`. Private training may have unlearnt any part of that, so
+    not r is subtracted, but each row's component along r, of at most r: what is left points no
+    further along r than `begun` does, where the fold had no part. A row is what belongs to one
+    index of a tensor's first axis, such as a word; a vector is one row.
+
+    Args:
+        params: Released.
+        start: Where the run started; the fold's examples were among those that made it.
+        begun: The start that was made without the fold.
+    """
+    found: Params = {}
+    for name, array in params.items():
+        shape = (len(array), -1) if array.ndim > 1 else (1, -1)
+        left = begun[name].reshape(shape)
+        made = start[name].reshape(shape) - left
+        moved = array.reshape(shape) - left
+        square = np.sum(made * made, axis=1, keepdims=True)
+        along = np.sum(moved * made, axis=1, keepdims=True) / np.where(square > 0.0, square, 1.0)
+        found[name] = (array.reshape(shape) - np.clip(along, 0.0, 1.0) * made).reshape(array.shape)
     return found
+
+
+def _candidates(released: Mapping[str, Params], start: Params) -> dict[str, Params]:
+    """Return released models, each also drawn back towards a start."""
+    return {
+        name if factor == 1.0 else f"{name} x {factor:g}": params
+        if factor == 1.0
+        else kept(start, params, factor)
+        for factor in FACTORS
+        for name, params in released.items()
+    }
