@@ -56,7 +56,7 @@ def adadps_tags() -> Experiment:
         target_epsilon=8.0,
         aggregate="ema",
         ema_warmup=True,
-        automatic=("cohort", "rounds", "l2-clip-norm"),
+        automatic=("cohort", "rounds", "l2-clip-norm", "start-factor"),
         presets={"l2-clip-norm": 30.0},  # where nothing can be chosen
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.experiments.experiment import AUTOMATIC, Experiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.settings import Settings, choose_settings
@@ -36,7 +36,7 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
         return replace(experiment, automatic=()), None
     fixed: dict[str, Any] = {
         name.replace("-", "_"): options[name]
-        for name in AUTOMATIC
+        for name in ("cohort", "rounds", "l2-clip-norm")
         if name not in experiment.automatic
     }
     norms, num_public = public_update_norms(experiment, task)

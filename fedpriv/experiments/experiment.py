@@ -54,7 +54,7 @@ SLOTS: Mapping[Unit, tuple[Slot, ...]] = {
     "example": example_parts.SLOTS,
 }
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
-AUTOMATIC = ("cohort", "rounds", "l2-clip-norm")
+AUTOMATIC = ("cohort", "rounds", "l2-clip-norm", "start-factor")
 _BACKENDS: Mapping[Unit, tuple[str, ...]] = {
     "user": ("serial", "threads", "ray", "flower"),
     "example": ("serial",),
@@ -129,8 +129,8 @@ class Experiment:
             bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
-            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm". One that is given
-                is not.
+            automatic: As the attribute; of "cohort", "rounds", "l2-clip-norm" and "start-factor".
+                One that is given is not.
             **options: Options by name, with underscores; their parts must be chosen.
 
         Raises:

@@ -27,7 +27,7 @@ from typing import Any
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 
-TRAVEL = 0.8
+TRAVEL = 0.7
 """τ aimed at, where noise is no longer than an update; less in proportion where it is."""
 CLIP_SHARE, LONGEST_CLIP = 0.35, 0.5
 """C over the median norm of a public user's update that is aimed at, and the most it may be."""
@@ -36,6 +36,10 @@ EXCESS = 0.05
 """By how much the noise on the mean may exceed that of full cohorts."""
 SMALL_RUN = 20_000
 """Local trainings that take seconds: up to so many, everybody takes part in each round."""
+LONGEST_NOISE = 1.5
+"""Of `Settings.noise_length`: above, no gain over public examples is expected."""
+START_FACTORS = ((0.2, 0.25), (0.5, 0.5))
+"""How much is kept of the public start, up to which noise length; above, the public search says."""
 FEWEST_PUBLIC_EXAMPLES = 50
 """Below, public examples cannot show a gain."""
 
@@ -48,6 +52,7 @@ class Settings:
         cohort: Expected number of users a round.
         rounds: T.
         l2_clip_norm: C.
+        start_factor: What is kept of a public start; None for what the public search chooses.
         update_norm: Median l2 norm of public users' updates; None where it was not measured.
         noise_on_mean: s, of one release of everybody over C.
         noise_on_logit: τ that these settings come to.
@@ -59,6 +64,7 @@ class Settings:
     cohort: float
     rounds: int
     l2_clip_norm: float
+    start_factor: float | None
     update_norm: float | None
     noise_on_mean: float
     noise_on_logit: float
@@ -68,7 +74,10 @@ class Settings:
     @property
     def expects_gain(self) -> bool:
         """Whether private training is expected to beat public examples alone, visibly."""
-        return self.noise_length <= 1.0 and self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
+        return (
+            self.noise_length <= LONGEST_NOISE
+            and self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
+        )
 
     def __str__(self) -> str:
         norm = (
@@ -164,6 +173,7 @@ def choose_settings(
         cohort=cohort,
         rounds=rounds,
         l2_clip_norm=float(norm),
+        start_factor=next((kept for most, kept in START_FACTORS if length <= most), None),
         update_norm=update_norm,
         noise_on_mean=single,
         noise_on_logit=single * rounds * norm,
