@@ -163,7 +163,7 @@ def run(
     return ends, float(np.mean(norms_used))
 
 
-def arrays(columns: Any) -> tuple[np.ndarray, ...]:
+def arrays(columns: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return starts, words, counts and labels of examples as compiled code takes them."""
     return (
         np.ascontiguousarray(columns.indptr, np.int64),

@@ -69,16 +69,17 @@ def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
         norm = asked.get("norm") or asked["logit_noise"] / (rounds * single)
     start, rate = bench.start(factor), asked["rate"]
     sigma = quick.sigma_of(q, rounds, epsilon, users)
-    settings = quick.Settings(
+    drawn = min(q, asked.get("drawn", q))  # fewer users than are paid for save time, not noise
+    setup = quick.Settings(
         rounds=rounds,
         rate=rate,
         norm=norm,
-        q=q,
-        sigma=sigma,
+        q=drawn,
+        sigma=sigma * drawn / q,
         decay=asked.get("decay", 0.9),
         quantile=asked.get("quantile"),
     )
-    ends, mean_norm = quick.run(bench, start, settings, asked.get("seed", 0))
+    ends, mean_norm = quick.run(bench, start, setup, asked.get("seed", 0))
     found = {
         f"{name} {share:g}": round(bench.accuracy(kept(start, ends[name], share)), 3)
         for name in ends
@@ -124,7 +125,7 @@ def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Cho
         update_length=length,
         **{
             name: asked[name]
-            for name in ("logit_noise", "clip_share", "most_rounds", "most_share")
+            for name in ("logit_noise", "clip_share", "most_rounds")
             if name in asked
         },
     )

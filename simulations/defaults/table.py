@@ -16,8 +16,8 @@ from typing import Any
 
 from simulations.defaults.rule_prototype import forecast
 
+_PLATEAU = (None, 0.7, 0.8)  # of the noise on a logit: None is the rule's own
 _VARIED = (
-    "logit_noise",
     "words",
     "decay",
     "quantile",
@@ -43,6 +43,7 @@ def is_rule(asked: dict[str, Any]) -> bool:
     return (
         bool(asked.get("by_rule"))
         and asked["rate"] == 10.0
+        and asked.get("logit_noise") in _PLATEAU
         and not any(name in asked for name in _VARIED)
     )
 

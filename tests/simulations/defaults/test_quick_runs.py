@@ -9,6 +9,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.in_public.learning import kept
+from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.tree import to_dense
 from simulations.defaults import norms, quick
 
@@ -32,6 +33,8 @@ def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpu
         {"noise-multiplier": 1.0, "target-epsilon": None, "local-learning-rate": 10.0}
     )
     components = build(experiment, corpus, task=bench.task)
+    trainer = components.trainer
+    assert isinstance(trainer, SparseSoftmaxTrainer)
     start, clip = bench.start(0.5), Clip(l2_clip_norm=20.0)
     users = bench.task.roster
     assert max(bench.view.num_examples(user) for user in users) > 100  # users of two batches
@@ -40,7 +43,7 @@ def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpu
     few = [user for user in users if 0 < bench.view.num_examples(user) <= 100]
     total = {name: np.zeros_like(array) for name, array in start.items()}
     for user in few:
-        update = components.trainer.train(start, bench.view.examples(user), Key.simulation(1))
+        update = trainer.train(start, bench.view.examples(user), Key.simulation(1))
         for name, array in to_dense(clip.apply(update)).items():
             total[name] += array
     # Of users of several batches only the norm is known: their batches are drawn.
@@ -66,13 +69,9 @@ def test_noise_of_full_cohorts_is_that_of_one_release_times_the_root_of_the_roun
 
 
 def test_updates_are_shorter_at_a_start_that_was_trained_on_their_users(bench):
-    own = norms._norms(
-        bench,
-        bench.view.columns,
-        *bench.view._spans(bench.view.public_users, "train"),
-        bench.start(1.0),
-        10.0,
-    )
+    view = bench.view
+    firsts, ends = view._spans(view.public_users, "train")
+    own = norms._norms(bench, view.columns, firsts, ends, bench.start(1.0), 10.0)
     crossed = norms.public(bench, 1.0, 10.0)
     assert np.median(own) < np.median(crossed)
 
