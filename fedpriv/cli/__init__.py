@@ -13,7 +13,7 @@ from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
 from fedpriv.cli.deploying import status
-from fedpriv.cli.terminal.output import console, fail
+from fedpriv.cli.terminal.output import console, errors, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.deployment import commands
 from fedpriv.experiments.own_code import own_traceback
@@ -72,6 +72,7 @@ def main() -> None:
         with interruptible():
             app()
     except KeyboardInterrupt:
+        errors.print("interrupted")
         sys.exit(130)
     except Exception as error:
         said = own_traceback(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +25,11 @@ from fedpriv.report.page import write_report
 from fedpriv.running.announcement import early_end, failures
 from fedpriv.running.engines.named import engines
 from fedpriv.running.progress import follow
+from fedpriv.training.stopping import interruptible
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.running.prepared import PreparedRun
 
 
 #: Options with a flag of their own; any other is given by -s.
@@ -171,8 +172,10 @@ def run_command(
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, or with its anchor"
         )
-    with hired as backends:
+    folder = out if resume is None else resume
+    with hired as backends, _says_how_to_go_on(lambda: folder):
         if resume is not None:
+            _say(f"preparing to go on with {resume}: its ledger, its data", quiet=as_json)
             document = read_document(resume)
             make_backend = backends(document["reference"], document["corpus"]["path"])
             prepared = resume_run(
@@ -187,6 +190,7 @@ def run_command(
             found = find_corpus(
                 chosen, corpus, console=None if as_json else errors, importing=errors
             )
+            _say(f"preparing {chosen.name}: its data, model and plan", quiet=as_json)
             with writing_to(folder):
                 prepared = start_run(
                     chosen,
@@ -199,7 +203,8 @@ def run_command(
                     keep_last=keep_last,
                     anchors=anchors,
                 )
-        summary = _followed(prepared, quiet=as_json)
+        with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
+            summary = follow(prepared, console=errors, shown=not as_json)
     with writing_to(prepared.folder.path):
         report = write_report(prepared.folder.path)
     if as_json:
@@ -238,17 +243,29 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
     return flags | {"start": "file", "start-file": str(given)}
 
 
-def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:
-    """Run to the end and return the summary; where it is interrupted, say how it goes on."""
-    path = prepared.folder.path
-    go_on = f"continue with: fedpriv run --resume {path}"
+@contextmanager
+def _says_how_to_go_on(folder: Callable[[], Path | None]) -> Iterator[None]:
+    """Say, on Ctrl-C, how the run goes on that is in a folder by then, and end with status 130."""
     try:
-        with writing_to(path, f"; then {go_on}"):
-            return follow(prepared, console=errors, shown=not quiet)
+        with interruptible():
+            yield
     except KeyboardInterrupt:
-        said = f"interrupted; {go_on}"
-        errors.print(said, markup=False, highlight=False, soft_wrap=True)
-        raise
+        path = folder()
+        if path is not None and (path / "experiment.json").exists():
+            said = f"interrupted; {_to_go_on(path)}"
+        else:
+            said = "interrupted before the run began; nothing was charged"
+        _say(said)
+        raise SystemExit(130) from None
+
+
+def _to_go_on(path: Path) -> str:
+    return f"continue with: fedpriv run --resume {path}"
+
+
+def _say(line: str, *, quiet: bool = False) -> None:
+    if not quiet:
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_run_folder(folder: Path) -> None:
