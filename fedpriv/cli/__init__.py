@@ -13,7 +13,7 @@ from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
 from fedpriv.cli.deploying import status
-from fedpriv.cli.terminal.output import console, errors, fail
+from fedpriv.cli.terminal.output import Interrupted, console, errors, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.deployment import commands
 from fedpriv.experiments.own_code import own_traceback
@@ -71,8 +71,10 @@ def main() -> None:
     try:
         with interruptible():
             app()
-    except KeyboardInterrupt:
-        errors.print("interrupted")
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and (ended.code != 130 or isinstance(ended, Interrupted)):
+            raise
+        errors.print("interrupted")  # Typer makes of Ctrl-C an exit with status 130
         sys.exit(130)
     except Exception as error:
         said = own_traceback(error)

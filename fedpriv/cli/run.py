@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
-from fedpriv.cli.terminal.output import console, errors, print_json, print_table
+from fedpriv.cli.terminal.output import Interrupted, console, errors, print_json, print_table
 from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
@@ -256,7 +256,7 @@ def _says_how_to_go_on(folder: Callable[[], Path | None]) -> Iterator[None]:
         else:
             said = "interrupted before the run began; nothing was charged"
         _say(said)
-        raise SystemExit(130) from None
+        raise Interrupted from None
 
 
 def _to_go_on(path: Path) -> str:
