@@ -77,6 +77,13 @@ def reproduce(
                     f"{item.name} brings its own data and takes no --corpus; leave it out, or "
                     "reproduce tags"
                 )
+    for option, asked in (("out", out), ("plot", plot)):
+        without = [i.name for i in items if i.kind == "script" and option not in i.passes]
+        if asked is not None and without:
+            raise ValueError(
+                f"--{option} {asked} is not taken by {', '.join(without)}, which prints or draws "
+                "in its own place; leave it out"
+            )
     for option, file in (("--results", results), ("--out", out), ("--plot", plot)):
         if file is not None:
             check_file(file, option)
@@ -164,7 +171,9 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
 
 
 def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
-    """Return the reproductions of a name, or of a beginning up to a hyphen, by name."""
+    """Return the reproduction of a name, or all of a beginning up to a hyphen, by name."""
+    if name in found:
+        return [found[name]]
     items = [found[known] for known in sorted(found) if f"{known}-".startswith(f"{name}-")]
     if items:
         return items

@@ -167,7 +167,7 @@ def run_command(
         tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
-    options = _with_start_file(flags) | settings_of(option or ())
+    options = given_once(_with_start_file(flags), settings_of(option or ()))
     if resume is not None and (experiment or out or corpus or secure or options):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, or with its anchor"
@@ -289,7 +289,11 @@ def _asked_for(experiment: Experiment) -> str:
 
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Option]:
-    """Return `name=value` pairs with numbers as numbers."""
+    """Return `name=value` pairs with numbers as numbers.
+
+    Raises:
+        ValueError: If one is no such pair, or a name is given twice.
+    """
     settings: dict[str, Option] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -302,8 +306,22 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Option]:
                 break
             except ValueError:
                 continue
-        settings[name.strip()] = value
+        settings = given_once(settings, {name.strip(): value})
     return settings
+
+
+def given_once(first: Mapping[str, Option], more: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options of two places together.
+
+    Raises:
+        ValueError: If one of them is in both: neither is taken in silence.
+    """
+    for name in first:
+        if name in more:
+            raise ValueError(
+                f"{name} is given twice, as {first[name]} and as {more[name]}; leave one out"
+            )
+    return {**first, **more}
 
 
 def _default_folder(name: str) -> Path:

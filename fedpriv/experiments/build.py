@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
@@ -30,10 +31,26 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
         given = make_task(experiment, None) if task is None else task
         check_central_task(given, experiment.name)
         with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
-            return refined(experiment, of_examples.make_components(experiment, given))
+            return _payable(refined(experiment, of_examples.make_components(experiment, given)))
     made = make_task(experiment, corpus) if task is None else task
     check_task(made, experiment.name)
     if task is None:
         check_heeded(experiment, made)
     with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
-        return refined(experiment, of_users.make_components(experiment, made))
+        return _payable(refined(experiment, of_users.make_components(experiment, made)))
+
+
+def _payable(made: Components) -> Components:
+    """Return components whose target pays for at least one round.
+
+    Raises:
+        ValueError: If it pays for none.
+    """
+    plan = made.plan
+    if plan.is_private and plan.affordable_rounds == 0:
+        raise ValueError(
+            f"target_epsilon {plan.target_epsilon:g} pays for no round: "
+            f"{plan.refusal(Counter(), plan.event)}; raise target_epsilon or noise_multiplier, "
+            "lower the cohort, or leave noise_multiplier out (the target then chooses it)"
+        )
+    return made
