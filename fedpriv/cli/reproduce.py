@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedpriv.cli.terminal.output import console, errors, print_table
 from fedpriv.data.files.places import check_file, writing_to
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.running.progress import Pace, moves, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,6 +161,9 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
             "out": wanted.out,
             "plot": picture,
         }
+        minutes = item.minutes[wanted.reduced]
+        said = f"{item.name}: about {minutes:,g} minutes on 2 cores"
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
         item.run(reduced=wanted.reduced, given=given)
         return ""
     done = _done(item, wanted)
@@ -236,8 +246,11 @@ def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]
         with plain_lines(errors) as say:
 
             def lines(title: str, total: int) -> Callable[[int], None]:
+                pace = Pace(total)
+
                 def tell(done: int) -> None:
-                    say(f"{name}, {title}: {done:,} of {total:,} runs")
+                    pace.done = done
+                    say(f"{name}, {title}: {pace}")
 
                 tell(0)
                 return tell
@@ -248,6 +261,8 @@ def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors) as bar:

@@ -112,6 +112,7 @@ class TestCommand:
         )
         monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
         assert self.run("drawn").exit_code == 0 and calls == [["all"]]
+        assert "drawn: about 1 minutes on 2 cores" in self.errors.getvalue()
         assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
         assert "By a program" in self.run().output
         out = tmp_path / "page.md"
