@@ -1,6 +1,7 @@
 """The ablation as a command, on a tiny synthetic corpus."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
