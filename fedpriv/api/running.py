@@ -89,6 +89,8 @@ def run(
         ValueError: If something does not fit together. Nothing is written then.
     """
     chosen, reference = chosen_experiment(experiment, options)
+    if out is not None and not str(out):
+        raise ValueError("out='' names no folder; give one, or leave it out")
     if secure and out is None:
         raise ValueError(
             "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -13,7 +15,7 @@ from fedpriv.cli.corpora import commands as on_corpora
 from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
 from fedpriv.cli.deploying import status
-from fedpriv.cli.terminal.output import console, fail
+from fedpriv.cli.terminal.output import Interrupted, console, errors, fail
 from fedpriv.data.files.places import why_unwritten
 from fedpriv.deployment import commands
 from fedpriv.experiments.own_code import own_traceback
@@ -62,6 +64,18 @@ commands.register(app)
 app.command()(status.status)
 
 
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an option without a value, whose path would be the current folder.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    pairs = [*pairwise(arguments), *(text.split("=", 1) for text in arguments if "=" in text)]
+    for option, value in pairs:
+        if option.startswith("--") and not value:
+            raise ValueError(f"{option} is given an empty value; name one, or leave {option} out")
+
+
 def main() -> None:
     """Run the command line.
 
@@ -70,8 +84,12 @@ def main() -> None:
     """
     try:
         with interruptible():
+            _refuse_empty(sys.argv[1:])
             app()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and (ended.code != 130 or isinstance(ended, Interrupted)):
+            raise
+        errors.print("interrupted")  # Typer makes of Ctrl-C an exit with status 130
         sys.exit(130)
     except Exception as error:
         said = own_traceback(error)

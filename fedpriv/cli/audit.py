@@ -9,7 +9,15 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, NamedAgain, Settings, settings_of
+from fedpriv.cli.run import (
+    EXPERIMENT,
+    FLAGS,
+    CorpusName,
+    NamedAgain,
+    Settings,
+    given_once,
+    settings_of,
+)
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.experiments.composing.options import Option
 from fedpriv.running.progress import moves, plain_lines
@@ -78,7 +86,7 @@ def audit_command(
     if secure and run is not None and run.of.mode != "secure":
         fail(f"--secure: {into} is a {run.of.mode}, and is audited as what it is; leave it out")
     secure = secure if run is None else run.of.mode == "secure"
-    options = flags | settings_of(option or ())
+    options = given_once(flags, settings_of(option or ()))
     if experiment is None and run is None:
         fail("give an experiment (see `fedpriv list`), or --into RUN")
     if experiment is None and (corpus is not None or options):

@@ -43,6 +43,7 @@ from fedpriv.cli.run import (
     AnchorFile,
     CorpusName,
     Settings,
+    given_once,
     settings_of,
 )
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
@@ -293,7 +294,7 @@ def plan_command(
     from fedpriv.api.forecast.forecast import forecast_chosen
     from fedpriv.api.running import chosen_experiment
 
-    chosen, _ = chosen_experiment(experiment, flags | settings_of(option or ()))
+    chosen, _ = chosen_experiment(experiment, given_once(flags, settings_of(option or ())))
     with calibrating(quiet=as_json) as progress:
         found = forecast_chosen(
             chosen,

@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from fedpriv.cli.terminal.output import console, errors, print_table
 from fedpriv.data.files.places import check_file, writing_to
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.running.progress import Pace, moves, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,6 +84,13 @@ def reproduce(
                     f"{item.name} brings its own data and takes no --corpus; leave it out, or "
                     "reproduce tags"
                 )
+    for option, asked in (("out", out), ("plot", plot)):
+        without = [i.name for i in items if i.kind == "script" and option not in i.passes]
+        if asked is not None and without:
+            raise ValueError(
+                f"--{option} {asked} is not taken by {', '.join(without)}, which prints or draws "
+                "in its own place; leave it out"
+            )
     for option, file in (("--results", results), ("--out", out), ("--plot", plot)):
         if file is not None:
             check_file(file, option)
@@ -147,6 +161,9 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
             "out": wanted.out,
             "plot": picture,
         }
+        minutes = item.minutes[wanted.reduced]
+        said = f"{item.name}: about {minutes:,g} minutes on 2 cores"
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
         item.run(reduced=wanted.reduced, given=given)
         return ""
     done = _done(item, wanted)
@@ -164,7 +181,9 @@ def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
 
 
 def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
-    """Return the reproductions of a name, or of a beginning up to a hyphen, by name."""
+    """Return the reproduction of a name, or all of a beginning up to a hyphen, by name."""
+    if name in found:
+        return [found[name]]
     items = [found[known] for known in sorted(found) if f"{known}-".startswith(f"{name}-")]
     if items:
         return items
@@ -227,8 +246,11 @@ def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]
         with plain_lines(errors) as say:
 
             def lines(title: str, total: int) -> Callable[[int], None]:
+                pace = Pace(total)
+
                 def tell(done: int) -> None:
-                    say(f"{name}, {title}: {done:,} of {total:,} runs")
+                    pace.done = done
+                    say(f"{name}, {title}: {pace}")
 
                 tell(0)
                 return tell
@@ -239,6 +261,8 @@ def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors) as bar:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
-from fedpriv.cli.terminal.output import console, errors, print_json, print_table
+from fedpriv.cli.terminal.output import Interrupted, console, errors, print_json, print_table
 from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
@@ -25,11 +26,11 @@ from fedpriv.report.page import write_report
 from fedpriv.running.announcement import early_end, failures, returned
 from fedpriv.running.engines.named import engines
 from fedpriv.running.progress import follow
+from fedpriv.training.stopping import interruptible
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.running.prepared import PreparedRun
 
 
 #: Options with a flag of their own; any other is given by -s.
@@ -174,14 +175,16 @@ def run_command(
         tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
-    options = _with_start_file(flags) | settings_of(option or ())
+    options = given_once(_with_start_file(flags), settings_of(option or ()))
     if resume is not None and (out or corpus or secure or options):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "
             "with the experiment where that is code of your own"
         )
-    with hired as backends:
+    folder = out if resume is None else resume
+    with hired as backends, _says_how_to_go_on(lambda: folder):
         if resume is not None:
+            _say(f"preparing to go on with {resume}: its ledger, its data", quiet=as_json)
             document = read_document(resume)
             name = name_of_experiment(document, resume, experiment)
             prepared = resume_run(
@@ -200,6 +203,7 @@ def run_command(
             found = find_corpus(
                 chosen, corpus, console=None if as_json else errors, importing=errors
             )
+            _say(f"preparing {chosen.name}: its data, model and plan", quiet=as_json)
             with writing_to(folder):
                 prepared = start_run(
                     chosen,
@@ -212,7 +216,8 @@ def run_command(
                     keep_last=keep_last,
                     anchors=anchors,
                 )
-        summary = _followed(prepared, quiet=as_json)
+        with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
+            summary = follow(prepared, console=errors, shown=not as_json)
     with writing_to(prepared.folder.path):
         report = write_report(prepared.folder.path)
     if as_json:
@@ -251,19 +256,33 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
     return flags | {"start": "file", "start-file": str(given)}
 
 
-def _followed(prepared: PreparedRun, *, quiet: bool) -> dict[str, Any]:
-    """Run to the end and return the summary; where it is interrupted, say how it goes on."""
-    path = prepared.folder.path
-    name = prepared.folder.document["reference"]
-    code = f"{shlex.quote(name)} " if name is not None and ":" in name else ""
-    go_on = f"continue with: fedpriv run {code}--resume {path}"
+@contextmanager
+def _says_how_to_go_on(folder: Callable[[], Path | None]) -> Iterator[None]:
+    """Say, on Ctrl-C, how the run goes on that is in a folder by then, and end with status 130."""
     try:
-        with writing_to(path, f"; then {go_on}"):
-            return follow(prepared, console=errors, shown=not quiet)
+        with interruptible():
+            yield
     except KeyboardInterrupt:
-        said = f"interrupted; {go_on}"
-        errors.print(said, markup=False, highlight=False, soft_wrap=True)
-        raise
+        path = folder()
+        if path is not None and (path / "experiment.json").exists():
+            said = f"interrupted; {_to_go_on(path)}"
+        else:
+            said = "interrupted before the run began; nothing was charged"
+        _say(said)
+        raise Interrupted from None
+
+
+def _to_go_on(path: Path) -> str:
+    from fedpriv.running.document import read_document
+
+    name = read_document(path)["reference"]
+    code = f"{shlex.quote(name)} " if name is not None and ":" in name else ""
+    return f"continue with: fedpriv run {code}--resume {path}"
+
+
+def _say(line: str, *, quiet: bool = False) -> None:
+    if not quiet:
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_run_folder(folder: Path) -> None:
@@ -287,7 +306,11 @@ def _asked_for(experiment: Experiment) -> str:
 
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Option]:
-    """Return `name=value` pairs with numbers as numbers."""
+    """Return `name=value` pairs with numbers as numbers.
+
+    Raises:
+        ValueError: If one is no such pair, or a name is given twice.
+    """
     settings: dict[str, Option] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
@@ -300,8 +323,22 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Option]:
                 break
             except ValueError:
                 continue
-        settings[name.strip()] = value
+        settings = given_once(settings, {name.strip(): value})
     return settings
+
+
+def given_once(first: Mapping[str, Option], more: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options of two places together.
+
+    Raises:
+        ValueError: If one of them is in both: neither is taken in silence.
+    """
+    for name in first:
+        if name in more:
+            raise ValueError(
+                f"{name} is given twice, as {first[name]} and as {more[name]}; leave one out"
+            )
+    return {**first, **more}
 
 
 def _default_folder(name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, settings_of
+from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once, settings_of
 from fedpriv.cli.terminal.output import console, errors, print_json
 from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
@@ -67,7 +67,7 @@ def tune(
     from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.tuning.grid import GridStudy
 
-    options = flags | settings_of(option or ())
+    options = given_once(flags, settings_of(option or ()))
     if secure and "seed" in options:
         raise ValueError(f"--secure takes no seed (got {options['seed']}); leave one of them out")
     trials, values = Trials(mean=mean, shape=shape), _grid(grid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,7 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
         check_central_task(given, experiment.name)
         with said_as_options(experiment.field_names() | of_examples.FIELD_NAMES):
             components = refined(experiment, of_examples.make_components(experiment, given))
-            return replace(components, experiment=experiment)
+            return _payable(replace(components, experiment=experiment))
     made = make_task(experiment, corpus) if task is None else task
     check_task(made, experiment.name)
     if task is None:
@@ -44,4 +45,20 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
     with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
         settled, settings = settle(experiment, made)
         components = refined(settled, of_users.make_components(settled, made))
-        return replace(components, experiment=settled, settings=settings)
+        return _payable(replace(components, experiment=settled, settings=settings))
+
+
+def _payable(made: Components) -> Components:
+    """Return components whose target pays for at least one round.
+
+    Raises:
+        ValueError: If it pays for none.
+    """
+    plan = made.plan
+    if plan.is_private and plan.affordable_rounds == 0:
+        raise ValueError(
+            f"target_epsilon {plan.target_epsilon:g} pays for no round: "
+            f"{plan.refusal(Counter(), plan.event)}; raise target_epsilon or noise_multiplier, "
+            "lower the cohort, or leave noise_multiplier out (the target then chooses it)"
+        )
+    return made

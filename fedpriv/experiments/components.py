@@ -126,7 +126,7 @@ def in_study(experiment: Experiment, made: Components, trials: Trials | None) ->
 
 def own_method(experiment: Experiment) -> OwnMethod | None:
     """Return the experiment's method with its options; None for averaging, which is of parts."""
-    promise = experiment.part("promise")
+    promise = experiment.part("plan")
     return experiment.part("method").own(promise, experiment.part)
 
 

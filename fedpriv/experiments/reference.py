@@ -7,6 +7,7 @@ A test compares both files with the parts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,21 +99,22 @@ def tables() -> str:
     ]
     for title, said, slots in _TITLES:
         lines += ["", f"## {title}", "", said]
+        names = Counter(slot.name for slot in slots)
         for slot in slots:
-            lines += ["", *_section(slot)]
+            heading = f"### {title}: {slot.name}"
+            if names[slot.name] > 1 and slot.within is not None:
+                heading += f", with {_among(slot.within)}"
+            lines += ["", heading, "", *_section(slot)]
     return "\n".join([*lines, ""])
 
 
 def _section(slot: Slot) -> Iterator[str]:
-    yield f"### {slot.name}"
-    yield ""
     text = slot.help
     if slot.is_option:
         choices = ", ".join(f"`{choice}`" for choice in slot.choices)
         text += f" `{slot.name}` is one of {choices}; by default `{slot.default}`."
     if slot.within is not None:
-        outer, among = slot.within
-        text += f" Only with `{outer}` {', '.join(f'`{choice}`' for choice in sorted(among))}."
+        text += f" Only with {_among(slot.within, '`')}."
     yield text
     owners: dict[tuple[str, str, str, str], list[str]] = {}
     for choice in slot.choices:
@@ -131,7 +133,18 @@ def _section(slot: Slot) -> Iterator[str]:
         cells = [f"`{name}`", default, takes, said]
         if slot.is_option:
             cells.insert(0, ", ".join(f"`{choice}`" for choice in among))
-        yield f"| {' | '.join(cells)} |"
+        yield f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", r"\|")  # a bar ends a cell, also within code
+
+
+def _among(within: tuple[str, frozenset[str]], quote: str = "") -> str:
+    outer, among = within
+    return (
+        f"{quote}{outer}{quote} {', '.join(f'{quote}{choice}{quote}' for choice in sorted(among))}"
+    )
 
 
 def _written(value: Option) -> str:

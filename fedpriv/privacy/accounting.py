@@ -25,6 +25,9 @@ Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ
 that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
 So is a study that keeps the best of several trials (`fedpriv.privacy.selection.trials`).
 
+Above a million charges RDP alone prices what PLD otherwise does; kinds that it does not price are
+refused there.
+
 Replacing a user moves the sum by up to twice the bound, and costs a pure answer twice its ε.
 dp-accounting's PLD accountant counts a Gaussian's twice itself, its RDP accountant (0.6.0) does
 not, so RDP under replace-one is fed σ/2; tests pin both behaviours. The privacy loss distribution
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
 
+#: More charges than these are priced by RDP alone, whose cost does not grow with their number.
+MOST_BY_PLD = 1_000_000
 _NOT_BY_PLD = ("fixed-size-gaussian", "pure", "zcdp", "nonprivate")
 
 
@@ -174,7 +179,16 @@ def _epsilon(
                 "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
             )
         return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
-    value = _pld_epsilon(groups, delta, relation, num_rounds)
+    if _too_many(groups, num_rounds):
+        if rdp is None and summed is None:
+            raise ValueError(
+                f"{num_rounds:,} charges are more than the {MOST_BY_PLD:,} that a privacy loss "
+                f"distribution composes here, and RDP does not price {groups[0][0].kind} under "
+                f"{relation.value}; give fewer rounds"
+            )
+        value, accountant = math.inf if rdp is None else rdp, "RDP"
+    else:
+        value, accountant = _pld_epsilon(groups, delta, relation, num_rounds), "PLD"
     if summed is not None and summed <= value:
         return Epsilon(
             value=summed, delta=delta, relation=relation, rdp=rdp, accountant="composition"
@@ -184,9 +198,13 @@ def _epsilon(
         delta=delta,
         relation=relation,
         rdp=rdp,
-        accountant="PLD",
+        accountant=accountant,
         reason="beyond what the accountant can resolve" if math.isinf(value) else "",
     )
+
+
+def _too_many(groups: Sequence[tuple[Event, int]], num_rounds: int) -> bool:
+    return num_rounds * max(event.rows or 1 for event, _ in groups) > MOST_BY_PLD
 
 
 @functools.lru_cache(maxsize=4096)
@@ -246,9 +264,9 @@ def epsilon_value(
 
     The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
     """
-    if trials is not None or event.kind in _NOT_BY_PLD:
-        return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
     rounds = positive_int("count", count)
+    if trials is not None or event.kind in _NOT_BY_PLD or _too_many([(event, 1)], rounds):
+        return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
     return _pld_epsilon(((event, rounds),), probability("delta", delta), relation, rounds)
 
 
@@ -259,13 +277,15 @@ def epsilon_coarsely(
 
     Only a search wants it; what is reported is `epsilon`. Events that RDP prices cost the same.
     """
-    if trials is not None or event.kind == "fixed-size-gaussian":
+    rounds = positive_int("count", count)
+    fixed = event.kind == "fixed-size-gaussian"
+    if trials is not None or fixed or _too_many([(event, 1)], rounds):
         return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
     return _pld_epsilon(
-        ((event, positive_int("count", count)),),
+        ((event, rounds),),
         probability("delta", delta),
         relation,
-        count,
+        rounds,
         coarse=10.0,
     )
 

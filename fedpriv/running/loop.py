@@ -22,7 +22,7 @@ from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.turnout import Turnout
-from fedpriv.running.door.vault import REPLAY, Vault
+from fedpriv.running.door.vault import COHORTS, REPLAY, STREAM, Vault
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import (
     Diagnostics,
@@ -168,12 +168,14 @@ def rounds(
             for found in played:
                 _settle(ledger, vault)
                 yield found
+        _settle(ledger, vault)  # of a run that ends without another release
 
 
 def _settle(ledger: Ledger, vault: Vault) -> None:
-    """Delete what the last release would be made again from, once it is on the ledger."""
+    """Delete the run's secret state once its last release is on the ledger."""
     if not ledger.pays_for_more and not ledger.state.unreleased:
-        vault.forget(REPLAY)
+        for name in (REPLAY, STREAM, COHORTS):
+            vault.forget(name)
 
 
 def _rounds(

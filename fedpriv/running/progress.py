@@ -143,6 +143,44 @@ class PlainLines:
             self.remind()
 
 
+class Pace:
+    """How far counted work is, and how long the rest takes at the pace so far.
+
+    >>> times = iter([0.0, 80.0])
+    >>> pace = Pace(12, clock=lambda: next(times))
+    >>> pace.done = 3
+    >>> str(pace)
+    '3 of 12 runs, 1:20 min so far, about 4:00 min left'
+
+    Attributes:
+        done: Runs that are done.
+        kept: Those among them that took no time, as they were done before.
+    """
+
+    def __init__(self, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin.
+
+        Args:
+            total: How many runs there are.
+            clock: Seconds.
+        """
+        self._total, self._clock, self._started = total, clock, clock()
+        self.done = self.kept = 0
+
+    def __str__(self) -> str:
+        said, worked = f"{self.done:,} of {self._total:,} runs", self.done - self.kept
+        if worked <= 0 or self.done >= self._total:
+            return said
+        passed = self._clock() - self._started
+        left = passed / worked * (self._total - self.done)
+        return f"{said}, {_minutes(passed)} so far, about {_minutes(left)} left"
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes:,}:{rest:02} min"
+
+
 def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic) -> PlainLines:
     """Return lines to a console: as they are, without markup, wrapping or control characters."""
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 _asked: list[int] = []
 _before: dict[int, Any] = {}
 _holders: list[str] = []
+_before_hook: list[Any] = []
 
 
 def install() -> None:
@@ -122,6 +123,8 @@ def _hold(who: str) -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             _before[signal.SIGINT] = signal.default_int_handler
             signal.signal(signal.SIGINT, _stop)
+            _before_hook.append(sys.unraisablehook)
+            sys.unraisablehook = _unraisable
 
 
 def _let_go(who: str) -> None:
@@ -133,7 +136,14 @@ def _let_go(who: str) -> None:
         if signal.SIGINT in _before and _in_main_thread():
             signal.signal(signal.SIGINT, _before[signal.SIGINT])
             del _before[signal.SIGINT]
+            sys.unraisablehook = _before_hook.pop()
         _asked.clear()
+
+
+def _unraisable(dropped: Any) -> None:
+    """Say nothing of a Ctrl-C that compiled code dropped: it is written down, and raised again."""
+    if not isinstance(dropped.exc_value, KeyboardInterrupt):
+        _before_hook[-1](dropped)
 
 
 def _stop(number: int, frame: object) -> NoReturn:

@@ -7,8 +7,8 @@ A is 1 for the frequent and 0.01 for the rare ones. About a minute on 2 cores fo
     python -m simulations.by_example.toy            # the figure's four methods, 5 seeds, a plot
     python -m simulations.by_example.toy --reduced  # seconds
 
-As the paper ran it, a batch is a window of 8 neighbours from a random start; no accountant prices
-windows, so its ε is that of Poisson batches of the same mean, which `--sampling poisson` draws.
+As the paper ran it, a batch is a window of 8 neighbours from a random start. No accountant prices
+windows, so such runs have no ε to state; `--sampling poisson` draws batches that have one.
 
 Source: Li et al., "Private Adaptive Optimization with Side Information" (ICML 2022), section 6.1.
 """
@@ -27,7 +27,6 @@ import numpy as np
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
@@ -180,16 +179,16 @@ def _sampler(
     return window
 
 
-def _spent() -> str:
-    spent = plan(METHODS["AdaDPS"]).epsilon(METHODS["AdaDPS"].steps)
-    return (
-        f"ε = {rounded_up(spent.value, 2):.2f} at δ = {shown_delta(spent.delta)} "
-        f"({spent.relation.value}, per {spent.unit},\n"
-        f"{spent.accountant}, simulated, if batches were Poisson)"
-    )
+def said_of_privacy(method: Method, steps: int, sampling: Sampling) -> str:
+    """Return what is known of the privacy of so many steps, in words."""
+    if method.private and sampling == "window":
+        return "no ε: no accountant prices batches of neighbours; use --sampling poisson"
+    return f"{plan(method, steps).epsilon(steps)}{', simulated' if method.private else ''}"
 
 
-def plot(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
+def plot(
+    curves: dict[str, list[list[tuple[int, float]]]], path: Path, *, sampling: Sampling
+) -> None:
     """Draw mean losses with their spread over seeds, private and not side by side."""
     import matplotlib
 
@@ -212,7 +211,9 @@ def plot(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
             xlabel="step",
             ylabel="loss on the training data",
         )
-        panel.set_title(f"private, {_spent()}" if private else "not private", fontsize=9)
+        steps = next(iter(curves["AdaDPS"]))[-1][0]
+        said = said_of_privacy(METHODS["AdaDPS"], steps, sampling).replace("; use", ";\nuse")
+        panel.set_title(f"clipped and noised, {said}" if private else "not private", fontsize=9)
         panel.locator_params(axis="x", nbins=5)
         panel.legend(frameon=False)
         panel.spines[["top", "right"]].set_visible(False)
@@ -226,22 +227,31 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="AdaDPS, Figure 3: the toy regression.")
     parser.add_argument("--reduced", action="store_true", help="a tenth of the steps, two seeds")
     parser.add_argument("--sampling", choices=("window", "poisson"), default="window")
-    parser.add_argument("--plot", type=Path, help="where to draw the curves, a .png")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=Path("results/adadps-figure3.png"),
+        help="where to draw the curves, a .png",
+    )
+    parser.add_argument("--out", type=Path, help="write what is printed here, too")
     arguments = parser.parse_args(given)
     data, seeds = toy(), SEEDS[:2] if arguments.reduced else SEEDS
     curves: dict[str, list[list[tuple[int, float]]]] = {}
+    lines: list[str] = []
     for name, method in METHODS.items():
         steps = method.steps // 10 if arguments.reduced else method.steps
         curves[name] = [
             train(method, data, seed, sampling=arguments.sampling, steps=steps) for seed in seeds
         ]
         final = [run[-1][1] for run in curves[name]]
-        spent = plan(method, steps).epsilon(steps)
-        print(
-            f"{name:8s} {steps:6d} steps  loss {mean(final):.4g} (sd {stdev(final):.2g})  {spent}"
-        )
-    if arguments.plot:
-        plot(curves, arguments.plot)
+        said = said_of_privacy(method, steps, arguments.sampling)
+        loss = f"loss {mean(final):.4g} (sd {stdev(final):.2g})"
+        lines.append(f"{name:8s} {steps:6d} steps  {loss}  {said}")
+        print(lines[-1])
+    plot(curves, arguments.plot, sampling=arguments.sampling)
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text("\n".join(["SYNTHETIC data", *lines, ""]), "utf-8")
 
 
 if __name__ == "__main__":

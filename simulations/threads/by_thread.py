@@ -28,7 +28,7 @@ REPRODUCTIONS = (
         module="simulations.threads.by_thread",
         calls=((),),
         reduced=(("--folds", "1", "--seeds", "1"),),
-        minutes=(120, 8),
+        minutes=(120, 6),
         passes=("corpus", "seeds", "results", "out", "plot"),
     ),
 )

@@ -27,6 +27,7 @@ from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import first_state, rounds
+from fedpriv.running.progress import Pace
 from simulations.threads.methods import UNIT_NORM, Method
 
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
@@ -70,8 +71,9 @@ class Study:
         )
 
     def folds(self) -> list[Fold]:
-        """Return what every row does to what each split holds out."""
-        return [self._fold(split) for split in self.splits]
+        """Return what every row does to what each split holds out, and say how far it is."""
+        pace = Pace(len(self.splits) * self.seeds * (1 + len(self.trained)))
+        return [self._fold(split, pace) for split in self.splits]
 
     @property
     def trained(self) -> tuple[tuple[str, Method, float | None], ...]:
@@ -87,19 +89,19 @@ class Study:
         """The models that take no rounds; users alone are measured on plain words."""
         return (PUBLIC, CENTRAL, LOCAL) if self.inputs == UNIT_NORM else (PUBLIC, CENTRAL)
 
-    def _fold(self, split: Split) -> Fold:
+    def _fold(self, split: Split, pace: Pace) -> Fold:
         view = self.corpus.view(roster=self.roster, split=split)
         found: dict[str, list[Outcomes]] = {
             name: [] for name in (*self.untrained, *(name for name, _, _ in self.trained))
         }
         for seed in range(self.seeds):
-            for name, one in self._beside(view, seed):
+            for name, one in self._beside(view, seed, pace):
                 found[name].append(one)
             for name, method, epsilon in self.trained:
-                found[name].append(self._trained(view, name, method, epsilon, seed))
+                found[name].append(self._trained(view, name, method, epsilon, seed, pace))
         return measure_fold(view, {}, inputs=UNIT_NORM, beside=found)
 
-    def _beside(self, view: TagView, seed: int) -> Iterator[tuple[str, Outcomes]]:
+    def _beside(self, view: TagView, seed: int, pace: Pace) -> Iterator[tuple[str, Outcomes]]:
         """Yield what takes no rounds: public-only, central, local-only."""
         facts: dict[str, object] = {"roster": view.roster_sha256, "split": view.split.name}
         facts |= {"seed": seed, "version": 1}
@@ -107,8 +109,11 @@ class Study:
             facts["inputs"] = self.inputs
         files = {name: self._file(name, facts) for name in self.untrained}
         if not all(file.exists() for file in files.values()):
-            self.said(f"{view.split.name}, seed {seed}: public-only and central")
+            self.said(f"{view.split.name}, seed {seed}: public-only and central ({pace})")
             self._learn_beside(view, seed, files)
+        else:
+            pace.kept += 1
+        pace.done += 1
         for name, file in files.items():
             yield name, _read(file)
 
@@ -133,7 +138,13 @@ class Study:
         _keep(files[CENTRAL], outcomes(whole.params[0], view, UNIT_NORM, made))
 
     def _trained(
-        self, view: TagView, name: str, method: Method, epsilon: float | None, seed: int
+        self,
+        view: TagView,
+        name: str,
+        method: Method,
+        epsilon: float | None,
+        seed: int,
+        pace: Pace,
     ) -> Outcomes:
         """Return what a method's model does, trained now or kept from before."""
         experiment = self._experiment(method, epsilon, view, seed)
@@ -142,7 +153,7 @@ class Study:
         if not file.exists():
             length = experiment.options().get("rounds")
             said = "" if length is None else f", {length} rounds"
-            self.said(f"{view.split.name}, seed {seed}: {name}{said}")
+            self.said(f"{view.split.name}, seed {seed}: {name}{said} ({pace})")
             components = build(experiment, self.corpus)
             state: Any = first_state(components, Key.simulation(seed))
             played = rounds(
@@ -157,6 +168,9 @@ class Study:
             params = components.algorithm.result(state)
             made = components.task.features_of(view)
             _keep(file, outcomes(params, view, UNIT_NORM, made))
+        else:
+            pace.kept += 1
+        pace.done += 1
         return _read(file)
 
     def _experiment(

@@ -20,6 +20,21 @@ BAD = {
     "bound": (["dp-fedavg-tags", "--bound", "none"], "bound"),
     "set": (["dp-fedavg-tags", "--set", "bound"], "NAME=VALUE"),
     "set unknown": (["dp-fedavg-tags", "--set", "bnd=clip"], "did you mean 'bound'"),
+    "set twice": (
+        ["dp-fedavg-tags", "--set", "cohort=5", "-s", "rounds=2", "-s", "cohort = 6"],
+        "cohort is given twice, as 5 and as 6",
+    ),
+    "flag and set": (
+        ["dp-fedavg-tags", "--cohort", "5", "--set", "cohort=6"],
+        "cohort is given twice, as 5.0 and as 6",
+    ),
+    "pays for nothing": (
+        [
+            *("dp-fedavg-tags", "--noise-multiplier", "1", "--delta", "0.001"),
+            *("--cohort", "6", "--target-epsilon", "0.01"),
+        ],
+        "target-epsilon 0.01 pays for no round",
+    ),
     "set type": (["dp-fedavg-tags", "--set", "rounds=many"], "many"),
     "set no axis": (["dp-fedavg-tags", "--set", "local-batch-size=0"], "local-batch-size 0 must"),
     "engine": (["dp-fedavg-tags", "--engine", "spark"], "spark"),
@@ -70,6 +85,24 @@ class TestErrors:
         assert shown.err.startswith("error: ") and shown.err.count("\n") == 1
         assert said in shown.err and "Traceback" not in shown.err
         assert not out.exists()
+
+    @every_case(
+        ("arguments", "said"),
+        [
+            (["run", "dp-fedavg-tags", *SMALL, "--out", ""], "--out is given an empty value"),
+            (["run", "dp-fedavg-tags", *SMALL, "--out="], "--out is given an empty value"),
+            (["run", "--resume", ""], "--resume is given an empty value"),
+            (["data", "synth", "--out", ""], "--out is given an empty value"),
+        ],
+    )
+    def test_an_empty_name_is_not_the_current_folder(
+        self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said
+    ):
+        monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+        monkeypatch.chdir(tmp_path)
+        assert main(monkeypatch, *arguments) == 2
+        assert said in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
 
     def test_threads_for_a_model_of_torch(self, tmp_path, monkeypatch, capsys):
         (tmp_path / "dense_model.py").write_text(DENSE, "utf-8")

@@ -315,8 +315,7 @@ def test_no_row_of_the_stream_meets_two_sums(kills, burned, secure, page):
     assert not any(early & late for early, late in pairwise(cohorts))
     kept = {path.name: path.stat().st_mode & 0o777 for path in Path("run/secret").iterdir()}
     assert set(kept.values()) == {0o600}
-    files = {"cohorts-update.safetensors", "rows.safetensors"}
-    assert set(kept) == files | ({"stream.key"} if secure else set())
+    assert set(kept) == {"rows.safetensors"} | ({"stream.key"} if secure else set())
 
 
 def test_the_price_of_the_stream_is_that_of_its_worst_user():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,27 @@ def test_files_made_from_the_parts_are_as_the_parts_are():
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     assert reference.run_config(project) == project
     assert (ROOT / "docs" / "options.md").read_text("utf-8") == reference.tables()
+
+
+def cells(row):
+    """The cells of a row of a Markdown table, whose ends alone are unescaped bars."""
+    return re.split(r"(?<!\\)\|", row)
+
+
+def test_every_row_of_a_table_of_options_has_as_many_cells_as_its_heading():
+    page = reference.tables()
+    tables = [block for block in page.split("\n\n") if block.startswith("|")]
+    assert len(tables) > 20 and "\\|" in page
+    for table in tables:
+        widths = {len(cells(row)) for row in table.splitlines()}
+        assert len(widths) == 1, table
+
+
+def test_every_heading_of_the_options_is_there_once():
+    headings = [line for line in reference.tables().splitlines() if line.startswith("#")]
+    assert len(headings) > 30
+    assert sorted(headings) == sorted(set(headings))
+    assert not any("promise" in heading for heading in headings)
 
 
 def test_what_is_written_follows_what_is_declared(tmp_path):

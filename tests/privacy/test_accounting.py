@@ -11,6 +11,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedpriv.privacy import accounting
 from fedpriv.privacy.accounting import epsilon, epsilon_coarsely, epsilon_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
@@ -254,3 +255,36 @@ def test_small_noise_does_not_flood_the_log(caplog, capfd):
         )
     assert not [record for record in caplog.records if record.name == "absl"]
     assert "converge" not in capfd.readouterr().err
+
+
+class TestMoreChargesThanALossIsComposedOf:
+    def test_a_billion_are_priced_at_once_by_rdp(self, monkeypatch):
+        """Red before: a grid for so many charges has no end."""
+        monkeypatch.setattr(accounting, "_pld_epsilon", lambda *_, **__: pytest.fail("PLD"))
+        event = Event(kind="poisson-gaussian", noise_multiplier=1000.0, sampling_prob=0.01)
+        given = {"delta": 1e-5, "relation": Relation.ADD_REMOVE}
+        found = epsilon(event, 10**9, **given)
+        assert found.accountant == "RDP" and found.value == found.rdp
+        # A Gaussian mechanism of mu = q sqrt(T) / sigma = 0.316 has ε = 1.25 at this δ.
+        assert 1.2 < found.value < 2.0
+        assert accounting.epsilon_value(event, 10**9, **given) == found.value
+        assert accounting.epsilon_coarsely(event, 10**9, **given) == found.value
+        part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
+        assert part.accountant == "RDP"
+
+    def test_it_is_no_less_than_the_composed_loss(self, monkeypatch):
+        monkeypatch.setattr(accounting, "MOST_BY_PLD", 40)
+        event = Event(kind="poisson-gaussian", noise_multiplier=1.25, sampling_prob=0.125)
+        given = {"delta": 1e-5, "relation": Relation.ADD_REMOVE}
+        few, more = epsilon(event, 40, **given), epsilon(event, 41, **given)
+        assert (few.accountant, more.accountant) == ("PLD", "RDP")
+        assert more.value > few.value
+
+    def test_what_rdp_does_not_price_is_refused_and_says_the_most(self):
+        event = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.1)
+        with pytest.raises(ValueError, match=r"more than the 1,000,000 .* give fewer rounds"):
+            epsilon(event, 10**9, delta=1e-5, relation="add-remove")
+
+    def test_pure_answers_still_add_up(self):
+        found = epsilon(Event(kind="pure", epsilon=1e-9), 10**9, delta=0.0, relation="add-remove")
+        assert found.value == pytest.approx(1.0) and found.accountant == "composition"

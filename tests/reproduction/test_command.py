@@ -112,8 +112,18 @@ class TestCommand:
         )
         monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
         assert self.run("drawn").exit_code == 0 and calls == [["all"]]
+        assert "drawn: about 1 minutes on 2 cores" in self.errors.getvalue()
         assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
         assert "By a program" in self.run().output
+        out = tmp_path / "page.md"
+        said = self.run("drawn", "--out", out)
+        assert f"--out {out} is not taken by drawn" in str(said.exception) and len(calls) == 1
+
+    def test_a_whole_name_means_no_longer_one(self):
+        names = ("bolt-on-mnist", "bolt-on-mnist-ova", "bolt-on-time")
+        found = dict(zip(names, (table(row("a"), name=name) for name in names), strict=True))
+        assert [item.name for item in command._named(found, "bolt-on-mnist")] == [names[0]]
+        assert [item.name for item in command._named(found, "bolt-on")] == list(names)
 
     def test_a_whole_name_is_no_beginning_of_a_longer_word(self, tmp_path):
         said = self.run("other-table11", "--seeds", 1, "--results", tmp_path / "r")

@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from fedpriv.running.progress import PlainLines, plain_lines
+from fedpriv.running.progress import Pace, PlainLines, plain_lines
 
 
 class Clock:
@@ -113,3 +113,16 @@ def test_lines_hold_no_control_characters_and_are_one_line_each():
         tell("[bold]a\x1b[31m\r\nlong name, longer than the console is wide")
     (line,) = to.file.getvalue().splitlines()
     assert line.isprintable() and line.startswith("[bold]a") and line.endswith("is wide")
+
+
+def test_counted_work_says_how_long_the_rest_takes():
+    """Red before: `reproduce` said how many runs were done, and not how long."""
+    now = [0.0]
+    pace = Pace(20, clock=lambda: now[0])
+    assert str(pace) == "0 of 20 runs"
+    pace.done = pace.kept = 5  # done before, and no sign of how long one takes
+    assert str(pace) == "5 of 20 runs"
+    pace.done, now[0] = 8, 90.0
+    assert str(pace) == "8 of 20 runs, 1:30 min so far, about 6:00 min left"
+    pace.done = 20
+    assert str(pace) == "20 of 20 runs"

@@ -142,3 +142,12 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     assert [line.split()[0] for line in lines] == list(METHODS)
     assert all("20 steps" in line and "per example" in line for line in lines)
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+    page = tmp_path / "page.md"
+    toy.main(["--reduced", "--plot", f"{tmp_path}/f.png", "--out", str(page)])
+    text = page.read_text("utf-8")
+    assert capsys.readouterr().out in text and "SYNTHETIC" in text
+    for line in text.splitlines()[1:]:
+        name = line.split()[0]
+        assert ("no accountant prices" in line) == METHODS[name].private
+        assert "ε = ∞" in line or "ε =" not in line

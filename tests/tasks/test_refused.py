@@ -16,6 +16,9 @@ from fedpriv.tasks.check import check_task
 from fedpriv.tasks.description import TaskDescription
 from tests.repeats import every_case
 
+#: What is said before a task is tried.
+PREPARING = "preparing own: its data, model and plan\n"
+
 SOURCE = """
 import numpy as np
 from fedpriv.data.corpus.rosters import roster_sha256
@@ -115,7 +118,7 @@ def fedpriv(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", given)
         with pytest.raises(SystemExit) as left:
             cli.main()
-        return left.value.code, capsys.readouterr().err
+        return left.value.code, capsys.readouterr().err.removeprefix(PREPARING)
 
     yield run
     sys.modules.pop("mine", None)

@@ -71,10 +71,10 @@ def asked_promise(content: RecordDict) -> str:
 
 
 def read_registration(content: RecordDict) -> tuple[str, ...]:
-    """Return the ids a node claims.
+    """Return the ids a node claims, each once: who lists a user again hosts nobody more.
 
     Raises:
-        ValueError: If they are not a list of distinct short strings.
+        ValueError: If they are not a list of short strings.
     """
     record = content.get(_RECORD)
     ids = record.get(_IDS) if isinstance(record, ConfigRecord) else None
@@ -82,9 +82,7 @@ def read_registration(content: RecordDict) -> tuple[str, ...]:
         isinstance(item, str) and 0 < len(item) <= _MAX_ID_CHARS for item in ids
     ):
         raise ValueError(f"a registration is a list of ids of 1 to {_MAX_ID_CHARS} characters")
-    if len(set(ids)) != len(ids):
-        raise ValueError("a registration names a user twice")
-    return tuple(str(item) for item in ids)
+    return tuple(dict.fromkeys(str(item) for item in ids))
 
 
 def register(

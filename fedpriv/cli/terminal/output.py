@@ -57,6 +57,13 @@ def print_table(table: Table) -> None:
     console.print(table, crop=False)
 
 
+class Interrupted(SystemExit):
+    """The end by Ctrl-C of a command that has said so: exit status 130."""
+
+    def __init__(self) -> None:
+        super().__init__(130)
+
+
 def fail(message: str) -> NoReturn:
     """Print one line to standard error and exit with status 2."""
     errors.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)

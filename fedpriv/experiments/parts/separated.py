@@ -145,7 +145,7 @@ def promise_slots(drawn: Mapping[str, type], *methods: str) -> tuple[Slot, ...]:
         drawn: What cohorts or batches are otherwise drawn by.
         methods: Those that sample nothing, and promise as drawn cohorts do.
     """
-    slot = Slot(name="promise", help="What the ε is of.", choices={"": Promise})
+    slot = Slot(name="plan", help="What the ε is of.", choices={"": Promise})
     return (
         replace(slot, within=("sampling", frozenset(drawn) - frozenset(COHORTS_APART))),
         # Who takes part in which row is the same with a user's records and without them.

@@ -27,19 +27,18 @@ from fedpriv.rng import Key
 from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
 from fedpriv.running.door.rows import begin_rows, next_row
 from fedpriv.running.door.turnout import Turnout
-from fedpriv.running.door.vault import REPLAY, Vault
+from fedpriv.running.door.vault import COHORTS, REPLAY, STREAM, Vault
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
 from fedpriv.training.work import Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
-_STREAM = "stream"
 
 
 def _cohorts(name: str) -> str:
     """Return what the vault calls a sampler's memory of a query."""
-    return f"cohorts-{name}"
+    return f"{COHORTS}-{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +306,7 @@ class RunDoor:
         after = mechanism.privatizer.after_crash
         renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
         if after != "retry":
-            name_of_key = _STREAM if after == "burn" else REPLAY
+            name_of_key = STREAM if after == "burn" else REPLAY
             self._vault.key(name_of_key, fresh=fresh, renew=renew)
         if mechanism.privatizer.cost.whole_run and renew:
             begin_rows(self._vault)
@@ -332,7 +331,7 @@ class RunDoor:
         return self._noise_thread.submit(mechanism.draw, template, key)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
-        key = self._vault.key(_STREAM)
+        key = self._vault.key(STREAM)
         if self._memory is None:
             self._memory = mechanism.privatizer.init(template, key)
         drawn = None

@@ -19,6 +19,10 @@ from fedpriv.rng import Key
 
 REPLAY = "replay"
 """What the vault calls all that a release which was cut off is made again from."""
+STREAM = "stream"
+"""What it calls the key of noise with a memory."""
+COHORTS = "cohorts"
+"""What it calls who took part so far, of samplers with a memory."""
 
 
 class Vault:
@@ -69,7 +73,7 @@ class Vault:
             self._write(path, secrets.token_bytes(32))
         value = path.read_bytes()
         if len(value) != 32:
-            emptied = "; it is empty since its release, on a newer ledger than this: restore that"
+            emptied = "; it is empty since the run ended, on a newer ledger than this: restore that"
             raise ValueError(
                 f"{path} is not a key of 32 bytes; restore it, or start a new run (without it the "
                 f"noise that was drawn cannot be continued){'' if value else emptied}"
@@ -79,10 +83,10 @@ class Vault:
     def forget(self, name: str) -> None:
         """Delete the key of a name and what was remembered under names that begin with it.
 
-        For what only a release that was cut off is made again from, once it is on the ledger: who
-        finds it later could take the noise off. An empty file stays in the key's place, so that an
-        older ledger that is put back draws no second noise on the same result. A disk may keep
-        what a file no longer names.
+        For what a run that has ended needs no more: who finds it later could take the noise off,
+        or learn who took part. An empty file stays in the key's place, so that an older ledger
+        that is put back draws no second noise on the same result. A disk may keep what a file no
+        longer names.
         """
         self._keys.pop(name, None)
         for known in [known for known in self._memories if known.startswith(f"{name}-")]:

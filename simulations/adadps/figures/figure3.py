@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from fedpriv.reproduction import Script
 
-_PLOT = ("--plot", "results/adadps-figure3.png")
-
 REPRODUCTIONS = (
     Script(
         name="adadps-figure3",
         title="AdaDPS, Figure 3, regression on frequent and rare features",
         module="simulations.by_example.toy",
-        calls=(_PLOT,),
-        reduced=(("--reduced", *_PLOT),),
+        calls=((),),
+        reduced=(("--reduced",),),
         minutes=(1, 0.2),
+        passes=("out", "plot"),
     ),
 )

@@ -25,6 +25,7 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
 from tests.repeats import each_once
 
 sys.path.append(str(Path(__file__).parent))
@@ -112,8 +113,16 @@ def play(name, folder, kills=(), mode="simulation"):
         also=lambda kills, name, mode: kills == "[4, 2]",
     ),
 )
-def test_no_row_meets_two_sums_and_each_is_the_oracles(name, kills, burned, mode, seen, tmp_path):
+def test_no_row_meets_two_sums_and_each_is_the_oracles(
+    name, kills, burned, mode, seen, tmp_path, monkeypatch
+):
     noise, cohorts = seen
+    keys, began = [], Correlated.init
+    monkeypatch.setattr(
+        Correlated,
+        "init",
+        lambda self, params, key: (keys.append(key), began(self, params, key))[1],
+    )
     play(name, tmp_path, kills, mode)
     _, ledger, _ = read_ledger(tmp_path / "ledger.jsonl")
     assert [row.row for row in ledger.rows] == list(range(1, ROWS + 1))
@@ -129,19 +138,16 @@ def test_no_row_meets_two_sums_and_each_is_the_oracles(name, kills, burned, mode
     for user in times:
         rows = [n for n, cohort in enumerate(cohorts) if user in cohort]
         assert all(late - early >= APART for early, late in pairwise(rows))
-    oracle = rows_of(name, tmp_path, mode)
+    assert len({key.to_bytes() for key in keys}) == 1
+    oracle = rows_of(name, keys[0], mode)
     for row, found in zip(used, noise, strict=True):
         np.testing.assert_array_equal(found["w"], oracle[row - 1])
 
 
-def rows_of(name, folder, mode):
+def rows_of(name, key, mode):
     """Return the rows of the run's own key, drawn in one go with nothing lost."""
-    from fedpriv.rng import Key
-
-    if mode == "secure":
-        key = Key.from_bytes((folder / "secret" / "stream.key").read_bytes(), "secure")
-    else:
-        key = Key.simulation(3).fold("vault").fold("stream")
+    if mode == "simulation":
+        assert key.to_bytes() == Key.simulation(3).fold("vault").fold("stream").to_bytes()
     made = method(name).mechanism
     template = {"w": toys.TASK.init_params(Key.simulation(3).fold("init"))["w"]}
     memory, found = made.privatizer.init(template, key), []
@@ -211,3 +217,20 @@ def put_back(kept, folder, *, secret):
     shutil.copytree(aside if secret else kept, folder)
     shutil.rmtree(folder / "secret")
     shutil.copytree((kept if secret else aside) / "secret", folder / "secret")
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_what_would_take_the_noise_off_is_gone_once_the_run_has_ended(tmp_path, mode):
+    """Neither the key of its noise nor who took part when; and no older state draws it anew."""
+    folder, backend = tmp_path / "run", SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+    kept = kept_after(4, backend, mode, folder)
+    toy_methods.play(method("banded"), folder, backend, mode=mode)
+    left = {path.name: path.stat().st_size for path in (folder / "secret").iterdir()}
+    rows = left.pop("rows.safetensors")
+    assert rows and left == ({"stream.key": 0} if mode == "secure" else {})
+    assert verify_run(folder).ok
+    put_back(kept, folder, secret=False)
+    with pytest.raises(
+        ValueError, match=r"is empty since the run ended|who took part in .* is gone"
+    ):
+        toy_methods.play(method("banded"), folder, backend, mode=mode)

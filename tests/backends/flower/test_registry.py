@@ -165,13 +165,22 @@ def test_users_outside_the_roster_wait_for_a_new_plan(stub, task, caplog):
     assert "1 hosted users are not on this plan's roster" in caplog.text
 
 
+def test_a_node_that_lists_its_users_over_and_over_hosts_them_once(stub, task):
+    hosts = stub.shards(task, 3)
+    many = [user_id for _ in range(50) for user_id in sorted(hosts[102].user_ids)]
+    content = RecordDict({"registration": ConfigRecord({"user-ids": many})})
+    repeating = {**hosts, 102: Answers.claiming(task, content)}
+    found = registered(stub.StubGrid(repeating), task)
+    assert found == registered(stub.StubGrid(hosts), task)
+    assert len(found.hosts(task.roster)[102]) == 4
+
+
 HOSTILE = {
     "nothing": RecordDict(),
     "no list": RecordDict({"registration": ConfigRecord({"user-ids": "user-02"})}),
     "numbers": RecordDict({"registration": ConfigRecord({"user-ids": [2, 5]})}),
     "empty id": RecordDict({"registration": ConfigRecord({"user-ids": [""]})}),
     "endless id": RecordDict({"registration": ConfigRecord({"user-ids": ["x" * 257]})}),
-    "twice": RecordDict({"registration": ConfigRecord({"user-ids": ["user-02", "user-02"]})}),
 }
 
 

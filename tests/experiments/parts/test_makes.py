@@ -79,7 +79,7 @@ def test_slots_of_both_units_are_the_same_objects():
     users, examples = ({slot.name: slot for slot in slots} for slots in SLOTS.values())
     for name in ("bound", "noise", "aggregate", "run"):
         assert users[name] is examples[name]
-    assert users["promise"].choices == examples["promise"].choices
+    assert users["plan"].choices == examples["plan"].choices
     shares = {"guide": 3, "server-optimizer": 5}
     for name, number in shares.items():
         here, there = users[name].choices, examples[name.removeprefix("server-")].choices

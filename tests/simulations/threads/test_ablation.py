@@ -1,6 +1,7 @@
 """The ablation as a command, on a tiny synthetic corpus."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,7 @@ def test_every_part_has_a_row_with_an_interval(short, tiny_corpus, tmp_path, cap
     for name, method in ABLATION.items():
         assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown
     assert "by-thread-0, seed 0: averaged, ε = 8, 2 rounds" in progress
+    assert re.search(r"\(1 of \d+ runs, \d+:\d\d min so far, about \d+:\d\d min left\)", progress)
     rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
     assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
     for row in rows:  # nothing that has an ε goes without what it is of

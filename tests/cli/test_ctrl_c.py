@@ -1,0 +1,192 @@
+"""Ctrl-C at any moment of `fedpriv run`: exit status 130, one line, and a folder that goes on."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from fedpriv import json_lines
+from fedpriv.privacy.statement.verify import verify_run
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+
+
+class Command:
+    """`fedpriv run` in a process of its own, in a session of its own as in a terminal."""
+
+    def __init__(self, *arguments, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fedpriv", *map(str, arguments)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+            start_new_session=True,
+            # A shell has its background jobs ignore Ctrl-C, and tests may run in one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        self.lines = []
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def _read(self):
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._more:
+                self.lines.append(line)
+                self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+    @property
+    def said(self):
+        return "".join(self.lines)
+
+    def wait_for(self, text):
+        """Wait until a line with this text was said; the guard is against a hang alone."""
+        with self._more:
+            assert self._more.wait_for(
+                lambda: text in self.said or self.process.poll() is not None, timeout=120
+            )
+        assert text in self.said, self.said
+
+    def interrupt(self):
+        """Press Ctrl-C, which every process of a terminal's foreground gets; return the status."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        status = self.process.wait(timeout=120)
+        self._reader.join()
+        return status
+
+
+def started(corpus, out, *more, **environment):
+    arguments = ["run", "dp-fedavg-tags", "--corpus", corpus.directory, "--out", out]
+    arguments += [
+        "--cohort",
+        20,
+        "--rounds",
+        300,
+        "-s",
+        "local-epochs=500",
+        "--noise-multiplier",
+        1,
+        "--delta",
+        0.001,
+    ]
+    return Command(*arguments, *more, **environment)
+
+
+def quietly_ended(command, status):
+    assert status == 130, command.said
+    for word in ("Traceback", "Exception ignored", "Fatal", "KeyboardInterrupt"):
+        assert word not in command.said, command.said
+    assert command.said.count("interrupted") == 1, command.said
+
+
+def test_something_is_said_before_anything_is_imported(tmp_path):
+    (tmp_path / "typer.py").write_text("raise SystemExit(7)", "utf-8")
+    found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with Command("run", "dp-fedavg-tags", PYTHONPATH=found) as command:
+        assert command.process.wait(timeout=120) == 7
+    assert command.lines == ["loading fedpriv and PyTorch …\n"]
+
+
+def test_where_only_figures_are_wanted_nothing_is_said(tmp_path):
+    (tmp_path / "typer.py").write_text("raise SystemExit(7)", "utf-8")
+    found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with Command("run", "dp-fedavg-tags", "--json", PYTHONPATH=found) as command:
+        assert command.process.wait(timeout=120) == 7
+    assert command.lines == []
+
+
+def test_while_modules_load(tiny_corpus, tmp_path):
+    with started(tiny_corpus, tmp_path / "run") as command:
+        command.wait_for("loading")
+        quietly_ended(command, command.interrupt())
+    assert not (tmp_path / "run").exists()
+
+
+def test_while_the_run_is_prepared(tiny_corpus, tmp_path):
+    with started(tiny_corpus, tmp_path / "run") as command:
+        command.wait_for("preparing dp-fedavg-tags")
+        quietly_ended(command, command.interrupt())
+    assert "nothing was charged" in command.said or "--resume" in command.said
+
+
+def test_while_rounds_run(tiny_corpus, tmp_path):
+    out = tmp_path / "run"
+    with started(tiny_corpus, out) as command:
+        command.wait_for("round 0 of 300")
+        quietly_ended(command, command.interrupt())
+    assert f"interrupted; continue with: fedpriv run --resume {out}\n" in command.said
+    assert verify_run(out).ok
+
+
+def test_what_the_interpreter_meets_at_its_end_does_not_change_the_status(tmp_path):
+    """Ray's threads have ended in a segmentation fault there, after everything was closed."""
+    room = tmp_path / "fedpriv_cli.py"
+    room.write_text(
+        "import atexit, os, signal, sys\n"
+        "class Crash:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "crash = Crash()\n"
+        "def main():\n"
+        "    atexit.register(print, 'registered', file=sys.stderr)\n"
+        "    raise SystemExit(int(sys.argv[1]))\n",
+        "utf-8",
+    )
+    code = (
+        "import sys; import fedpriv_cli; sys.modules['fedpriv.cli'] = fedpriv_cli\n"
+        "from fedpriv.__main__ import main; main()"
+    )
+    found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for status in (130, 143):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(status)],
+            env=os.environ | {"PYTHONPATH": found},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (status, "registered\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "seconds"), [("serial", 6.0), ("ray", 16.0)])
+def test_at_random_moments(tiny_corpus, tmp_path, engine, seconds):
+    """Ten moments each, from the first line to the rounds; every folder goes on or starts anew."""
+    moments = random.Random(27)
+    more = () if engine == "serial" else ("--engine", "ray", "--workers", 2)
+    for number in range(10):
+        out = tmp_path / str(number)
+        with started(tiny_corpus, out, *more) as command:
+            command.wait_for("loading")
+            time.sleep(moments.uniform(0.0, seconds))
+            quietly_ended(command, command.interrupt())
+        kept = (out / "experiment.json").exists()
+        assert (f"--resume {out}" in command.said) == kept
+        rounds = len(json_lines.read(out / "rounds.jsonl")) if kept else 0
+        if kept:
+            assert verify_run(out).ok
+        with Command("run", "--resume", out) if kept else started(tiny_corpus, out) as again:
+            again.wait_for("round")
+            while len(json_lines.read(out / "rounds.jsonl")) <= rounds:
+                assert again.process.poll() is None, again.said
+                time.sleep(0.05)
+            quietly_ended(again, again.interrupt())
