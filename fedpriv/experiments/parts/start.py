@@ -178,8 +178,8 @@ class FromFile:
         path = Path(self.start_file)
         if not path.is_file():
             raise ValueError(f"start-file {str(path)!r}: there is no such file")
-        found, metadata = read_tensors(path)
-        tensors = _which(found, self.start_which, path)
+        held, metadata = read_tensors(path)
+        tensors = _which(held, self.start_which, path)
         check_tensors(path, tensors, task.init_params(key))
         return Start(
             params=tensors,

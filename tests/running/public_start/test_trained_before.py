@@ -118,6 +118,11 @@ def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
     assert f"ε = {both['epsilon']:.2f}"[:5] in str(statement)
     assert json.loads((folder / "summary.json").read_text("utf-8"))["with_start"] == both
     assert coverage_of(json.loads((folder / "experiment.json").read_text("utf-8"))).not_covered
+    edited = shutil.copytree(folder, tmp_path / f"edited{secure}")
+    summary = json.loads((edited / "summary.json").read_text("utf-8"))
+    (edited / "summary.json").write_text(json.dumps(summary | {"with_start": None}), "utf-8")
+    [wrong] = [check for check in verify_run(edited).checks if not check.ok]
+    assert wrong.name == "summary" and "with that of the start" in wrong.text
     # A third one has all three.
     third = runs(tmp_path / f"t{secure}", last(folder), secure=secure)
     all_three = run_statement(third).to_json()["with_start"]["epsilon"]
