@@ -24,6 +24,7 @@ from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.statement.before import refuse_start_without_privacy
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.announcement import length_of_noise
@@ -255,6 +256,8 @@ def start_run(
         refuse_private_knowledge(unit, described, known, options)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     tried, baseline = _with_baseline(experiment, components, root)
+    if secure:
+        refuse_start_without_privacy(components.plan, tried.begun.facts, experiment.options())
     folder = RunFolder.create(
         out,
         experiment=experiment,

@@ -12,6 +12,7 @@ from fedpriv import json_lines
 from fedpriv.experiments.components import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.statement.before import with_start
 from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of, public_only_of
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
@@ -44,6 +45,7 @@ def summary_of(
     """
     plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
     spent = plan.epsilon(ledger.charges)
+    both = with_start(plan, spent, folder.document.get("start"), secure=ledger.mode == "secure")
     figures = _measured(components, ledger.mode, state, record, selection)
     return {
         "experiment": name,
@@ -57,6 +59,7 @@ def summary_of(
         "epsilon": spent.value if plan.is_private else None,
         "epsilon_rdp": spent.rdp if plan.is_private else None,
         KEY: list(coverage_of(folder.document).not_covered),
+        "with_start": None if both is None else both.to_json(),
         "delta": spent.delta,
         "relation": plan.relation.value,
         "unit": plan.unit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
+from fedpriv.hashes import file_sha256
+from fedpriv.privacy.statement.before import TRAINED, TrainedBefore
+from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tree import Params
@@ -160,12 +164,16 @@ class FromFile:
         "last", "Of a checkpoint that holds both: the last params, or their running average.",
         before="last",
     )  # fmt: skip
+    start_without_privacy: bool = option(
+        False, "Let a secure run go on from a model that was trained without privacy."
+    )
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
-        """Return the start.
+        """Return the start, with what is known of what it was trained on.
 
         Raises:
-            ValueError: If there is no such file, or its tensors are not the model's.
+            ValueError: If there is no such file, its tensors are not the model's, or it lies in a
+                run folder whose files do not belong together.
         """
         from fedpriv.checkpoints.tensor_file import check_tensors, read_tensors
 
@@ -174,12 +182,36 @@ class FromFile:
         path = Path(self.start_file)
         if not path.is_file():
             raise ValueError(f"start-file {str(path)!r}: there is no such file")
-        tensors = _which(read_tensors(path)[0], self.start_which, path)
+        held, metadata = read_tensors(path)
+        tensors = _which(held, self.start_which, path)
         check_tensors(path, tensors, task.init_params(key))
         return Start(
             params=tensors,
-            facts={"kind": "file", "sha256": params_sha256(tensors), "file": path.name},
+            facts={
+                "kind": "file",
+                "sha256": params_sha256(tensors),
+                "file": path.name,
+                TRAINED: _trained(path.resolve(), metadata),
+            },
         )
+
+
+def _trained(path: Path, metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Return what a file was trained on before: by the ledger of the run folder that it lies in.
+
+    An export says itself what its run's ledger said. Of all else, and of a file that its folder's
+    run never released, nothing is known.
+    """
+    folder = path.parent.parent
+    if path.parent.name == "checkpoints" and (folder / LEDGER).is_file():
+        run = read_sealed(folder)
+        released = {release.digest for release in run.state.releases}
+        return run.trained().to_json() if file_sha256(path) in released else None
+    try:
+        claimed = TrainedBefore.read(json.loads(metadata.get(TRAINED, "null")))
+    except ValueError:
+        return None
+    return None if claimed is None else replace(claimed, claimed=True).to_json()
 
 
 def _which(tensors: Params, which: str, path: Path) -> Params:

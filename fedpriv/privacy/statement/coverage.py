@@ -15,6 +15,7 @@ from typing import Any
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
+from fedpriv.privacy.statement.before import file_start
 from fedpriv.privacy.unit_words import words_of
 
 KEY = "epsilon_does_not_cover"
@@ -95,6 +96,8 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),
         options=document.get("experiment"),
+        start=document.get("start"),
+        secure=document.get("mode") == "secure",
         in_floats=in_floats(document),
     )
 
@@ -113,6 +116,8 @@ def coverage(
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    start: Mapping[str, Any] | None = None,
+    secure: bool = False,
     in_floats: bool = False,
 ) -> Coverage:
     """Return what the ε of a plan does not cover.
@@ -122,6 +127,8 @@ def coverage(
         corpus: What the run folder says of the data, with their "provenance".
         side_information: Its "source" and "description", or None without any.
         options: The experiment's options by their command-line names.
+        start: What the run folder says of what training started from.
+        secure: Whether it is a secure run, which simulated noise of its start does not protect.
         in_floats: Whether it is a secure run of sums or noise in floating point.
     """
     if not plan.is_private:
@@ -134,6 +141,7 @@ def coverage(
     if equal := as_object(corpus).get("public_train_of_rostered"):
         found += (f"a start from public examples, {equal} of which equal rostered users'",)
     found += private_start(options)
+    found += file_start(plan, start, options, secure=secure)
     return Coverage(not_covered=(*found, FLOATS) if in_floats else found)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.statement.before import is_from_file, trained_before
 from fedpriv.privacy.statement.coverage import as_object, private_knowledge, private_start
 from fedpriv.privacy.statement.wording import percent
 from fedpriv.privacy.unit_words import words_of
@@ -89,7 +90,9 @@ def _may_be_foreign(provenance: Mapping[str, Any]) -> bool:
     return isinstance(share, (int, float)) and share > 0
 
 
-def started_from(options: Mapping[str, Any] | None) -> list[str]:
+def started_from(
+    options: Mapping[str, Any] | None, start: Mapping[str, Any] | None = None
+) -> list[str]:
     """Return what training started from besides the task's own params, as paragraphs."""
     options = as_object(options)
     if private_start(options):
@@ -100,7 +103,12 @@ def started_from(options: Mapping[str, Any] | None) -> list[str]:
         ]
     if options.get("start") == "public":
         return ["Start: training goes on from a model that learnt from public examples."]
-    if options.get("start") == "file":
+    if is_from_file(start, options):
+        if trained_before(start) is not None:
+            return [
+                "Start: training goes on from a model that another run released; what that run "
+                "cost its users is in the first lines, and not in this ε."
+            ]
         return [
             "Start: training goes on from params in a file; what they were learnt from, this run "
             "cannot know. If rostered users' data went into them, what that cost comes on top of "
@@ -114,6 +122,7 @@ def taken_as_public(
     corpus: Mapping[str, Any],
     side: Mapping[str, Any] | None,
     options: Mapping[str, Any] | None = None,
+    start: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return what was taken to be public, as paragraphs; what is known to be private is not."""
     provenance = as_object(corpus.get("provenance"))
@@ -131,7 +140,7 @@ def taken_as_public(
         )
     if side is not None and side.get("source") != "private":
         text.append(f"Side information: {_description(side)}.")
-    text += started_from(options)
+    text += started_from(options, start)
     if frozen := sorted(as_object(corpus.get("frozen"))):
         text.append(
             f"Parameters that are not trained, and go out with the model as they were given: "

@@ -17,11 +17,13 @@ from typing import Any
 
 from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256
+from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.statement.coverage import Coverage, coverage_of, not_known
+from fedpriv.privacy.statement.before import COST, TrainedBefore, trained_before, with_start
+from fedpriv.privacy.statement.coverage import Coverage, as_object, coverage_of, not_known
 
 DOCUMENT, LEDGER = "experiment.json", "ledger.jsonl"
 FORMAT, VERSION = "fedpriv-run", 1
@@ -56,6 +58,37 @@ class SealedRun:
         if not self.state.plan.is_private:
             return Coverage()
         return not_known({**self.state.extra, "mode": self.state.mode})
+
+    @property
+    def start(self) -> Mapping[str, Any] | None:
+        """What training started from, as the document says; None without one."""
+        return None if self.document is None else as_object(self.document.get("start"))
+
+    @property
+    def with_start(self) -> Epsilon | None:
+        """The ε of the run and of what it started from; None where the two do not add up."""
+        state, secure = self.state, self.state.mode == "secure"
+        return with_start(state.plan, state.epsilon(), self.start, secure=secure)
+
+    def trained(self) -> TrainedBefore:
+        """Return what whoever starts from one of its models has to know of it."""
+        state, plan = self.state, self.state.plan
+        before, both = trained_before(self.start), self.with_start
+        spent = both or state.epsilon()
+        bare = not plan.is_private or (before is not None and before.epsilon is None)
+        seeded = before is not None and before.mode != "secure"
+        missing = self.coverage.not_covered
+        return TrainedBefore(
+            ledger_head=self.records[-1].hash,
+            mode="simulation" if seeded else state.mode,
+            unit=plan.unit,
+            relation=plan.relation.value,
+            roster_sha256=plan.roster_sha256,
+            epsilon=None if bare else spent.value,
+            delta=None if bare else spent.delta,
+            accountant=spent.accountant,
+            not_covered=tuple(said for said in missing if not (both and said.startswith(COST))),
+        )
 
 
 def read_sealed(folder: str | os.PathLike[str]) -> SealedRun:

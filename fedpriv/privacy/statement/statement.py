@@ -18,6 +18,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_words, read_audit
+from fedpriv.privacy.statement.before import with_start
 from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import (
     KEY,
@@ -71,6 +72,8 @@ class Statement:
         protects: Whom, in JSON values: unit, relation, whose words, and what is public by
             assumption.
         audit: What an audit of the run's mechanism found; None if it was not audited.
+        with_start: The ε of the run and of the model of the same users that it started from; None
+            where it started from no such model.
     """
 
     headline: str
@@ -80,6 +83,7 @@ class Statement:
     sections: tuple[Section, ...]
     protects: Mapping[str, Any]
     audit: AuditRecord | None = None
+    with_start: Epsilon | None = None
 
     def __str__(self) -> str:
         parts = [self.headline]
@@ -95,6 +99,7 @@ class Statement:
             "no_meaningful_protection": self.no_meaningful_protection,
             "simulated": self.simulated,
             "audit": NOT_AUDITED if self.audit is None else self.audit.to_json(),
+            "with_start": None if self.with_start is None else self.with_start.to_json(),
             "protects": dict(self.protects),
             "sections": [
                 {"title": part.title, "paragraphs": list(part.paragraphs)} for part in self.sections
@@ -112,6 +117,7 @@ def privacy_statement(
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    start: Mapping[str, Any] | None = None,
     hardened: bool = False,
     anchored: bool | None = None,
     audit: AuditRecord | None = None,
@@ -128,6 +134,7 @@ def privacy_statement(
         side_information: Its "source" and "description", or None without preconditioning.
         options: The experiment's, by their command-line names; they tell noise that is added
             without a promise.
+        start: What `experiment.json` says of what training started from.
         hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
         audit: What an audit of this run's mechanism found.
@@ -138,10 +145,13 @@ def privacy_statement(
         corpus=corpus,
         side_information=side_information,
         options=options,
+        start=start,
+        secure=mode == "secure",
         in_floats=mode == "secure" and not hardened,
     )
     spent = covers.explained(plan.epsilon(num_charges))
     simulated = mode != "secure"
+    both = with_start(plan, spent, start, secure=not simulated)
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
     label = (
         ""
@@ -167,6 +177,7 @@ def privacy_statement(
                     num_lost,
                     adaptive=as_object(options).get("clip-norm") == "adaptive",
                 ),
+                *_together(both, simulated),
                 *_copies(plan, anchored),
             ],
         ),
@@ -174,7 +185,7 @@ def privacy_statement(
         ("Whose words are in an example", words_of_others(corpus)),
         (
             "What was taken to be public",
-            taken_as_public(plan, corpus, side_information, options),
+            taken_as_public(plan, corpus, side_information, options, start),
         ),
         (
             f"What was taken from {words_of(plan.unit).protected}",
@@ -194,6 +205,7 @@ def privacy_statement(
             Section(title=title, paragraphs=tuple(texts)) for title, texts in parts if texts
         ),
         audit=audit,
+        with_start=both,
     )
 
 
@@ -219,6 +231,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         corpus=as_object(document.get("corpus")),
         side_information=as_object(document.get("side_information")) or None,
         options=as_object(document.get("experiment")),
+        start=run.start,
         hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
         audit=read_audit(run.folder, run.records, state),
@@ -294,6 +307,15 @@ def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> l
         "and to forget them; message sizes and times are not hidden."
     )
     return text
+
+
+def _together(both: Epsilon | None, simulated: bool) -> list[str]:
+    if both is None:
+        return []
+    spent = f"simulated {both}" if simulated else str(both)
+    return [
+        f"With what the start cost the same users before: {spent}. ε and δ of the two are added."
+    ]
 
 
 def _copies(plan: AnyPlan, anchored: bool | None) -> list[str]:

@@ -32,10 +32,12 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plans.adaptive import read_plan
 from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_check
+from fedpriv.privacy.statement.before import with_start
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NOT_KNOWN,
     Coverage,
+    as_object,
     coverage_of,
     not_known,
 )
@@ -313,6 +315,11 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
     known = not set(NOT_KNOWN.not_covered) <= set(gaps)
     if known and stated.get(KEY, gaps) != gaps:
         problems.append("what it says that ε does not cover is not what experiment.json gives")
+    if known and "with_start" in stated and (folder / DOCUMENT).is_file():
+        start = as_object(read_object(folder / DOCUMENT).get("start"))
+        both = with_start(state.plan, final, start, secure=state.mode == "secure")
+        if stated["with_start"] != (None if both is None else both.to_json()):
+            problems.append("its ε with that of the start is not what the two give")
     released = state.rounds_done
     if stated.get("rounds", released) != released:
         problems.append(f"it states {stated['rounds']} rounds, {released} were released")

@@ -7,6 +7,7 @@ Nothing in it is executed when it is loaded.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -26,6 +27,8 @@ from fedpriv.checkpoints.vocabulary_file import (
     read_vocabulary,
     write_vocabulary,
 )
+from fedpriv.privacy.statement.before import TRAINED
+from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.series import RunRecord, read_run
 
@@ -133,6 +136,7 @@ def export_run(
     building = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
         metadata = {"format": "fedpriv-export", "version": "1", "round_num": str(chosen)}
+        metadata[TRAINED] = json.dumps(read_sealed(run.directory).trained().to_json())
         write_tensors(building / MODEL, params, metadata)
         if vocabulary is not None:
             write_vocabulary(building / VOCABULARY, vocabulary)

@@ -1,0 +1,200 @@
+"""A start from a file: what it was trained on before is said, added up, or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import fedpriv as fp
+from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.cli import main
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.export.model_folder import export_run
+from fedpriv.running.prepared import start_run
+from tests.repeats import every_case
+from tests.running.loop.tag_runs import OPTIONS
+
+UNKNOWN = "a start from a file, whose training data are unknown"
+SMALL = OPTIONS | {"rounds": 2, "aggregate": "none"}
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_corpus, tmp_path_factory):
+    """Runs to start from, and `go`, which starts one more from a file."""
+    place = tmp_path_factory.mktemp("before")
+
+    def go(out, file=None, *, secure=False, **options):
+        named = {name.replace("_", "-"): value for name, value in options.items()}
+        started = {} if file is None else {"start": "file", "start-file": str(file)}
+        taken = {k: v for k, v in SMALL.items() if not (secure and k == "seed")}
+        if named.get("noise") == "none":
+            del taken["noise-multiplier"]
+        chosen = load_experiment("dp-fedavg-tags").with_options(taken | started | named)
+        start_run(chosen, "dp-fedavg-tags", tiny_corpus, out, secure=secure).run()
+        return out
+
+    go.place = place
+    go(place / "bare", noise="none")
+    go(place / "simulated")
+    go(place / "secure", secure=True)
+    go(place / "fewer-bare", noise="none", users=20)
+    go(place / "fewer", secure=True, users=20)
+    return go
+
+
+def last(folder):
+    return max((folder / "checkpoints").glob("*.safetensors"))
+
+
+def exported(folder, to):
+    export_run(folder, to)
+    return to / "model.safetensors"
+
+
+@every_case("name", ["bare", "simulated", "fewer-bare"])
+@every_case("form", ["checkpoint", "export", "link"])
+def test_a_secure_run_refuses_a_start_without_privacy(runs, tmp_path, name, form):
+    """Red before: it went through, and nothing said so."""
+    shutil.rmtree(tmp_path / "r", ignore_errors=True)
+    shutil.rmtree(tmp_path / "model", ignore_errors=True)
+    file = last(runs.place / name)
+    if form == "export":
+        file = exported(runs.place / name, tmp_path / "model")
+    elif form == "link":
+        (tmp_path / "link.safetensors").unlink(missing_ok=True)
+        (tmp_path / "link.safetensors").symlink_to(file)
+        file = tmp_path / "link.safetensors"
+    with pytest.raises(ValueError, match=r"may not go on from .* start-without-privacy=true"):
+        runs(tmp_path / "r", file, secure=True)
+    assert not (tmp_path / "r").exists()
+
+
+@every_case(("name", "said"), [
+    ("bare", "a start that was trained without privacy on the same users"),
+    ("simulated", "a start whose noise was simulated, of a known seed, on the same users"),
+    ("fewer-bare", "a start that was trained without privacy on another roster: whoever is on both "
+                   "is not protected"),
+])  # fmt: skip
+def test_asked_for_by_name_it_is_said_everywhere(runs, tmp_path, monkeypatch, capsys, name, said):
+    folder = tmp_path / name
+    runs(folder, last(runs.place / name), secure=True, start_without_privacy=True)
+    statement = run_statement(folder)
+    assert statement.not_covered[0] == said and f"does NOT cover: {said}" in statement.headline
+    assert statement.to_json()["with_start"] is None
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    assert summary["epsilon_does_not_cover"][0] == said and summary["with_start"] is None
+    for words in (("verify",), ("status",), ("compare",)):
+        monkeypatch.setattr("sys.argv", ["fedpriv", *words, str(folder)])
+        with pytest.raises(SystemExit):
+            main()
+        assert said in " ".join(capsys.readouterr().out.split()), words
+    fp.load(folder).report()
+    assert said in " ".join((folder / "report.html").read_text("utf-8").split())
+    # And what goes on from that is no better.
+    with pytest.raises(ValueError, match="start-without-privacy"):
+        runs(tmp_path / f"{name}-next", last(folder), secure=True)
+
+
+@every_case("secure", [False, True])
+def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
+    before = runs.place / ("secure" if secure else "simulated")
+    folder = runs(tmp_path / f"r{secure}", last(before), secure=secure)
+    first, own = verify_run(before).epsilon, verify_run(folder).epsilon
+    statement = run_statement(folder)
+    both = statement.to_json()["with_start"]
+    assert both["epsilon"] == pytest.approx(first.value + own.value, rel=1e-12)
+    assert both["delta"] == pytest.approx(first.delta + own.delta, rel=1e-12)
+    assert both["relation"] == own.relation.value and both["unit"] == "user"
+    assert "basic composition of" in both["accountant"]
+    [said, *_] = statement.not_covered
+    simulated = "" if secure else "simulated "
+    assert said.startswith(f"what the start cost the same users before: {simulated}ε = ")
+    assert f"ε = {both['epsilon']:.2f}"[:5] in str(statement)
+    assert json.loads((folder / "summary.json").read_text("utf-8"))["with_start"] == both
+    assert coverage_of(json.loads((folder / "experiment.json").read_text("utf-8"))).not_covered
+    edited = shutil.copytree(folder, tmp_path / f"edited{secure}")
+    summary = json.loads((edited / "summary.json").read_text("utf-8"))
+    (edited / "summary.json").write_text(json.dumps(summary | {"with_start": None}), "utf-8")
+    [wrong] = [check for check in verify_run(edited).checks if not check.ok]
+    assert wrong.name == "summary" and "with that of the start" in wrong.text
+    # A third one has all three.
+    third = runs(tmp_path / f"t{secure}", last(folder), secure=secure)
+    all_three = run_statement(third).to_json()["with_start"]["epsilon"]
+    assert all_three == pytest.approx(both["epsilon"] + verify_run(third).epsilon.value, rel=1e-12)
+
+
+def test_what_is_charged_to_attempts_that_were_lost_counts(runs, tmp_path):
+    before = shutil.copytree(runs.place / "simulated", tmp_path / "before")
+    facts = json.loads((runs(tmp_path / "r", last(before)) / "experiment.json").read_text("utf-8"))[
+        "start"
+    ]["trained"]
+    assert facts["epsilon"] == verify_run(before).epsilon.value
+    lines = (before / "ledger.jsonl").read_text().splitlines()
+    assert facts["ledger_head"] == json.loads(lines[-1])["hash"]
+
+
+def test_another_roster_or_relation_does_not_add_up(runs, tmp_path):
+    folder = runs(tmp_path / "r", last(runs.place / "fewer"), secure=True)
+    statement = run_statement(folder)
+    assert statement.to_json()["with_start"] is None
+    assert "another roster" in statement.not_covered[0]
+    assert "whoever is on both has both" in statement.not_covered[0]
+
+
+def test_an_exported_file_says_itself_where_it_is_from(runs, tmp_path):
+    file = exported(runs.place / "secure", tmp_path / "model")
+    alone = shutil.copy(file, tmp_path / "alone.safetensors")
+    folder = runs(tmp_path / "r", alone, secure=True)
+    statement = run_statement(folder)
+    assert "as the file says" in statement.not_covered[0]
+    assert statement.to_json()["with_start"]["epsilon"] > verify_run(folder).epsilon.value
+
+
+@every_case("damage", ["{", "[]", '{"epsilon": "x"}', '{"protects": true, "epsilon": -3}'])
+def test_a_file_that_says_nonsense_is_of_unknown_origin(runs, tmp_path, damage):
+    tensors, metadata = read_tensors(exported(runs.place / "secure", tmp_path / "model"))
+    shutil.rmtree(tmp_path / "model")
+    write_tensors(tmp_path / "odd.safetensors", tensors, metadata | {"trained": damage})
+    shutil.rmtree(tmp_path / "r", ignore_errors=True)
+    folder = runs(tmp_path / "r", tmp_path / "odd.safetensors", secure=True)
+    assert run_statement(folder).not_covered == (UNKNOWN,)
+
+
+@every_case("name", ["bare", "secure"])
+@every_case("secure", [False, True])
+def test_a_copy_of_a_checkpoint_is_a_file_of_unknown_origin(runs, tmp_path, name, secure):
+    shutil.rmtree(tmp_path / "r", ignore_errors=True)
+    alone = shutil.copy(last(runs.place / name), tmp_path / "alone.safetensors")
+    folder = runs(tmp_path / "r", alone, secure=secure)
+    assert run_statement(folder).not_covered == (UNKNOWN,)
+    assert run_statement(folder).to_json()["with_start"] is None
+
+
+def test_so_is_what_a_run_never_released(runs, tmp_path):
+    """A file put into the checkpoints of a run with privacy is not that run's."""
+    before = shutil.copytree(runs.place / "secure", tmp_path / "before")
+    tensors, metadata = read_tensors(last(runs.place / "bare"))
+    write_tensors(last(before), tensors, metadata)
+    folder = runs(tmp_path / "r", last(before), secure=True)
+    assert run_statement(folder).not_covered == (UNKNOWN,)
+    own = runs.place / "secure"
+    tensors, _ = read_tensors(last(own))
+    write_tensors(own / "start.safetensors", {k: np.array(v) for k, v in tensors.items()}, {})
+    folder = runs(tmp_path / "s", own / "start.safetensors", secure=True)
+    (own / "start.safetensors").unlink()
+    assert run_statement(folder).not_covered == (UNKNOWN,)
+
+
+def test_a_run_folder_that_does_not_verify_is_no_place_to_start_from(runs, tmp_path):
+    before = shutil.copytree(runs.place / "bare", tmp_path / "before")
+    ledger = before / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes().replace(b'"simulation"', b'"secure"', 1))
+    with pytest.raises(ValueError, match="ledger"):
+        runs(tmp_path / "r", last(before), secure=True)
+    assert not (tmp_path / "r").exists()
