@@ -36,6 +36,7 @@ from harness import alone, contestants, figures
 from harness.contestants import Contestant
 from harness.figures import Entry
 from harness.worker_process import WorkerError, WorkerProcess
+from jobs.cifar_job import NUM_USERS
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar", "words")
@@ -114,8 +115,9 @@ def _start(entry: Entry, stack: ExitStack, logs: Path) -> Runner | None:
     """Start a worker up to its first round; None, with a note, if it cannot take part."""
     person = entry.contestant
     file = "".join(c if c.isalnum() else "-" for c in person.name.lower())
+    command = [str(person.python()), *person.command]
     began = time.perf_counter()
-    worker = WorkerProcess(person.name, person.command, person.environment, logs / f"{file}.log")
+    worker = WorkerProcess(person.name, command, person.environment, logs / f"{file}.log")
     stack.callback(worker.stop)
     runner = Runner(entry, worker)
     answer = runner.ask("at its start", worker.ready)
@@ -151,8 +153,11 @@ def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Cal
     if part == "best":
         return [("Best client code of each tool", lambda: contestants.best(arguments.corpus))]
     if part == "cifar":
-        title = "pfl's own benchmark: CIFAR-10, 1,000 users, 50 a round, 5 steps of 10 images each"
-        return [(title, lambda: contestants.cifar(arguments.cifar))]
+        title = (
+            f"pfl's own benchmark: CIFAR-10, {arguments.cifar_users:,} users, 50 a round, 5 steps "
+            "of 10 images each"
+        )
+        return [(title, lambda: contestants.cifar(arguments.cifar, arguments.cifar_users))]
     if part == "words":
         title = "Next words: the LSTM of Stack Overflow, 20 of 400 users a round"
         return [(title, lambda: contestants.words(arguments.corpus))]
@@ -167,10 +172,12 @@ def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Cal
     ]
 
 
-def about_data(part: str, corpus: str | None) -> list[str]:
+def about_data(part: str, arguments: argparse.Namespace) -> list[str]:
     """Return what the part's data are; made-up text is called SYNTHETIC."""
+    corpus = arguments.corpus
     if part == "cifar":
-        return ["Data: " + (contestants.DATA / "cifar" / "about.txt").read_text("utf-8").strip()]
+        folder = contestants.cifar_folder(arguments.cifar, arguments.cifar_users)
+        return ["Data: " + (folder / "about.txt").read_text("utf-8").strip()]
     if part.startswith("plumbing"):
         return ["20 of 400 users a round; the client returns the params it got."]
     if part == "words":
@@ -214,7 +221,7 @@ def run(part: str, arguments: argparse.Namespace) -> None:
             logs=contestants.DATA / "logs" / part,
         )
         sections.append((title, entries))
-        texts.append(figures.markdown(title, entries, users, about_data(part, arguments.corpus)))
+        texts.append(figures.markdown(title, entries, users, about_data(part, arguments)))
     every = [entry for _, entries in sections for entry in entries]
     text = "\n".join([*lines, figures.versions(every), "", *texts])
     figures.write(part, text, sections, arguments.results)
@@ -229,10 +236,15 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=6, help="rounds after the first")
     parser.add_argument("--corpus", default=None, help="as for `fedpriv run`")
     parser.add_argument("--cifar", type=Path, default=None, help="records in the canonical layout")
+    parser.add_argument("--cifar-users", type=int, default=NUM_USERS, help="of 50 images each")
     parser.add_argument("--only", action="append", help="pattern of contestants' names")
     parser.add_argument("--size", type=int, action="append", help="of plumbing, instead of all")
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--smallest", action="store_true", help="show that all runs, fast")
     arguments = parser.parse_args()
+    if arguments.smallest:
+        arguments.blocks, arguments.block_seconds, arguments.warm_up = 1, 0.0, 1
+        arguments.size, arguments.cifar_users = [contestants.PLUMBING_SIZES[0]], 50
     # A stop from outside ends the workers too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = [p for name in arguments.parts for p in (PARTS if name == "full" else (name,))]

@@ -69,9 +69,9 @@ def loop(module: nn.Module, params: dict, users: list[ArrayExamples]) -> None:
         _ = {name: p.detach() - start[name] for name, p in module.named_parameters()}
 
 
-def ways(job: str, kept: bool) -> dict[str, Callable[[], object]]:
+def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]]:
     """Return what one process times, by name."""
-    make, shape, number, num_users, at_once = JOBS[job]
+    make, shape, number, _, at_once = JOBS[job]
     torch.manual_seed(0)
     module, rng = make(), np.random.default_rng(0)
     params, key = module_params(module), Key.simulation(0)
@@ -113,26 +113,26 @@ def ways(job: str, kept: bool) -> dict[str, Callable[[], object]]:
     return {name + KEPT: way for name, way in found.items()}
 
 
-def serve(pipe: Connection, job: str, kept: bool) -> None:
+def serve(pipe: Connection, job: str, kept: bool, num_users: int) -> None:
     """Time the ways that the other side of the pipe names."""
     torch.set_num_threads(1)
     if kept and not keep_freed_memory():
         raise SystemExit("this C library does not let a process keep freed memory")
-    found = ways(job, kept)
+    found = ways(job, kept, num_users)
     pipe.send(list(found))
     while (name := pipe.recv()) is not None:
         started = time.process_time()
         found[name]()
-        pipe.send((time.process_time() - started) / JOBS[job][3])
+        pipe.send((time.process_time() - started) / num_users)
 
 
-def measure(job: str, blocks: int) -> None:
+def measure(job: str, blocks: int, num_users: int) -> None:
     """Print one job's table."""
     context = multiprocessing.get_context("spawn")
     pipes, processes, turns = [], [], []
     for kept in (False, True):
         here, there = context.Pipe()
-        process = context.Process(target=serve, args=(there, job, kept))
+        process = context.Process(target=serve, args=(there, job, kept, num_users))
         process.start()
         processes.append(process)
         pipes.append(here)
@@ -161,9 +161,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time dense local training.")
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}")
     parser.add_argument("--blocks", type=int, default=9)
+    parser.add_argument("--users", type=int, help="a block, instead of the job's own")
     arguments = parser.parse_args()
     for job in arguments.jobs or [name for name in JOBS if not name.endswith("-50")]:
-        measure(job, arguments.blocks)
+        measure(job, arguments.blocks, arguments.users or JOBS[job][3])
 
 
 if __name__ == "__main__":

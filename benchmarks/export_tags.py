@@ -31,7 +31,7 @@ def export(folder: Path, *, corpus_name: str | None, roster: str | None, inputs:
     starts, lengths = [0], [np.zeros(1, np.int64)]
     indices, values, labels = [], [], []
     for user in view.roster:
-        every = view.examples(user, split="train")
+        every = view.examples(user, "train")
         order = key.fold(user).generator().permutation(len(every))[:MAX_EXAMPLES]
         chosen = every.take(order)
         starts.append(starts[-1] + len(chosen))

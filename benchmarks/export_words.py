@@ -34,7 +34,7 @@ def export(folder: Path, *, corpus_name: str | None, most: int = MAX_SENTENCES) 
     key = Key.simulation(0).fold("export")
     starts, xs, ys = [0], [], []
     for user in view.roster:
-        every = view.sentences(user)
+        every = view.examples(user, "train")
         order = key.fold(user).generator().permutation(len(every))[:most]
         x, y = encode(every.take(order))
         starts.append(starts[-1] + len(x))

@@ -32,7 +32,7 @@ from fedpriv.running.loop import rounds
 F = np.float32
 
 
-@njit(nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def products(indptr, indices, values, kernel, out):
     for row in range(indptr.size - 1):
         sums = out[row]
@@ -43,7 +43,7 @@ def products(indptr, indices, values, kernel, out):
                 sums[c] += value * column[c]
 
 
-@njit(nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def transposed_products(indptr, places, values, residuals, out):
     for row in range(indptr.size - 1):
         residual = residuals[row]
@@ -53,7 +53,7 @@ def transposed_products(indptr, places, values, residuals, out):
                 sums[c] += value * residual[c]
 
 
-@njit(nogil=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def norm_and_add(rows, change, total):
     squared = 0.0
     for r in range(rows.size):
@@ -67,7 +67,7 @@ def norm_and_add(rows, change, total):
             sums[c] += np.int32(np.rint(np.float64(row[c]) * factor))
 
 
-@njit(nogil=True)
+@njit(cache=True, nogil=True)
 def server_step(total, noise, params, out):
     for i in range(total.size):
         out[i] = params[i] + F((total[i] + noise[i]) * 0.05)

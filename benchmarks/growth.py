@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py               all of it, about 25 minutes
     OMP_NUM_THREADS=1 python benchmarks/growth.py --quick       small sizes, under 2 minutes
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --smallest    a few users, to see that it runs
     OMP_NUM_THREADS=1 python benchmarks/growth.py --endurance   1,000 rounds of 342,477 users
 
 Every measurement is a process of its own: seconds of steady rounds with ledger and checkpoints,
@@ -130,6 +131,24 @@ def quick_panels() -> Panels:
     }
 
 
+def smallest_panels() -> Panels:
+    """Return the smallest cases of every panel; their figures mean nothing."""
+    many, few = equal_users(120, 100), equal_users(80, 100)
+    return {
+        "cohort": [
+            (engine, Case(corpus=few, cohort=cohort, rounds=3, engine=engine))
+            for engine, cohort in (("serial", 5), ("threads", 5))
+        ],
+        "users": [("serial", Case(corpus=path, cohort=5, rounds=3)) for path in (few, many)],
+        "params": [("serial", Case(corpus=few, cohort=5, rounds=3))],
+        "workers": [("80 users", Case(corpus=few, cohort=5, rounds=3, engine="threads"))],
+        "equal": [
+            (said, Case(corpus=path, cohort=5, rounds=3))
+            for said, path in (("few", few), ("many", many), ("many, large cohort", many))
+        ],
+    }
+
+
 def _equal(many: str, few: str, *, repeats: int, rounds: int) -> list[tuple[str, Case]]:
     """Return cases that compare a user's cost among many users and among few, alternating."""
     return [
@@ -143,8 +162,10 @@ def _equal(many: str, few: str, *, repeats: int, rounds: int) -> list[tuple[str,
     ]
 
 
-def endurance_case(quick: bool) -> Case:
+def endurance_case(quick: bool, smallest: bool) -> Case:
     """Return many rounds of the large corpus; memory is read and the model evaluated in between."""
+    if smallest:
+        return Case(corpus=equal_users(80, 100), cohort=5, rounds=4, warm_up=2, look_every=2)
     if quick:
         return Case(
             corpus=equal_users(4_000, 2_000), cohort=200, rounds=40, warm_up=20, look_every=10
@@ -209,25 +230,27 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, printed and not kept")
+    parser.add_argument("--smallest", action="store_true", help="a few users, as quick")
     parser.add_argument("--endurance", action="store_true", help="only the 1,000 rounds")
     parser.add_argument("--only", nargs="+", choices=PANELS, help="measure these panels only")
     parser.add_argument("--out", type=Path, help="folder of the results")
     parser.add_argument("--redraw", action="store_true", help="measure nothing")
     arguments = parser.parse_args()
-    out = arguments.out or (None if arguments.quick else RESULTS)
+    out = arguments.out or (None if arguments.quick or arguments.smallest else RESULTS)
     kept = out and out / "growth.json"
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     if not arguments.redraw:
         machine = describe()
         if arguments.endurance:
-            case = endurance_case(arguments.quick)
+            case = endurance_case(arguments.quick, arguments.smallest)
             row = {"noise": "calibrated", **run_case(case), "machine": machine}
             # Runs of other settings stay on the page, whatever they showed.
             others = [r for r in results.get("endurance", ()) if r["noise"] != row["noise"]]
             results["endurance"] = [*others, row]
             say(f"endurance: {growth(row)}")
         else:
-            panels = quick_panels() if arguments.quick else full_panels()
+            quick = quick_panels if arguments.quick else full_panels
+            panels = smallest_panels() if arguments.smallest else quick()
             if arguments.only:
                 panels = {panel: panels[panel] for panel in arguments.only}
             fresh: dict[str, list[dict[str, Any]]] = {panel: [] for panel in panels}

@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -58,17 +59,19 @@ def environment(threads: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
-def measure(model: str, batch: int, threads: int, blocks: int) -> dict[str, Measured]:
-    """Return what is found of all tools, by name.
+def measure(
+    model: str, batch: int, threads: int, blocks: int, tools: Sequence[str] = TOOLS
+) -> dict[str, Measured]:
+    """Return what is found of the tools, by name.
 
     Raises:
         RuntimeError: If their sums differ.
     """
-    found, norms = {tool: Measured() for tool in TOOLS}, {}
+    found, norms = {tool: Measured() for tool in tools}, {}
     workers = {}
     with tempfile.TemporaryDirectory() as logs:
         try:
-            for tool in TOOLS:
+            for tool in tools:
                 asked = command(tool, model, batch, threads, "time")
                 log = Path(logs) / f"{tool}.log"
                 workers[tool] = WorkerProcess(tool, asked, environment(threads), log)
@@ -100,8 +103,11 @@ def measure(model: str, batch: int, threads: int, blocks: int) -> dict[str, Meas
 
 
 def rows(model: str, threads: int, found: dict[str, Measured]) -> list[str]:
-    """Return lines of the table; ratios are Opacus' time by the tool's, block by block."""
-    lines, base = [], found["opacus"]
+    """Return lines of the table; ratios are Opacus' time by the tool's, block by block.
+
+    Where Opacus was left out, they are the last tool's.
+    """
+    lines, base = [], found.get("opacus", list(found.values())[-1])
     for tool, measured in found.items():
         pairs = zip(base.seconds, measured.seconds, strict=True)
         ratios = sorted(theirs / ours for theirs, ours in pairs)
@@ -121,7 +127,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--model", action="append", choices=MODELS, help="instead of both")
+    parser.add_argument("--tool", action="append", choices=TOOLS, help="instead of all")
     arguments = parser.parse_args()
+    tools = arguments.tool or TOOLS
     about = machine.describe()
     table = [
         "| model | threads | tool | ms a step | times faster than Opacus | by CPU time "
@@ -130,10 +139,10 @@ def main() -> None:
     ]
     print("\n".join(table), flush=True)
     for threads in arguments.threads:
-        for model in MODELS:
-            found = measure(model, arguments.batch, threads, arguments.blocks)
+        for model in arguments.model or MODELS:
+            found = measure(model, arguments.batch, threads, arguments.blocks, tools)
             table += rows(model, threads, found)
-            print("\n".join(table[-len(TOOLS) :]), flush=True)
+            print("\n".join(table[-len(tools) :]), flush=True)
             # After each model: a run that is stopped leaves what it has.
             write(arguments, about, table)
 

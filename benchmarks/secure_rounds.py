@@ -29,15 +29,15 @@ from fedpriv.running.loop import first_state, rounds
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
-INPUTS, CLASSES, USERS, EXAMPLES = 5_000, 1_000, 400, 8
+CLASSES, USERS, EXAMPLES = 1_000, 400, 8
 
 
-def dense() -> Experiment:
-    """Return a round of 20 of 400 users who train a linear model of 5,001,000 parameters."""
+def dense(inputs: int) -> Experiment:
+    """Return a round of 20 of 400 users who train a linear model of 1,000 classes."""
     rng = np.random.default_rng(0)
     users = {
         f"u{i:03d}": ArrayExamples(
-            x=rng.standard_normal((EXAMPLES, INPUTS)).astype(np.float32),
+            x=rng.standard_normal((EXAMPLES, inputs)).astype(np.float32),
             y=rng.integers(0, CLASSES, EXAMPLES),
         )
         for i in range(USERS)
@@ -46,7 +46,7 @@ def dense() -> Experiment:
     def task(experiment: Any, corpus: Any) -> ModuleTask:
         return ModuleTask(
             name="dense",
-            module=lambda: nn.Linear(INPUTS, CLASSES),
+            module=lambda: nn.Linear(inputs, CLASSES),
             loss=nn.functional.cross_entropy,
             users=users,
             synthetic=True,
@@ -54,7 +54,7 @@ def dense() -> Experiment:
 
     return Experiment(
         name="dense",
-        description="Five million parameters.",
+        description="A linear model.",
         task=task,
         noise_multiplier=1.0,
         cohort=20.0,
@@ -90,8 +90,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--corpus", default=None)
+    parser.add_argument("--inputs", type=int, default=5_000, help="of the dense model")
     given = parser.parse_args()
-    jobs = {"dense, 5,001,000 parameters": (dense(), None, 3)}
+    size = (given.inputs + 1) * CLASSES
+    jobs = {f"dense, {size:,} parameters": (dense(given.inputs), None, 3)}
     jobs["main job, row-sparse"] = (tags(), resolve_corpus(given.corpus, allow_synthetic=True), 10)
     for name, (experiment, corpus, number) in jobs.items():
         runs = {

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness import peers
+from jobs import cifar_job
 from jobs.protocol import Job
 
 HERE = Path(__file__).resolve().parents[1]
 JOBS = HERE / "jobs"
-DATA = HERE / ".data"
+DATA = Path(os.environ.get("FEDPRIV_BENCHMARK_DATA") or HERE / ".data")
 PLUMBING_SIZES = (1_000, 2_000_000, 5_000_000)
 
 # Flower without its downloads, its telemetry and its update check.
@@ -37,13 +39,15 @@ class Contestant:
     Attributes:
         name: In tables.
         tool: "fedpriv", "flower" or "pfl".
-        command: Starts its worker.
+        command: Arguments of its Python, which start its worker.
+        python: Returns that Python, once it has made the environment if there is none yet.
         environment: Added to the harness's own.
     """
 
     name: str
     tool: str
     command: list[str]
+    python: Callable[[], Path] = lambda: Path(sys.executable)
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -54,7 +58,7 @@ def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1, named: str 
     workers = f", {job.workers} workers" if engine == "ray" else ""
     workers = f", {job.workers} of them" if engine == "threads" else workers
     threaded = f", {threads} threads" if threads > 1 else ""
-    command = [sys.executable, str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
+    command = [str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
     return Contestant(
         name=", ".join([name + workers + threaded + named, *more]),
         tool="fedpriv",
@@ -67,21 +71,22 @@ def _flower(job: Job, client: str = "") -> Contestant:
     return Contestant(
         name=f"Flower{client}",
         tool="flower",
-        command=[str(peers.environment("flower")), str(JOBS / "flower_jobs.py"), job.to_json()],
+        command=[str(JOBS / "flower_jobs.py"), job.to_json()],
+        python=partial(peers.environment, "flower"),
         environment={**_QUIET, **_FLOWER, "OMP_NUM_THREADS": "1"},
     )
 
 
 def _pfl(job: Job, processes: int = 1, threads: int = 1, client: str = "") -> Contestant:
-    python = str(peers.environment("pfl"))
-    start = [python]
+    start: list[str] = []
     if processes > 1:
-        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     setting = f"{processes} processes" if processes > 1 else f"1 process, {threads} thread"
     return Contestant(
         name=f"pfl, {setting}{'s' if processes == 1 and threads > 1 else ''}{client}",
         tool="pfl",
         command=[*start, str(JOBS / "pfl_jobs.py"), job.to_json()],
+        python=partial(peers.environment, "pfl"),
         environment={**_QUIET, "OMP_NUM_THREADS": str(threads), "PFL_PYTORCH_DEVICE": "cpu"},
     )
 
@@ -150,12 +155,12 @@ def plumbing(num_params: int, *, private: bool) -> list[Contestant]:
     ]
 
 
-def cifar(file: Path | None) -> list[Contestant]:
+def cifar(file: Path | None, num_users: int = cifar_job.NUM_USERS) -> list[Contestant]:
     """Return who trains pfl's CIFAR-10 network, without privacy, as pfl's baseline does."""
     job = Job(
         client="cnn",
-        data=str(cifar_folder(file)),
-        num_users=1000,
+        data=str(cifar_folder(file, num_users)),
+        num_users=num_users,
         cohort=50,
         batch_size=10,
         learning_rate=0.1,
@@ -194,22 +199,25 @@ def words(corpus: str | None) -> list[Contestant]:
 
 def words_folder(corpus: str | None) -> Path:
     """Return the exported users of next-word prediction, exporting them first if need be."""
-    folder = DATA / f"words-{Path(corpus).name}" if corpus else DATA / "words"
+    folder = _folder("words", corpus)
     return _made(folder, lambda: _export("export_words.py", folder, corpus))
 
 
 def tag_folder(corpus: str | None) -> Path:
     """Return the exported users of tag prediction, exporting them first if need be."""
-    folder = DATA / f"tags-{corpus}" if corpus else DATA / "tags"
+    folder = _folder("tags", corpus)
     return _made(folder, lambda: _export("export_tags.py", folder, corpus))
 
 
-def cifar_folder(file: Path | None) -> Path:
+def cifar_folder(file: Path | None, num_users: int = cifar_job.NUM_USERS) -> Path:
     """Return the CIFAR-10 users, making them first if need be."""
-    from jobs import cifar_job
+    folder = DATA / ("cifar" if num_users == cifar_job.NUM_USERS else f"cifar-{num_users}")
+    return _made(folder, lambda: cifar_job.export(file or _beside("cifar10"), folder, num_users))
 
-    folder = DATA / "cifar"
-    return _made(folder, lambda: cifar_job.export(file or _beside("cifar10"), folder))
+
+def _folder(job: str, corpus: str | None) -> Path:
+    """Return where a job's users of a corpus are exported to."""
+    return DATA / (f"{job}-{Path(corpus).name}" if corpus else job)
 
 
 def _export(script: str, folder: Path, corpus: str | None) -> None:

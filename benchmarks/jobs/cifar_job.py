@@ -18,14 +18,15 @@ NUM_USERS, IMAGES_A_USER = 1000, 50
 RECORD = 1 + 3 * 32 * 32
 
 
-def export(file: Path | None, folder: Path) -> str:
-    """Write `images.npy` float32 (50000, 3, 32, 32) and `labels.npy`; return what they are.
+def export(file: Path | None, folder: Path, num_users: int = NUM_USERS) -> str:
+    """Write `images.npy` float32 (n, 3, 32, 32) and `labels.npy`; return what they are.
 
     Args:
         file: Records in the canonical layout, `.xz` or plain; None for random pixels.
         folder: Made if missing.
+        num_users: Of 50 images each.
     """
-    total = NUM_USERS * IMAGES_A_USER
+    total = num_users * IMAGES_A_USER
     if file is None:
         rng = np.random.default_rng(0)
         raw = rng.integers(0, 256, (total // 5, RECORD), np.uint8)
@@ -56,7 +57,7 @@ def load_users(folder: str | Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     images = np.load(Path(folder) / "images.npy", mmap_mode="c")
     labels = np.load(Path(folder) / "labels.npy", mmap_mode="c")
     users = {}
-    for user in range(NUM_USERS):
+    for user in range(len(labels) // IMAGES_A_USER):
         own = slice(user * IMAGES_A_USER, (user + 1) * IMAGES_A_USER)
         users[f"{user:04d}"] = (images[own], labels[own])
     return users

@@ -22,13 +22,14 @@ from fedpriv.noise.streams.stream import Correlated
 from fedpriv.noise.streams.tree import BinaryTree
 from fedpriv.rng import Key
 
-SIZE, BANDS, SPACING = 5_000_000, 20, 2.0**-24
+BANDS, SPACING = 20, 2.0**-24
 
 
 def main() -> None:
     """Draw, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=40, help="counted rows, of each kind")
+    parser.add_argument("--size", type=int, default=5_000_000, help="numbers a row")
     given = parser.parse_args()
     total = given.rows + 8
     limit = Participation(most=-(-total // BANDS), min_separation=BANDS, num_rows=total)
@@ -37,7 +38,7 @@ def main() -> None:
         "BLT, 3 buffers": optimised_buffers(3, limit),
         "binary tree": BinaryTree(num_rows=total),
     }
-    template = {"w": np.zeros(SIZE, np.float32)}
+    template = {"w": np.zeros(given.size, np.float32)}
     plain = Gaussian(noise_multiplier=1.0)
     print("| | " + " | ".join(["independent, ms", *strategies]) + " |")
     print("|---|---:" + "|---:" * len(strategies) + "|")

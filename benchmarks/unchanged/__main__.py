@@ -1,15 +1,20 @@
 """Proof that a change of the code changes nothing that comes out.
 
     python benchmarks/unchanged record --out OLD.json        # with the code as it was
-    python benchmarks/unchanged record --out NEW.json        # with the code as it is
+    python benchmarks/unchanged record --out NEW.json --like OLD.json    # as it is
     python benchmarks/unchanged compare OLD.json NEW.json    # exits 1 where anything differs
 
-Some seventy small runs, through the command line and the files of the run folder: every experiment
+Some hundred and thirty small runs, through the command line and the files of the run folder: every experiment
 by name, users and single examples, every engine, Flower's apps, runs killed right after their k-th
 charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of each the
 SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its JSON
-files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About three minutes of
+files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About five minutes of
 one core; `--only 'examples*'` records or compares a part.
+
+A recording holds every option of every run, and `--like` gives each run all of its options, so that
+a default that has changed since changes nothing; `--set NAME=VALUE` is given to every run whose
+experiment has that option, such as one that is new. Noise is drawn from the seed alone
+(`same_noise.py`), so that a new option does not change it either.
 
 The code is that of PYTHONPATH, otherwise of this checkout. Compare recordings of one machine and
 one set of packages only: torch and NumPy compute differently on others.
@@ -26,31 +31,43 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from cases import FigureCase, all_cases
+from cases import FigureCase, Option, RunCase, all_cases
 from comparing import Outcome, compare
 from recorder import Recorder
 
 FORMAT = "fedpriv-unchanged"
+# Options that take any word, "none" too.
+_WORDS = ("roster", "start-file")
 _PACKAGES = ("numpy", "scipy", "torch", "numba", "ray", "flwr", "dp-accounting")
 
 
-def record(out: Path, only: str) -> int:
-    """Write a recording; return how many runs failed."""
+def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option]) -> int:
+    """Write a recording; return how many runs failed.
+
+    Args:
+        out: A JSON file.
+        only: Pattern of names.
+        like: `runs` of another recording, whose options are given to the runs here.
+        further: Options for every run whose experiment has them.
+    """
     began = time.monotonic()
     runs: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     # A short name: Ray puts sockets below it, whose paths may have 107 letters.
     with tempfile.TemporaryDirectory(prefix="same-", ignore_cleanup_errors=True) as scratch:
-        recorder = Recorder(Path(scratch).resolve())
+        recorder = Recorder(Path(scratch).resolve(), further)
         try:
             tree = recorder.tree()
             print(f"recording {tree}", file=sys.stderr)
             for number, case in enumerate(all_cases(recorder.experiments())):
                 if not fnmatch.fnmatch(case.name, only):
                     continue
+                if isinstance(case, RunCase) and "options" in like.get(case.name, {}):
+                    case = replace(case, options=as_typed(like[case.name]["options"]))
                 since = time.monotonic()
                 try:
                     if isinstance(case, FigureCase):
@@ -82,6 +99,20 @@ def record(out: Path, only: str) -> int:
     took = time.monotonic() - began
     print(f"{len(runs)} runs, {failed} failed, {took:.0f} s: {out}", file=sys.stderr)
     return failed
+
+
+def as_typed(options: dict[str, Any]) -> dict[str, Option]:
+    """Return a run's options as somebody types them; none of a word is left out, not typed.
+
+    >>> as_typed({"roster": None, "users": None, "exact-sum": True, "rounds": 4})
+    {'users': 'none', 'exact-sum': 'true', 'rounds': 4}
+    """
+    typed = {None: "none", True: "true", False: "false"}
+    return {
+        name: typed[value] if value is None or isinstance(value, bool) else value
+        for name, value in options.items()
+        if value is not None or name not in _WORDS
+    }
 
 
 def processor() -> str:
@@ -129,6 +160,11 @@ def main() -> None:
     recording = commands.add_parser("record", help="run everything and write what comes out")
     recording.add_argument("--out", type=Path, required=True, help="a JSON file")
     recording.add_argument("--only", default="*", help="pattern of names, for a part of the runs")
+    recording.add_argument("--like", type=Path, help="a recording, whose options runs are given")
+    recording.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="for every run whose experiment has that option; repeat for more",
+    )  # fmt: skip
     comparing = commands.add_parser("compare", help="say what differs between two recordings")
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
@@ -136,7 +172,12 @@ def main() -> None:
     comparing.add_argument("--most", type=int, default=4, help="differences to show of a run")
     arguments = parser.parse_args()
     if arguments.command == "record":
-        sys.exit(min(1, record(arguments.out, arguments.only)))
+        further: dict[str, Option] = dict(item.split("=", 1) for item in arguments.set)
+        try:
+            like = {} if arguments.like is None else read(arguments.like)[0]["runs"]
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
+        sys.exit(min(1, record(arguments.out, arguments.only, like, further)))
     try:
         (old, old_arrays), (new, new_arrays) = read(arguments.old), read(arguments.new)
     except (OSError, ValueError) as error:

@@ -24,7 +24,8 @@ class RunCase:
         name: Under which it is found again.
         experiment: A name of `fedpriv list`, or module:function.
         options: By the names that the command line and Flower's run-config share.
-        corpus: Whether it trains on the made-up corpus of posts.
+        corpus: What it trains on: "tags", the synthetic posts; "owners", a dump of threads whose
+            askers are known; "" for data of its own.
         engine: Options of the engine; none is the default. Not of a run on Flower.
         nodes: Nodes of a run on Flower; 0 runs on the command line.
         dies: It is killed right after so many charges; with several numbers, several times.
@@ -36,7 +37,7 @@ class RunCase:
     name: str
     experiment: str
     options: Mapping[str, Option] = field(default_factory=dict)
-    corpus: bool = False
+    corpus: Literal["", "tags", "owners"] = ""
     engine: tuple[str, ...] = ()
     nodes: int = 0
     dies: tuple[int, ...] = ()
@@ -54,7 +55,7 @@ class FigureCase:
     compared: Compared
 
 
-SMALL: dict[str, Option] = {"cohort": 6, "rounds": 4, "eval-every": 2}
+SMALL: dict[str, Option] = {"cohort": 6, "rounds": 4, "eval-every": 2, "delta": 0.01}
 RAY = ("--engine", "ray", "--workers", "2")
 THREADS = ("--engine", "threads", "--workers", "2")
 
@@ -63,7 +64,7 @@ def tags(name: str, experiment: str = "adadps-tags", **more) -> RunCase:
     """Return a run on the corpus; its options go over the small ones."""
     options = {**SMALL, **more.pop("options", {})}
     return RunCase(
-        name=f"tags: {name}", experiment=experiment, options=options, corpus=True, **more
+        name=f"tags: {name}", experiment=experiment, options=options, corpus="tags", **more
     )
 
 
@@ -72,17 +73,184 @@ def own(name: str, function: str, **more) -> RunCase:
     return RunCase(name=name, experiment=f"own_experiments:{function}", **more)
 
 
+# What a run as listed cannot go without: it is for other sizes.
+_AS_LISTED: dict[str, dict[str, Option]] = {
+    "adadps-ftrl-tags": {"cohort": "none", "rounds": 22},
+    "agd-tags": {"iterations": 4},
+    "bolt-on-tags": {"users-per-update": 8},
+}
+
+
 def by_name(experiments: list[str]) -> list[RunCase]:
-    """Return a run of every experiment that has a name, as it is."""
+    """Return a run of every federated experiment that has a name, as it is."""
     # Nine rounds: DP² first preconditions in its sixth.
+    usual: dict[str, Option] = {"cohort": 6, "rounds": 9, "eval-every": 2}
     return [
-        tags(f"{name}, as listed", name, options={"rounds": 9, "users": "none"})
+        RunCase(
+            name=f"tags: {name}, as listed",
+            experiment=name,
+            options=_AS_LISTED.get(name, usual) | {"users": "none"},
+            corpus="tags",
+        )
         for name in experiments
     ]
 
 
 _FLOAT_SUM: dict[str, Option] = {"exact-sum": "false"}
 _TOLD_NOISE: dict[str, Option] = {"noise-multiplier": 0.6}
+
+# Everything that decides a run of adadps-tags, whatever its defaults become.
+SPELLED_OUT: dict[str, Option] = {
+    "roster": "synthetic-40",
+    "users": "none",
+    "inputs": "unit-norm",
+    "pairs": 0,
+    "split": "by-thread",
+    "fold": 0,
+    "measured-on": "test",
+    "public-users": "none",
+    "public-text": "public-threads",
+    "owners": "account",
+    "start": "public",
+    "method": "averaging",
+    "rounds": 100,
+    "sampling": "poisson",
+    "cohort": 2.0,
+    "cohort-cap": "none",
+    "bound": "clip",
+    "l2-clip-norm": 60.0,
+    "clip-norm": "fixed",
+    "noise": "gaussian",
+    "noise-multiplier": "none",
+    "target-epsilon": 8.0,
+    "exact-sum": "true",
+    "delta": 0.0172,
+    "relation": "add-remove",
+    "local-learning-rate": 30.0,
+    "local-batch-size": 100,
+    "local-epochs": 1,
+    "max-examples-per-user": 256,
+    "precondition": "local",
+    "side-information": "rank",
+    "preconditioner-gain": 20.0,
+    "preconditioner-top": 100,
+    "guide": "none",
+    "server-optimizer": "sgd",
+    "server-learning-rate": 1.0,
+    "aggregate": "none",
+    "seed": 0,
+    "eval-every": 10,
+}
+_START_GIVEN: dict[str, Option] = {
+    "start-learning-rate": 100.0,
+    "start-passes": 4,
+    "start-factor": 0.5,
+}
+SPELLED = [
+    tags("spelled out, ε 8", options=SPELLED_OUT),
+    tags("spelled out, ε 2", options={**SPELLED_OUT, "target-epsilon": 2.0}),
+    tags("spelled out, ε 8, start given", options={**SPELLED_OUT, **_START_GIVEN}),
+    tags(
+        "spelled out, ε 2, another seed and fold",
+        options={**SPELLED_OUT, **_START_GIVEN, "target-epsilon": 2.0, "seed": 1, "fold": 1},
+    ),
+    tags(
+        "spelled out, ε 8, adaptive clip norm",
+        options={**SPELLED_OUT, "clip-norm": "adaptive", "rounds": 12},
+    ),
+    tags("spelled out, ε 8, Flower", nodes=3, options={**SPELLED_OUT, "rounds": 12}),
+]
+
+# Noise with a memory, released models made one, budgets that adapt, a result that is perturbed.
+_SEPARATED: dict[str, Option] = {
+    "rounds": 12, "sampling": "separated", "min-separation": 4, "noise-multiplier": 2.0,
+}  # fmt: skip
+_STREAMS: dict[str, dict[str, Option]] = {
+    "tree": {"noise": "tree"},
+    "tree, restarted and completed": {"noise": "tree", "restart": 5, "completion": "true"},
+    "banded": {"noise": "banded"},
+    "three bands of a series": {"noise": "banded", "bands": 3, "coefficients": "square-root"},
+    "BLT": {"noise": "blt", "buffers": 2},
+}
+_AGGREGATES: dict[str, dict[str, Option]] = {
+    "EMA": {"aggregate": "ema", "ema-decay": 0.7, "ema-warmup": "true"},
+    "EMA, trained on": {"aggregate": "ema", "aggregate-training": "replace"},
+    "UPA": {"aggregate": "upa", "aggregate-k": 3},
+    "UPA, gradients at it": {
+        "aggregate": "upa", "aggregate-training": "gradient-only", "aggregate-start": 2,
+    },
+    "OPA": {"aggregate": "opa", "aggregate-k": 2},
+    "OMV": {"aggregate": "omv", "aggregate-k": 2},
+}  # fmt: skip
+_AGD: dict[str, Option] = {
+    "method": "agd", "iterations": 5, "num-steps": 6, "target-epsilon": 8.0, "delta": 0.01,
+    "eval-every": 2,
+}  # fmt: skip
+_BOLT_ON: dict[str, Option] = {"method": "bolt-on", "target-epsilon": 4.0, "step-rate": 0.5}
+_OF_USERS: dict[str, Option] = {**_BOLT_ON, "users-per-update": 8}
+_OF_EXAMPLES: dict[str, Option] = {**_BOLT_ON, "batch-size": 12, "delta": "none"}
+
+
+def method(name: str, experiment: str, options: dict[str, Option], **more) -> RunCase:
+    """Return a run on the corpus by another method than averaging."""
+    return RunCase(
+        name=f"tags: {name}", experiment=experiment, options=options, corpus="tags", **more
+    )
+
+
+LATER = [
+    *(tags(name, "dp-fedavg-tags", options=_SEPARATED | more) for name, more in _STREAMS.items()),
+    tags(
+        "banded, cyclic, ftrl",
+        "adadps-ftrl-tags",
+        options={
+            "cohort": "none", "rounds": 12, "sampling": "cyclic", "min-separation": 4,
+            "noise": "banded", "server-optimizer": "ftrl", "noise-multiplier": 2.0,
+        },
+    ),
+    tags(
+        "banded, killed after its charge",
+        "dp-fedavg-tags",
+        dies=(1,),
+        options=_SEPARATED | _STREAMS["banded"],
+    ),
+    tags(
+        "banded, secure",
+        "dp-fedavg-tags",
+        secure=True,
+        compared="epsilon",
+        options=_SEPARATED | _STREAMS["banded"],
+    ),
+    *(tags(name, options=_TOLD_NOISE | more) for name, more in _AGGREGATES.items()),
+    method("AGD", "agd-tags", _AGD),
+    method("AGD, killed after charge 3", "agd-tags", _AGD, dies=(3,)),
+    method(
+        "AGD, plain prices, discarded, permute and flip",
+        "agd-tags",
+        {**_AGD, "conversion": "plain", "prices": "paper", "estimates": "discard",
+         "selection": "permute-and-flip", "start": "fresh"},
+    ),
+    method("AGD, secure", "agd-tags", _AGD, secure=True, compared="epsilon"),
+    method("bolt-on", "bolt-on-tags", _OF_USERS),
+    method(
+        "bolt-on, Gaussian",
+        "bolt-on-tags",
+        {**_OF_USERS, "output-noise": "gaussian", "delta": 0.01, "passes": 2},
+    ),
+    method("bolt-on, secure", "bolt-on-tags", _OF_USERS, secure=True, compared="epsilon"),
+    RunCase(
+        name="owners: all",
+        experiment="adadps-tags",
+        options={**SMALL, **_TOLD_NOISE, "owners": "all"},
+        corpus="owners",
+    ),
+    RunCase(
+        name="owners: account",
+        experiment="adadps-tags",
+        options={**SMALL, **_TOLD_NOISE, "owners": "account"},
+        corpus="owners",
+    ),
+]  # fmt: skip
 
 TAGS = [
     tags(
@@ -215,7 +383,19 @@ EXAMPLES = [
         options={"guide": "delayed", "delay-plain": 3, "delay-preconditioned": 2},
     ),
     examples("secure", secure=True, compared="epsilon"),
-]
+    examples(
+        "banded",
+        options={"sampling": "cyclic", "min-separation": 4, "noise": "banded"},
+    ),
+    examples("AGD", options=_AGD),
+    examples("AGD, secure", options=_AGD, secure=True, compared="epsilon"),
+    examples("bolt-on", options=_OF_EXAMPLES),
+    examples("bolt-on, secure", options=_OF_EXAMPLES, secure=True, compared="epsilon"),
+    *(
+        examples(f"aggregate {name}", "perceptron", options=more)
+        for name, more in _AGGREGATES.items()
+    ),
+]  # fmt: skip
 
 _POPULATION = ("--users", "400", "--cohort", "20", "--rounds", "100")
 _FIXED = ("--sampling", "fixed")
@@ -280,4 +460,4 @@ FIGURES = [
 
 def all_cases(experiments: list[str]) -> list[RunCase | FigureCase]:
     """Return every case, with a run of every experiment that has a name."""
-    return [*by_name(experiments), *TAGS, *DENSE, *EXAMPLES, *FIGURES]
+    return [*by_name(experiments), *SPELLED, *TAGS, *LATER, *DENSE, *EXAMPLES, *FIGURES]

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import FigureCase, RunCase
+from cases import FigureCase, Option, RunCase
+from dump import write_dump
 from dying import STATUS
 from run_figures import checkpoints, exact, read_run
 
@@ -19,10 +22,16 @@ CHECKOUT = HERE.parents[1]
 
 
 class Recorder:
-    """Runs cases in a scratch folder, in as few processes as can be."""
+    """Runs cases in a scratch folder, in as few processes as can be.
 
-    def __init__(self, scratch: Path) -> None:
-        self._scratch, self._corpus = scratch, scratch / "corpus"
+    Args:
+        scratch: The folder.
+        further: Options that every run is given whose experiment has them.
+    """
+
+    def __init__(self, scratch: Path, further: Mapping[str, Option] | None = None) -> None:
+        self._scratch, self._further = scratch, dict(further or {})
+        self._known: dict[str, set[str]] = {}
         inherited = [
             str(Path(entry).resolve())
             for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -53,12 +62,15 @@ class Recorder:
         self._session.wait()
 
     def experiments(self) -> list[str]:
-        """Make the corpus and return the names of experiments."""
+        """Make the corpora and return the names of federated experiments."""
         self._command(
-            "data", "synthesize", "--users", "40", "--sentences", "600", "--public-users", "6",
-            "--out", str(self._corpus), "--json",
+            "data", "synthesize", "--users", "40", "--sentences", "1200", "--public-users", "20",
+            "--out", str(self._scratch / "tags"), "--json",
         )  # fmt: skip
-        return [item["name"] for item in json.loads(self._command("list", "--json"))]
+        dump = write_dump(self._scratch / "owners.Posts.xml")
+        self._command("data", "import", str(dump), "--out", str(self._scratch / "owners"), "--json")
+        listed = json.loads(self._command("list", "--json"))
+        return [item["name"] for item in listed if "ray" in item["carriers"]]
 
     def tree(self) -> str:
         """Return where the code comes from."""
@@ -76,12 +88,13 @@ class Recorder:
     def run(self, case: RunCase, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what a run left in its folder, and its last tensors where they are kept."""
         folder = self._scratch / f"run-{number}"
+        if self._further:
+            case = replace(case, options={**case.options, **self._for(case.experiment)})
         started = False
         for charges in case.dies:
             command = self._go_on(case, folder) if started else self._begin(case, folder)
-            died = self._process(
-                [sys.executable, str(HERE / "dying.py"), str(charges), *command], check=False
-            )
+            dying = [str(HERE / "dying.py"), str(charges), "same_noise", *command]
+            died = self._process([sys.executable, *dying], check=False)
             started = True
             if died.returncode != STATUS:
                 raise RuntimeError(f"it did not die after charge {charges}: {died.stderr[-500:]}")
@@ -89,7 +102,7 @@ class Recorder:
         if command[0] == "fedpriv":
             self._command(*command[1:])
         else:
-            self._process([sys.executable, "-m", *command])
+            self._process([sys.executable, "-m", "same_noise", *command])
         verified = json.loads(self._command("verify", str(folder), "--json"))
         found = read_run(folder)
         found["verified"] = {"ok": verified["ok"], "lost": verified["lost"]}
@@ -97,11 +110,18 @@ class Recorder:
         last = list(checkpoints(folder).values())[-1] if case.compared == "1e-6" else {}
         return found, {f"{case.name}/{name}": array for name, array in last.items()}
 
+    def _for(self, experiment: str) -> dict[str, Option]:
+        """Return those of the further options that an experiment has."""
+        if experiment not in self._known:
+            listed = json.loads(self._command("list", experiment, "--json"))
+            self._known[experiment] = {option["name"] for option in listed["options"]}
+        return {n: v for n, v in self._further.items() if n in self._known[experiment]}
+
     def _begin(self, case: RunCase, folder: Path) -> list[str]:
         """Return module and arguments that start a run."""
         if case.nodes:
             return self._on_flower(case, out=str(folder))
-        corpus = ["--corpus", str(self._corpus)] if case.corpus else []
+        corpus = ["--corpus", str(self._scratch / case.corpus)] if case.corpus else []
         options = [
             item for pair in case.options.items() for item in ("-s", "=".join(map(str, pair)))
         ]
@@ -119,7 +139,7 @@ class Recorder:
         return ["fedpriv", "run", "--resume", str(folder), *case.goes_on, *more]
 
     def _on_flower(self, case: RunCase, **paths: str) -> list[str]:
-        corpus = {"corpus": str(self._corpus)} if case.corpus else {}
+        corpus = {"corpus": str(self._scratch / case.corpus)} if case.corpus else {}
         config = {"experiment": case.experiment, **corpus, **case.options, **paths}
         return ["on_flower", str(case.nodes), json.dumps(config)]
 

@@ -56,6 +56,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         files[name] = [json.loads(line) for line in lines]
     ledger = [line["kind"] for line in files["ledger.jsonl"]]
     return {
+        "options": files["experiment.json"][0]["experiment"],
         "tensors": {
             stem: {name: digest(array) for name, array in sorted(tensors.items())}
             for stem, tensors in checkpoints(folder).items()

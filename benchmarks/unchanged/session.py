@@ -14,8 +14,11 @@ import runpy
 import sys
 import traceback
 
+from same_noise import draw_same_noise
+
 
 def main() -> None:
+    draw_same_noise()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library or a worker prints shall not be taken for an answer
     for line in sys.stdin:

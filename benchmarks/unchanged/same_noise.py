@@ -1,0 +1,47 @@
+"""Draws a simulation's noise from its seed alone, so that two checkouts can be compared.
+
+    python same_noise.py MODULE [ARGUMENT ...]     runs a module as a script with noise drawn so
+
+A run's noise is drawn from a key into which a digest of the experiment is folded, so that two
+experiments add independent noise. An option that is new in one of two checkouts changes that
+digest, and with it every released number. Here a fixed word stands in the digest's place. fedpriv
+knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def draw_same_noise() -> None:
+    """Let every run that this process makes from now on draw its noise from its seed.
+
+    Raises:
+        RuntimeError: If a module has taken the function that is replaced already.
+    """
+    from fedpriv.running.door import noise_root as module
+
+    replaced = module.noise_root
+
+    def noise_root(root: Any, facts: Mapping[str, Any]) -> Any:
+        """Return the key of a run's noise: secure entropy, or the seed's own."""
+        if root.mode == "secure" or facts.get(module.NOISE) is None:
+            return root
+        return root.fold("experiment").fold("unchanged")
+
+    module.noise_root = noise_root
+    if taken := [name for name, m in sys.modules.items() if vars(m).get("noise_root") is replaced]:
+        raise RuntimeError(f"{', '.join(taken)} took the noise's root before it was replaced")
+
+
+def main() -> None:
+    draw_same_noise()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
