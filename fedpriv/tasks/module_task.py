@@ -48,6 +48,7 @@ from fedpriv.training.local.module_state import SameFrozen, made_from
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.per_example.hidden_state import refuse_kept_state
 from fedpriv.training.per_example.losses import check_loss, check_pairs
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
@@ -291,7 +292,7 @@ class ModuleTask:
         )
 
     def _check_loss(self) -> None:
-        """Look at the loss and the measures once, on public or synthetic examples."""
+        """Look at the module, the loss and the measures once, on public or synthetic examples."""
         if self._checked:
             return
         given = self._synthetic_batch or self._sets[True]
@@ -308,6 +309,8 @@ class ModuleTask:
 
             drawn = given is None
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
+            x, y = as_tensor(model_inputs(batch.x)), as_tensor(model_targets(batch.y))
+            refuse_kept_state(module.train(), self._loss, x, y)
         self._checked = True
 
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
