@@ -127,6 +127,8 @@ def rounds(
           exceeds the plan's.
 
     Raises:
+        NobodyUsefulError: In a simulation, if all users that were drawn for an answer failed; in a
+            secure run that is neither said nor acted upon, for it is covered by no ε.
         KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
             released is kept, and no user's contribution is left out because of it.
         ValueError: If the folder says that the run is hardened, and these components are not.
@@ -201,7 +203,7 @@ def _rounds(
         round_num = state.round_num + 1
         door.begin(round_num)
         if turnout is not None:
-            turnout.note(0, 0)
+            turnout.begin()
         following, reason = _stepped(algorithm, state, door, plan)
         if following is None:
             break

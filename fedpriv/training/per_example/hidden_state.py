@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.rng import Key
+from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.stopping import end_if_interrupted
 
@@ -41,10 +42,6 @@ _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-class KeepsStateError(ValueError):
-    """A forward pass leaves something behind that the next one may read."""
 
 
 def refuse_kept_state(
