@@ -100,6 +100,7 @@ def rounds(
     state: State | None = None,
     eval_every: int = 10,
     noise: Key | None = None,
+    ends_useless: bool = True,
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     """Run a plan to its end and yield every released round.
 
@@ -116,6 +117,8 @@ def rounds(
         eval_every: Rounds between evaluations; the last is always evaluated.
         noise: The root key of the noise, `fedpriv.running.noise_root`; None takes `root`, and two
             simulations at one seed then add the same.
+        ends_useless: Whether a simulation ends where all who were drawn failed; a sweep goes on,
+            in which settings that diverge are a result.
 
     Yields:
         What is said of a round, and the state after it.
@@ -145,7 +148,7 @@ def rounds(
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
-    turnout = Turnout() if root.mode == "simulation" else None
+    turnout = Turnout(ends=ends_useless) if root.mode == "simulation" else None
     noise = root if noise is None else noise
     if isinstance(backend, PromiseBound):
         backend = backend.under(promise_digest(plan, components.task.roster))

@@ -11,7 +11,7 @@ from fedpriv.training.failures import mostly_failed
 _LOG = logging.getLogger(__name__)
 
 
-class NobodyUsefulError(RuntimeError):
+class NobodyUsefulError(ValueError):
     """All users that a simulation drew failed, so that nothing but noise would be learnt."""
 
 
@@ -20,12 +20,14 @@ class Turnout:
     """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:
+        ends: Whether the run ends where nobody's update is of use.
         cohort_size: Users drawn.
         num_failed: Of these, users that contributed zero because they failed.
         first_error: What the first of them raised, a line and perhaps a traceback; None where
             nobody failed or it is not known.
     """
 
+    ends: bool = True
     cohort_size: int = 0
     num_failed: int = 0
     first_error: str | None = None
@@ -51,7 +53,7 @@ class Turnout:
         Raises:
             NobodyUsefulError: With the first error.
         """
-        if self._useful or not self._asked:
+        if self._useful or not self._asked or not self.ends:
             return
         raise NobodyUsefulError(
             f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "
