@@ -52,6 +52,8 @@ class PartialSum:
             `granularity`, or float64.
         num_users: How many users were asked.
         num_failed: How many of them contributed zero because they failed (a diagnostic).
+        first_error: What the first of them raised: a line, then the traceback where the users'
+            data are in this process's hands; None of a secure run, or where nobody knows.
         granularity: The grid's spacing; None for a sum of floats.
     """
 
@@ -59,6 +61,7 @@ class PartialSum:
     num_users: int
     num_failed: int = 0
     granularity: float | None = None
+    first_error: str | None = field(default=None, repr=False)
 
     def compact(self) -> PartialSum:
         """Return the same sum with every tensor in the smaller of its two forms."""
@@ -289,6 +292,7 @@ def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False
         num_users=num_users,
         num_failed=sum(part.num_failed for part in parts),
         granularity=granularity,
+        first_error=next(filter(None, (part.first_error for part in parts)), None),
     )
 
 

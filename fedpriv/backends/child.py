@@ -118,6 +118,7 @@ def encoded(done: PartialSum) -> bytes:
     said: dict[str, Any] = {
         "num_users": done.num_users,
         "num_failed": done.num_failed,
+        "first_error": done.first_error,
         "granularity": None if done.granularity is None else done.granularity.hex(),
         "tensors": [],
     }
@@ -159,5 +160,6 @@ def decoded(data: bytes) -> PartialSum:
         total=total,
         num_users=said["num_users"],
         num_failed=said["num_failed"],
+        first_error=said["first_error"],
         granularity=None if granularity is None else float.fromhex(granularity),
     )

@@ -109,6 +109,7 @@ class Guard:
             num_users=len(user_ids),
             num_failed=done.num_failed + lost,
             granularity=done.granularity,
+            first_error=done.first_error,
         )
 
     def _parts(

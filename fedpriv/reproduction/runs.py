@@ -117,7 +117,10 @@ def perform(run: Run) -> dict[str, Any]:
             "by `fedpriv run`"
         )
     last, seen, curve = None, None, []
-    for record, state in rounds(components, backend, Key.simulation(run.seed), eval_every=steps):
+    played = rounds(
+        components, backend, Key.simulation(run.seed), eval_every=steps, ends_useless=False
+    )
+    for record, state in played:
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
             seen = backend.evaluate(

@@ -19,20 +19,17 @@ from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.vault import Vault
 from fedpriv.running.loop import Runnable
 from fedpriv.sums import PartialSum
-from fedpriv.tasks.trial import try_trainer
-from fedpriv.training.failures import raised_failures
+from fedpriv.tasks.trial import try_trainer, try_work
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_works, find_work
 from fedpriv.tree import Params
-
-_SYNTHETIC = "made up"
 
 
 def try_components(components: Runnable, params: Params, batch: Any) -> None:
     """Try what users do on a synthetic batch.
 
     Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
-    else the first step is played.
+    else the first step is played. In both each work is asked for two synthetic users in turn.
 
     Args:
         components: Of the experiment.
@@ -41,8 +38,9 @@ def try_components(components: Runnable, params: Params, batch: Any) -> None:
 
     Raises:
         Exception: What the algorithm, a work or a trainer raises.
-        ValueError: If a contribution has other tensors than it should, or a work fails and keeps
-            to itself why.
+        ValueError: If a contribution has other tensors than it should or is not finite, or a work
+            fails and keeps to itself why.
+        KeepsStateError: If one user's contribution depends on another user.
     """
     trainer, algorithm = components.trainer, components.algorithm
     if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
@@ -79,24 +77,12 @@ def _play(components: Runnable, params: Params, batch: Any) -> None:
                 raise
 
 
-class _SyntheticUsers:
-    """A `fedpriv.training.work.UserData` of one batch."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def examples(self, user_id: str) -> Any:
-        return self._batch
-
-    def num_examples(self, user_id: str) -> int:
-        return 1
-
-
 class _OnSyntheticUsers:
     """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
 
     def __init__(self, works: Mapping[str, Work], batch: Any) -> None:
-        self._works, self._data = works, _SyntheticUsers(batch)
+        self._works, self._batch = works, batch
+        self._apart: set[str] = set()
 
     def partial_sum(
         self,
@@ -111,15 +97,17 @@ class _OnSyntheticUsers:
         template: Params | None = None,
     ) -> PartialSum:
         """Return the sum of one synthetic user; an empty cohort has one too."""
-        with raised_failures():
-            found = find_work(self._works, work).partial_sum(
-                params=params, bound=bound, data=self._data, user_ids=(_SYNTHETIC,), key=key
-            )
-        if found.num_failed:
-            raise ValueError(
-                f"work {work!r} fails on what the task's synthetic_batch() makes, and does not say "
-                "why; let it call fedpriv.training.failures.contributes_zero(error)"
-            )
+        asked = find_work(self._works, work)
+        # A program asks in many passes: of the first it is known that users are apart.
+        found = try_work(
+            asked,
+            params=params,
+            bound=bound,
+            batch=self._batch,
+            name=work,
+            apart=work not in self._apart,
+        )
+        self._apart.add(work)
         return replace(found, num_users=len(cohort))
 
     def evaluate(self, params: Params, *, public: bool) -> None:

@@ -44,16 +44,20 @@ from fedpriv.training.local.module_measures import (
     module_metrics,
     with_loss,
 )
-from fedpriv.training.local.module_state import SameFrozen, made_from
+from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.per_example.hidden_state import refuse_kept_state
 from fedpriv.training.per_example.losses import check_loss, check_pairs
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
 #: Examples that a task is tried on.
 _TRIED = 2
+# A target that PyTorch's losses leave out.
+_NOT_COUNTED = -100
 # Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
@@ -188,7 +192,7 @@ class ModuleTask:
             keep_freed_memory()
         users_at_once = self._users_at_once
         if users_at_once is None:
-            batch = self.synthetic_batch()
+            batch, _ = self._batch()
             users_at_once = default_users_at_once(alone, np.empty(0) if batch is None else batch.x)
         if where.type == "cpu" and users_at_once == 1:
             return alone
@@ -224,16 +228,31 @@ class ModuleTask:
     def synthetic_batch(self) -> ArrayExamples | None:
         """Return examples of no rostered user, to try the task on; None where none can be made.
 
-        Those that were given, or some public ones if they look like users', or else synthetic
-        ones: floats are normal (targets uniform), words are of every embedding's vocabulary,
-        classes the first two.
+        Those that were given, or some public ones if they look like users', those with the least
+        and the largest of classes and words among them, or else synthetic ones: floats are normal
+        (targets uniform), words are of every embedding's vocabulary, classes the first two. Where
+        the model's outputs on synthetic ones are not finite, it takes none such: None.
         """
+        batch, drawn = self._batch()
+        if batch is None or not drawn:
+            return batch
+        try:
+            with own_stream(_LOOK), torch.no_grad():
+                outputs = self._make()(as_tensor(model_inputs(batch.x)))
+        except Exception as error:  # a mistake, which the trial is to raise
+            end_if_interrupted(error)
+            return batch
+        finite = not isinstance(outputs, torch.Tensor) or bool(outputs.isfinite().all())
+        return batch if finite else None
+
+    def _batch(self) -> tuple[ArrayExamples | None, bool]:
+        """Return examples of no rostered user, and whether they were drawn."""
         if self._synthetic_batch is not None:
-            return self._synthetic_batch
+            return self._synthetic_batch, False
         made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
         if public and (made is None or same_format(made, public)):
-            return public.take(np.arange(min(len(public), _TRIED)))
-        return made
+            return public.take(_telling(public)), False
+        return made, True
 
     def public_of_rostered(self) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many.
@@ -291,11 +310,11 @@ class ModuleTask:
         )
 
     def _check_loss(self) -> None:
-        """Look at the loss and the measures once, on public or synthetic examples."""
+        """Look at the module, the loss and the measures once, on public or synthetic examples."""
         if self._checked:
             return
         given = self._synthetic_batch or self._sets[True]
-        batch = self._few(self.synthetic_batch() if given is None else given, _LOOKED_AT)
+        batch = self._few(self._batch()[0] if given is None else given, _LOOKED_AT)
         if batch is not None:
             measures = self._module_measures()
 
@@ -308,6 +327,8 @@ class ModuleTask:
 
             drawn = given is None
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
+            x, y = as_tensor(model_inputs(batch.x)), as_tensor(model_targets(batch.y))
+            refuse_kept_state(module.train(), self._loss, x, y)
         self._checked = True
 
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
@@ -317,7 +338,7 @@ class ModuleTask:
 
     def _fitting_measures(self) -> tuple[ModuleMeasure, ...]:
         """Return the measures that the model's outputs ask for, on public or synthetic examples."""
-        few = self._few(self._sets[True] or self.synthetic_batch())
+        few = self._few(self._sets[True] or self._batch()[0])
         return () if few is None else fitting_measures(self._make(), few.x, few.y)
 
     @staticmethod
@@ -325,3 +346,14 @@ class ModuleTask:
         if batch is None or not len(batch):
             return None
         return batch.take(np.arange(min(len(batch), number)))
+
+
+def _telling(examples: ArrayExamples) -> np.ndarray:
+    """Return positions of the first examples, and of those with the least and largest integers."""
+    found = list(range(min(len(examples), _TRIED)))
+    for array in (examples.x, examples.y):
+        if array.size and array.dtype.kind in "iu":
+            each = array.reshape(len(array), -1)
+            least = np.where(each == _NOT_COUNTED, each.max(), each)
+            found += [int(each.max(axis=1).argmax()), int(least.min(axis=1).argmin())]
+    return np.unique(found)

@@ -1,4 +1,9 @@
-"""What is said of a user that fails: its kind, never its text."""
+"""What is said of a user that fails: in a log its kind, never its text.
+
+The text of an error may hold the user's data. It is kept for whoever runs a simulation in the
+process that has the users, and nowhere else: what a node of Flower's sends names the places in the
+code, and of a secure run nothing is kept.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +23,23 @@ from fedpriv.training.stopping import end_if_interrupted
 _LOG = logging.getLogger(__name__)
 
 
+class KeepsStateError(ValueError):
+    """Training leaves something behind that the next user, or the next example, may read."""
+
+
 @dataclass(slots=True)
 class Failures:
-    """How many contributions were zero because they failed, and the kind of the first error."""
+    """How many contributions were zero because they failed, and the first error.
+
+    Attributes:
+        count: How many.
+        first: The kind of the first error.
+        told: What it says, as `fedpriv.sums.PartialSum.first_error`; None in a secure run.
+    """
 
     count: int = 0
     first: str | None = None
+    told: str | None = None
 
 
 _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
@@ -44,7 +60,20 @@ def counted_failures() -> Iterator[Failures]:
         _COUNTED.reset(before)
         outer = _COUNTED.get()
         if outer is not None and outer.first is None:
-            outer.first = failures.first
+            outer.first, outer.told = failures.first, failures.told
+
+
+_PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
+
+
+@contextmanager
+def places_alone() -> Iterator[None]:
+    """Keep of errors within the `with` their kinds and places in the code: it may leave a node."""
+    before = _PLACES.set(True)
+    try:
+        yield
+    finally:
+        _PLACES.reset(before)
 
 
 _RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
@@ -104,10 +133,21 @@ def contributes_zero(error: BaseException) -> None:
     failures = _COUNTED.get()
     if failures is not None:
         failures.count += 1
-        failures.first = failures.first or type(error).__name__
+        if failures.first is None:
+            failures.first = type(error).__name__
+            failures.told = None if _UNSAID.get() else _told(error)
     say_of_users(_LOG, logging.WARNING, "a user contributes zero: %s", type(error).__name__)
     if _LOG.isEnabledFor(logging.DEBUG):
         say_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
+
+
+def _told(error: BaseException) -> str:
+    """Return an error in a line, and its traceback where both are this process's to show."""
+    kind = type(error).__name__
+    if _PLACES.get():
+        return f"{kind} at {raised_at(error) or 'no known place'}"
+    line = " ".join(f"{kind}: {error}".split())
+    return f"{line}\n\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
 def raised_at(error: BaseException) -> str:

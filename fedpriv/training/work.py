@@ -7,14 +7,14 @@ process each find what the name means in their own experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
-from fedpriv.training.failures import contributes_zero, users_unsaid
+from fedpriv.training.failures import contributes_zero, counted_failures, users_unsaid
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import Params, Tree
 
@@ -116,9 +116,13 @@ def summed(
     user_ids: Sequence[str],
     key: Key,
 ) -> PartialSum:
-    """Return a work's sum, as backends ask for it: of a secure run nothing is logged of users."""
-    with users_unsaid(key):
-        return work.partial_sum(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
+    """Return a work's sum, as backends ask for it, with the first error of its users.
+
+    Of a secure run nothing is logged of users, and no error is told.
+    """
+    with users_unsaid(key), counted_failures() as failures:
+        done = work.partial_sum(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
+    return done if failures.told is None else replace(done, first_error=failures.told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

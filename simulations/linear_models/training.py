@@ -150,7 +150,9 @@ def run(
         task=model.task, plan=plan, algorithm=algorithm, trainer=works, side_information=None
     )
     backend, states = SerialBackend(trainer=works), []
-    for _, state in rounds(components, backend, Key.simulation(seed), eval_every=10**9):
+    for _, state in rounds(
+        components, backend, Key.simulation(seed), eval_every=10**9, ends_useless=False
+    ):
         states = [*states, state] if keep else [state]
     if not states:  # the plan did not pay for a first step
         states = [algorithm.init(model.task.init_params(Key.simulation(seed)))]

@@ -13,6 +13,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.running.prepared import start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
 from tests.repeats import every_case
 from tests.resumed import resume_run
@@ -208,12 +209,13 @@ class TestMostlyFailed:
         return made
 
     def test_it_is_said_at_once_and_in_the_summary(self, tmp_path, caplog):
-        wrong = experiment(task(users=self.failing()), eval_every=1)
+        wrong = experiment(task(users=self.failing()), eval_every=1, cohort=12.0)
         seen = []
         prepared = start_run(wrong, "own:x", None, tmp_path / "run")
         summary = prepared.run(on_round=lambda record: seen.append(len(said(caplog))))
         assert seen[0] == 1, "after the first round already"
-        assert len(said(caplog)) == 1 and "round 1: " in said(caplog)[0]
+        assert len(said(caplog)) == 1 and "round 1: 10 of 12 " in said(caplog)[0]
+        assert "the first error: IndexError: Target 100" in said(caplog)[0]
         assert summary["rounds_mostly_failed"] == 3
 
     def test_a_few_who_fail_are_no_alarm(self, tmp_path, caplog):
@@ -231,3 +233,92 @@ class TestMostlyFailed:
 
 def said(caplog):
     return [r.getMessage() for r in caplog.records if "mostly noise" in r.getMessage()]
+
+
+@every_case("secure", [False, True])
+@every_case(
+    "given",
+    [{}, {"public": PUBLIC}, {"users_at_once": 4}, {"synthetic_batch": PUBLIC.take(np.arange(2))}],
+)
+def test_a_rate_at_which_everybody_diverges_is_refused(tmp_path, secure, given):
+    """Red before: the update of infinities was thrown away; in secure mode the run said nothing."""
+    wrong = experiment(task(**given), local_learning_rate=3e38, local_epochs=3)
+    with pytest.raises(ValueError, match=r"not finite.*learning rate"):
+        start_run(wrong, "own:x", None, tmp_path / "run", secure=secure)
+    assert not (tmp_path / "run").exists()
+
+
+@every_case("secure", [False, True])
+@every_case("name", ["dp-fedavg-tags", "adadps-tags", "dp-fedavg-words"])
+def test_so_it_is_for_tags_and_words(tmp_path, tiny_corpus, name, secure):
+    options = {"local-learning-rate": 1e308, "cohort": 6, "delta": 1e-3, "rounds": 2}
+    own = load_experiment(name).with_options(options)
+    with pytest.raises((ValueError, RuntimeError), match=r"not finite|overflow"):
+        start_run(own, name, tiny_corpus, tmp_path / "run", secure=secure)
+    assert not (tmp_path / "run").exists()
+
+
+@every_case("secure", [False, True])
+def test_public_labels_numbered_from_one_are_refused(tmp_path, secure):
+    """Red before: the first two public examples happened to have label 1 of labels 1 and 2."""
+    y = np.ones(1_100, int)  # the first 1,024 are measured beforehand
+    y[1_050] = 2
+    wrong = task(public=ArrayExamples(PUBLIC.x[y * 0], y), users=numbered_from_one())
+    with pytest.raises(IndexError) as caught:
+        start_run(experiment(wrong), "own:x", None, tmp_path / "run", secure=secure)
+    assert "before anything was charged" in caught.value.__notes__[0]
+
+
+def test_so_are_public_words_beyond_the_vocabulary(tmp_path):
+    x = np.zeros((1_100, 4), np.int64)
+    x[1_050, 2] = 5
+    words = {f"u{n}": ArrayExamples(x[:3], np.zeros(3, int)) for n in range(4)}
+    wrong = task(
+        module=lambda: nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2)),
+        users=words,
+        public=ArrayExamples(x, np.zeros(1_100, int)),
+    )
+    with pytest.raises(IndexError):
+        start_run(experiment(wrong, cohort=2.0), "own:x", None, tmp_path / "run")
+
+
+def numbered_from_one():
+    return {user: ArrayExamples(own.x, own.y + 1) for user, own in users()}
+
+
+class Averaging:
+    """A trainer of one's own that remembers whom it has trained, where no module is looked at."""
+
+    def __init__(self, kept):
+        self.seen, self.kept = [], kept
+
+    def train(self, params, examples, key):
+        found = {name: np.full_like(array, examples.x.mean()) for name, array in params.items()}
+        if self.kept == "examples":
+            self.seen.append(examples.x.mean())
+            found = {name: array + np.float32(sum(self.seen)) for name, array in found.items()}
+        elif self.kept == "calls":
+            self.seen.append(1)
+            found = {name: array * len(self.seen) for name, array in found.items()}
+        elif self.kept == "stream":
+            drawn = np.float32(np.random.normal())
+            found = {name: array + drawn for name, array in found.items()}
+        return found
+
+
+@every_case("kept", ["examples", "calls", "stream", ""])
+def test_a_trainer_of_ones_own_that_keeps_something_is_refused(tmp_path, kept):
+    """Red before: the second of two synthetic users was never trained."""
+
+    class Own(ModuleTask):
+        def trainer(self, schedule, multiplier, device="cpu"):
+            return Averaging(kept)
+
+    own = Own(
+        name="t", module=lambda: nn.Linear(8, 2), loss=lambda o, t: o.sum(), users=dict(users())
+    )
+    if not kept:
+        start_run(experiment(own), "own:x", None, tmp_path / "run").folder.close()
+        return
+    with pytest.raises(KeepsStateError, match="Averaging"):
+        start_run(experiment(own), "own:x", None, tmp_path / "run")

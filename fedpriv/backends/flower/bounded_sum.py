@@ -56,6 +56,7 @@ class BoundedSum:
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
             "rebounded" (which were added after scaling).
         num_added: Users whose contribution is in the sum, as far as their nodes tell.
+        first_error: What the first node that had one says of a user's error.
     """
 
     params: Params = field(repr=False)
@@ -66,6 +67,7 @@ class BoundedSum:
     nonce: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
     num_added: int = 0
+    first_error: str | None = field(default=None, repr=False)
     _room: int = field(default=0, init=False, repr=False)
     _total: dict = field(init=False, repr=False)
 
@@ -123,6 +125,7 @@ class BoundedSum:
         # Nothing overflows here: every coordinate is within the limit by now.
         add_sum(self._total, total)
         self.num_added += num_users - found.num_failed
+        self.first_error = self.first_error or found.first_error
 
     def result(self, num_users: int) -> PartialSum:
         """Return the sum over a cohort of `num_users`; nothing may be added afterwards."""
@@ -131,6 +134,7 @@ class BoundedSum:
             num_users=num_users,
             num_failed=num_users - self.num_added,
             granularity=self.granularity,
+            first_error=self.first_error,
         )
 
 

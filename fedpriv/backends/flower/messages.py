@@ -33,10 +33,12 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
+from fedpriv.untrusted_text import plain
 
 _PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
 _PROMISE = "promise"
+_FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
 
@@ -258,6 +260,8 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
             "num-failed": done.num_failed,
         }
     )
+    if done.first_error is not None:  # of a simulation; it names places in the code
+        report[_FIRST_ERROR] = done.first_error[:_LONGEST_ERROR]
     if done.granularity is None:
         dtype = np.float32 if len(request.user_ids) <= 1 else np.float64
         return RecordDict({_TOTAL: records.encode(total, dtype), _REPORT: report})
@@ -304,7 +308,17 @@ def read_answer(
         granularity=granularity,
         num_users=num_users,
         num_failed=_count(report, "num-failed", low=0, high=num_users),
+        first_error=_first_error(report),
     )
+
+
+def _first_error(report: Mapping[str, Any]) -> str | None:
+    found = report.get(_FIRST_ERROR)
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise MalformedRecordError(f"{_FIRST_ERROR} is a {type(found).__name__}, not a text")
+    return " ".join(plain(found[:_LONGEST_ERROR]).split())
 
 
 def _check_grid(report: Mapping[str, Any], granularity: float | None) -> None:

@@ -151,12 +151,16 @@ class GridBackend:
             dropped=counts,
         )
         requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
+
+        def note_failed(reply: Message) -> None:
+            total.first_error = total.first_error or _say_failed(reply)
+
         with users_unsaid(key):
             for reply in self.exchange.answers(
                 requests,
                 seconds=self.settings.round_deadline,
                 most_bytes=most_bytes(total.params),
-                on_error=_say_failed,
+                on_error=note_failed,
             ):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
@@ -164,6 +168,8 @@ class GridBackend:
             if odd := counts - before:
                 said = "round %d, attempt %d: %s"
                 say_of_users(_LOG, logging.WARNING, said, round_num, attempt, dict(odd))
+        if key.mode == "secure":
+            total.first_error = None
         return total.result(len(cohort))
 
     def _requests(
@@ -260,7 +266,8 @@ class UserLevelStrategy:
             backend.close()
 
 
-def _say_failed(reply: Message) -> None:
-    """Log why a node failed, in one line, but in a secure run: its words are its own."""
+def _say_failed(reply: Message) -> str:
+    """Log why a node failed, in one line, but in a secure run: its words are its own; return it."""
     reason = " ".join(plain(reply.error.reason or "no reason given").split())
     say_of_users(_LOG, logging.WARNING, "a node failed: %.400s", reason)
+    return f"a node failed: {reason:.400}"

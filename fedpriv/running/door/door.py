@@ -145,6 +145,7 @@ class RunDoor:
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
+        self._check_useful()
         self._check_again(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
@@ -170,6 +171,7 @@ class RunDoor:
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
+        self._check_useful()
         answer = mechanism.release(copied(total), drawing.result())
 
         def again(number: int, privatizer: Privatizer, raw: PartialSum) -> Any:
@@ -198,6 +200,7 @@ class RunDoor:
             users = cohort if among is None else tuple(cohort[place] for place in among)
             return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
 
+        self._begin_turnout()
         raw = Passes(one, draw.key("program", query.name), len(cohort))
         self._inside = True
         try:
@@ -205,6 +208,7 @@ class RunDoor:
         finally:
             self._inside = False
             raw.close()
+        self._check_useful()
         self._check_again(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
@@ -351,6 +355,7 @@ class RunDoor:
     ) -> PartialSum:
         """Return the raw sum over a cohort, drawn here or before. It must not leave this room."""
         if cohort is None:
+            self._begin_turnout()
             cohort = self._cohort(query, mechanism, draw)
         total = self._backend.partial_sum(
             params=query.params,
@@ -365,8 +370,17 @@ class RunDoor:
             template=find_work(self._works, query.work).template(query.params),
         )
         if self._turnout is not None:
-            self._turnout.note(len(cohort), total.num_failed)
+            self._turnout.note(len(cohort), total)
         return total
+
+    def _begin_turnout(self) -> None:
+        if self._turnout is not None:
+            self._turnout.begin()
+
+    def _check_useful(self) -> None:
+        """End a simulation in which all who were drawn for an answer failed."""
+        if self._turnout is not None:
+            self._turnout.refuse_useless(self._round_num, self._plan.unit)
 
     def _check_again(self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum) -> None:
         """Refuse to replay a release on another sum than before: it would bare the difference.

@@ -5,9 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from fedpriv.sums import PartialSum
 from fedpriv.training.failures import mostly_failed
 
 _LOG = logging.getLogger(__name__)
+
+
+class NobodyUsefulError(ValueError):
+    """All users that a simulation drew failed, so that nothing but noise would be learnt."""
 
 
 @dataclass(slots=True)
@@ -15,28 +20,61 @@ class Turnout:
     """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:
+        ends: Whether the run ends where nobody's update is of use.
         cohort_size: Users drawn.
         num_failed: Of these, users that contributed zero because they failed.
+        first_error: What the first of them raised, a line and perhaps a traceback; None where
+            nobody failed or it is not known.
     """
 
+    ends: bool = True
     cohort_size: int = 0
     num_failed: int = 0
+    first_error: str | None = None
+    _asked: bool = field(default=False, init=False)
+    _useful: bool = field(default=False, init=False)
     _warned: bool = field(default=False, init=False)
 
-    def note(self, cohort_size: int, num_failed: int) -> None:
-        """Keep what is true of the answer just made."""
-        self.cohort_size, self.num_failed = cohort_size, num_failed
+    def begin(self) -> None:
+        """Open an answer, which may take many passes."""
+        self.cohort_size, self.num_failed, self.first_error = 0, 0, None
+        self._asked = self._useful = False
+
+    def note(self, cohort_size: int, total: PartialSum) -> None:
+        """Keep what is true of a pass over so many users, of the answer just made the last."""
+        self._asked |= cohort_size > 0
+        self._useful |= total.num_failed < cohort_size
+        self.cohort_size, self.num_failed = cohort_size, total.num_failed
+        self.first_error = total.first_error or self.first_error
+
+    def refuse_useless(self, round_num: int, unit: str) -> None:
+        """End the run where all who were drawn failed; an empty cohort is no failure.
+
+        Raises:
+            NobodyUsefulError: With the first error.
+        """
+        if self._useful or not self._asked or not self.ends:
+            return
+        raise NobodyUsefulError(
+            f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "
+            "zero, so that the run learns nothing but noise; it ends here, before more is charged. "
+            f"The first error: {self._why()}"
+        )
 
     def warn_once(self, round_num: int, unit: str) -> None:
-        """Log the first time that more than half of those who were drawn failed."""
+        """Log the first time that more than half of those who were drawn failed, and why."""
         if self._warned or not mostly_failed(self.num_failed, self.cohort_size):
             return
         self._warned = True
         _LOG.warning(
             "round %d: %d of %d drawn %ss failed and contribute zero; what this run learns is "
-            "mostly noise",
+            "mostly noise; the first error: %s",
             round_num,
             self.num_failed,
             self.cohort_size,
             unit,
+            self._why().partition("\n")[0],
         )
+
+    def _why(self) -> str:
+        return self.first_error or "not known here; the log of whoever has the users may have it"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv.training.line_search.candidates import moved
 from fedpriv.training.local.module import load_params
-from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.local.module_state import OwnState, own_stream, unchanged_buffers
 from fedpriv.tree import Params
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -29,7 +29,8 @@ def mean_losses(
     """Return the mean loss of a batch at every point, float64 (sizes,).
 
     Args:
-        module: Its params are overwritten; nothing is drawn, and dropout is off.
+        module: Its params are overwritten, and nothing else of it is changed; nothing is drawn, and
+            dropout is off.
         loss: From outputs and targets to the mean loss.
         params: float32.
         direction: Likewise.
@@ -37,7 +38,7 @@ def mean_losses(
         x: Inputs, on the module's device.
         y: Targets.
     """
-    with _looking(module):
+    with OwnState(module, loss).unchanged(), _looking(module):
         return np.array([float(loss(_at(module, params, direction, s)(x), y)) for s in sizes])
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.local.module_state import OwnState, own_stream
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
 
@@ -110,7 +110,9 @@ class ModuleTrainer:
     for the last. `benchmarks/dense_training.py` prints the ratios.
 
     Guarantees:
-        * A user's update depends on the params, its examples and its key, and on no other user.
+        * A user's update depends on the params, its examples and its key, and on no other user: the
+          module, and a loss that is an object, are as they were made for each (`OwnState`, which
+          says what it cannot reach).
         * Batches are fresh, aligned tensors wherever the examples lie, so on one thread of one
           machine the same arguments give the same bits.
 
@@ -129,6 +131,7 @@ class ModuleTrainer:
     device: str | torch.device = "cpu"
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     _factors: Mapping[str, torch.Tensor] = field(init=False, repr=False)
+    _state: OwnState = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_module(self.module).to(self.device)
@@ -136,6 +139,7 @@ class ModuleTrainer:
         factors = {n: self._leading(n, m, own[n].ndim) for n, m in self.multiplier.items()}
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "_factors", factors)
+        object.__setattr__(self, "_state", OwnState(self.module, self.loss))
 
     def _leading(self, name: str, factor: np.ndarray, num_axes: int) -> torch.Tensor:
         """Return a multiplier on the device, its axes put against a parameter's first ones."""
@@ -148,6 +152,12 @@ class ModuleTrainer:
     def factors(self) -> Mapping[str, torch.Tensor]:
         """1/A by parameter name, on the device, of the parameter's number of axes."""
         return self._factors
+
+    @contextmanager
+    def as_made(self) -> Iterator[nn.Module]:
+        """Give the module as it was made, in training mode; nothing that it keeps stays."""
+        with self._state.unchanged():
+            yield self.module.train()
 
     def on_device(self, array: np.ndarray) -> torch.Tensor:
         """Return an array as a tensor on the device; on the CPU over the same memory."""
@@ -176,15 +186,14 @@ class ModuleTrainer:
         chosen = examples.take(self.schedule.choose(len(examples), rng))
         x, y = self.on_device(model_inputs(chosen.x)), self.on_device(model_targets(chosen.y))
         trained = {name: self._own[name] for name in start}
-        with torch.no_grad():
-            for name, parameter in trained.items():
-                parameter.copy_(start[name])
-        module = self.module.train()
-        with unchanged_buffers(module), own_stream(key, self.device), one_thread():
+        with self.as_made() as module, own_stream(key, self.device), one_thread():
+            with torch.no_grad():
+                for name, parameter in trained.items():
+                    parameter.copy_(start[name])
             for batch in self.schedule.batches(len(chosen), rng):
                 index = torch.from_numpy(batch).to(self.device)
                 self._step(trained, self.loss(module(x[index]), y[index]))
-        return {name: p.detach() - start[name] for name, p in trained.items()}
+            return {name: p.detach() - start[name] for name, p in trained.items()}
 
     def _step(self, trained: Mapping[str, nn.Parameter], loss: torch.Tensor) -> None:
         """Take one step of SGD; a parameter that the loss does not use stays where it is."""

@@ -1,9 +1,12 @@
-"""What a module keeps besides its trained params: frozen ones, buffers, torch's generators."""
+"""What a module keeps besides its trained params: frozen ones, buffers, attributes, generators."""
 
 from __future__ import annotations
 
+import copy
+import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,14 +120,125 @@ def _same(left: torch.Tensor, right: torch.Tensor | None) -> bool:
 @contextmanager
 def unchanged_buffers(module: nn.Module) -> Iterator[None]:
     """Put buffers back that a forward pass changes: they would tell one example of another."""
-    before = [
-        (layer, name, buffer, buffer.clone())
-        for layer in module.modules()
-        for name, buffer in layer.named_buffers(recurse=False)
-    ]
+    before = _buffers_of(module.modules())
     try:
         yield
     finally:
-        with torch.no_grad():
-            for layer, name, buffer, value in before:
-                setattr(layer, name, buffer.copy_(value))
+        _put_buffers_back(before)
+
+
+_Buffers = list[tuple[nn.Module, dict[str, tuple[torch.Tensor | None, torch.Tensor | None]]]]
+
+
+def _buffers_of(layers: Any) -> _Buffers:
+    """Return each layer's buffers with a copy; one that is None may be set by a forward pass."""
+    return [
+        (layer, {n: (b, None if b is None else b.clone()) for n, b in layer._buffers.items()})
+        for layer in layers
+    ]
+
+
+def _put_buffers_back(before: _Buffers) -> None:
+    with torch.no_grad():
+        for layer, buffers in before:
+            for name in [name for name in layer._buffers if name not in buffers]:
+                del layer._buffers[name]
+            for name, (buffer, value) in buffers.items():
+                back = buffer if buffer is None or value is None else buffer.copy_(value)
+                if name not in layer._buffers or layer._buffers[name] is not back:
+                    layer._buffers[name] = back
+
+
+# What every module has: dictionaries of parameters, buffers, children and hooks, and flags.
+_EVERY_MODULES = frozenset(vars(nn.Module()))
+_CONSTANTS = (
+    int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device, np.generic,
+    type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
+)  # fmt: skip
+
+
+class OwnState:
+    """What modules and a loss hold besides the values of their parameters, to be put back.
+
+    A forward pass may keep something of the user that trains: a running mean in an attribute, the
+    hidden state of a recurrent layer. The next user would contribute of it, past its bound.
+
+    Put back are buffers, plain attributes and all that lies in them (lists, dictionaries, objects,
+    generators), which parameters, buffers, layers and hooks there are, and which parameters are
+    trained. What holds the users' state elsewhere is not: values of frozen parameters, class
+    attributes, globals, variables that a function closes over, and what cannot be copied. There
+    `fedpriv.training.per_example.hidden_state.refuse_kept_state` looks, before a run.
+
+    Args:
+        roots: Modules, or objects that are called as the loss; functions are left as they are.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        objects: dict[int, Any] = {}
+        for root in roots:
+            if isinstance(root, nn.Module):
+                objects |= {id(layer): layer for layer in root.modules()}
+            elif not isinstance(root, _CONSTANTS) and hasattr(root, "__dict__"):
+                objects[id(root)] = root
+        layers = [one for one in objects.values() if isinstance(one, nn.Module)]
+        self._buffers = _buffers_of(layers)
+        parameters = {id(p): p for layer in layers for p in layer._parameters.values()}
+        parameters.pop(id(None), None)
+        self._parameters = [
+            (p, p.data, p.requires_grad) for p in parameters.values() if p is not None
+        ]
+        # These are themselves in a copy of whatever refers to them.
+        self._shared = {**objects, **parameters}
+        self._shared |= {id(b): b for _, named in self._buffers for b, _ in named.values()}
+        self._shared.pop(id(None), None)
+        memo = dict(self._shared)
+        self._objects = [self._of(one, memo) for one in objects.values()]
+
+    @staticmethod
+    def _of(one: Any, memo: dict[int, Any]) -> tuple[Any, dict, dict, list]:
+        """Return an object with its constants, copies of the rest, and its own dictionaries."""
+        constants, rest, filled = {}, {}, []
+        for name, value in vars(one).items():
+            constants[name] = value
+            if isinstance(one, nn.Module) and name in _EVERY_MODULES:
+                if name != "_buffers" and isinstance(value, (dict, set)):
+                    filled.append((value, value.copy()))
+            elif not _is_constant(value):
+                try:
+                    rest[name] = copy.deepcopy(value, memo)
+                except Exception:  # a lock, an open file, a tensor with a history
+                    continue
+        return one, constants, rest, filled
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Have everything as it was, at the beginning of the `with` and at its end."""
+        self.put_back()
+        try:
+            yield
+        finally:
+            self.put_back()
+
+    def put_back(self) -> None:
+        """Have everything as it was."""
+        memo = dict(self._shared)
+        for one, constants, rest, filled in self._objects:
+            held = vars(one)
+            held.clear()
+            held.update(constants)
+            for name, value in rest.items():
+                held[name] = copy.deepcopy(value, memo)
+            for dictionary, before in filled:
+                if dictionary or before:
+                    dictionary.clear()
+                    dictionary.update(before)
+        for parameter, data, trained in self._parameters:
+            parameter.data = data
+            parameter.requires_grad_(trained)
+        _put_buffers_back(self._buffers)
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, _CONSTANTS) or (
+        type(value) is tuple and all(_is_constant(item) for item in value)
+    )

@@ -218,8 +218,7 @@ class VectorisedTrainer:
         """Return every slot's update, and whether it is one: bool `(slots,)`."""
         slots = self.users_at_once
         users = PaddedUsers.of(works, slots, self.alone.device)
-        module, factors = self.alone.module.train(), self.alone.factors
-        buffers = dict(module.named_buffers())
+        factors = self.alone.factors
         local = {n: t.expand(slots, *t.shape).contiguous() for n, t in start.items()}
         well = torch.ones(slots, dtype=torch.bool, device=users.x.device)
 
@@ -236,7 +235,8 @@ class VectorisedTrainer:
             return (each * weight).sum(), mean
 
         each_user = vmap(grad(loss, has_aux=True))
-        with one_thread():
+        with self.alone.as_made() as module, one_thread():
+            buffers = dict(module.named_buffers())
             for step in users.steps():
                 gradients, mean = each_user(local, step.x, step.y, step.weight)
                 well &= mean if step.taken is None else mean | ~step.taken

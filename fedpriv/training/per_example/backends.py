@@ -32,10 +32,10 @@ from typing import Literal
 import numpy as np
 from torch import Tensor, nn
 
+from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.users_at_once import random_layer
 from fedpriv.training.per_example.ghost.backward import GhostPass
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
-from fedpriv.training.per_example.hidden_state import KeepsStateError
 from fedpriv.training.per_example.independence import NARROW, WIDE, Precision, Trial
 from fedpriv.training.per_example.synthetic_inputs import moved
 from fedpriv.training.per_example.whole import LoopPass, Pass, VmapPass

@@ -1,17 +1,31 @@
 """What a module keeps between forward passes outside its parameters and buffers.
 
 A running mean in a plain attribute carries one example into the gradient of the next, where no
-bound sees it. Looked at are tensors, arrays, numbers and words in attributes of the module and of
-its children, and in lists, tuples and dictionaries there; objects of other classes are not.
+bound sees it. While examples are trained one after the other, `attributes` looks at tensors,
+arrays, numbers and words in attributes of the module and of its children, and in lists, tuples and
+dictionaries there. Before a run `refuse_kept_state` looks further, on public or synthetic examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+
+from fedpriv.rng import Key
+from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.stopping import end_if_interrupted
 
 #: By layer and name, what attributes hold and a copy of it.
 Attributes = Mapping[tuple[nn.Module, str], tuple[Any, Any]]
@@ -20,8 +34,223 @@ _EVERY_MODULES = frozenset(vars(nn.Module()))
 _LOOKED_AT = (Tensor, np.ndarray, list, tuple, dict, int, float, complex, str, bytes, type(None))
 
 
-class KeepsStateError(ValueError):
-    """A forward pass leaves something behind that the next one may read."""
+_KEY = Key.simulation(0).fold("kept state")
+_SAME = 1e-4
+# Enough for any model, and not for a data set that a function happens to name.
+_MOST_LOOKED_AT = 100_000
+_HERE = str(Path(__file__).parents[2])
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def refuse_kept_state(
+    module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor
+) -> None:
+    """Refuse a module or a loss that one user's batch changes for the next one's.
+
+    Two batches go through in turn. Looked at are the gradient of the first before and after the
+    second, and what each leaves behind in attributes, lists, dictionaries and objects, in frozen
+    parameters, in class attributes, in variables that functions close over, in globals that they
+    name, and in the random generators of Python and NumPy. Buffers are not: they are put back. What
+    neither shows in a gradient nor lies in any of these places is not found.
+
+    Args:
+        module: In training mode; it may be changed by it.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        x: Inputs `(n, ...)` of no one on a roster, on the module's device.
+        y: Their targets.
+
+    Raises:
+        KeepsStateError: Names where it is kept. A module that raises is no matter of this.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+
+    def gradients(of: tuple[Tensor, Tensor]) -> list[Tensor | None]:
+        device = next(module.parameters()).device
+        with own_stream(_KEY, device), unchanged_buffers(module), torch.enable_grad():
+            found = loss(module(of[0]), of[1])
+            return list(torch.autograd.grad(found, trained, allow_unused=True))
+
+    first, second = _batches(x, y)
+    try:
+        before = gradients(first)
+        behind = held(module, loss)
+        gradients(second)
+    except Exception as error:
+        end_if_interrupted(error)
+        return
+    _refuse_other(behind, held(module, loss))
+    try:
+        after = gradients(first)
+    except Exception as error:
+        end_if_interrupted(error)
+        raise KeepsStateError(
+            f"the model raised a {type(error).__name__} at a batch that it had taken before: it "
+            "keeps something of one batch for the next; detach and keep nothing"
+        ) from error
+    _refuse_other(behind, held(module, loss))
+    if not all(map(_near, before, after)):
+        raise KeepsStateError(
+            "a batch's gradient is another one after a second batch went through: the module or "
+            "the loss keeps something where no bound sees it, or draws from a generator of its "
+            "own; keep nothing, and draw from torch's own generators"
+        )
+
+
+def _batches(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return two batches of one shape, of different examples where there are two."""
+    half = len(x) // 2
+    if half:
+        return [(x[:half], y[:half]), (x[half : 2 * half], y[half : 2 * half])]
+    return [(x, y), (-x if x.is_floating_point() else x, y)]
+
+
+def _refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    for place in sorted(before.keys() | after.keys()):
+        if place not in before or place not in after or before[place] != after[place]:
+            raise KeepsStateError(
+                f"a batch leaves something behind in {place}, where it would reach other users "
+                "past the bound; let the forward pass and the loss change nothing (return it, or "
+                "make it a constant), and draw random numbers from torch's own generators"
+            )
+
+
+def _near(left: Tensor | None, right: Tensor | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return torch.allclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
+
+
+def held(*roots: Any) -> Mapping[str, Any]:
+    """Return what objects and functions hold, by place: values that can be compared."""
+    found = {
+        "NumPy's global generator": repr(np.random.get_state()),
+        "Python's global generator": hash(random.getstate()),
+    }
+    seen: dict[int, Any] = {}
+    left = [(_name(root), root) for root in roots]
+    while left and len(seen) < _MOST_LOOKED_AT:
+        place, value = left.pop()
+        compared = _compared(value)
+        if compared is not None:
+            found[place] = compared
+        elif id(value) not in seen:
+            seen[id(value)] = value
+            left += _inside(place, value)
+    return found
+
+
+def _compared(value: Any) -> Any:
+    """Return what tells a value from another; None for what is looked into instead."""
+    if isinstance(value, _SCALARS):
+        return type(value), repr(value)
+    if isinstance(value, torch.Generator):
+        return _digest(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state())
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, _digest(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.shape, value.dtype, blake2b(value.tobytes(), digest_size=16).digest()
+    return None
+
+
+def _digest(tensor: Tensor) -> Any:
+    try:
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return blake2b(flat.numpy().tobytes(), digest_size=16).digest()
+    except Exception:  # sparse, or of a transformation that has ended
+        return id(tensor)
+
+
+def _inside(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what lies in a value, and where."""
+    if isinstance(value, Mapping):
+        yield f"len({place})", len(value)
+        for name in list(value):
+            yield f"{place}[{name!r:.40}]", value[name]
+    elif isinstance(value, (list, tuple, deque)):
+        yield f"len({place})", len(value)
+        for number, item in enumerate(value):
+            yield f"{place}[{number}]", item
+    elif isinstance(value, (set, frozenset)):
+        yield place, "".join(sorted(f"{item!r}" for item in value))
+    elif isinstance(value, types.MethodType):
+        yield from ((place, value.__self__), (place, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(place, value)
+    elif isinstance(value, type):
+        if _is_own(sys.modules.get(value.__module__)):
+            for name, item in list(vars(value).items()):
+                if not name.startswith("__"):
+                    yield f"{value.__qualname__}.{name} of the class", item
+            yield from ((place, base) for base in value.__bases__)
+    elif isinstance(value, (classmethod, staticmethod)):
+        yield place, value.__func__
+    elif isinstance(value, nn.Module):
+        yield from _of_layer(place, value)
+    elif hasattr(value, "__dict__") and _is_own(sys.modules.get(type(value).__module__)):
+        yield from ((f"{place}.{name}", item) for name, item in list(vars(value).items()))
+        yield place, type(value)
+
+
+def _of_layer(place: str, layer: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, item in list(vars(layer).items()):
+        if name not in _EVERY_MODULES:
+            yield f"{place}.{name}", item
+    for name, parameter in layer._parameters.items():
+        if parameter is not None and not parameter.requires_grad:
+            yield f"the frozen parameter {place}.{name}", parameter
+    for name, child in layer._modules.items():
+        yield f"{place}.{name}", child
+    for hooks in _HOOKS:
+        for number, hook in enumerate(getattr(layer, hooks, {}).values()):
+            yield f"hook {number} of {place}", hook
+    yield place, type(layer)
+
+
+def _of_function(place: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function closes over, its defaults, and globals that its code names."""
+    if not _is_own(sys.modules.get(function.__module__)):
+        return
+    code, scope = function.__code__, function.__globals__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f"{name!r}, which {place} closes over", cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    yield f"the defaults of {place}", (function.__defaults__, function.__kwdefaults__)
+    yield f"the attributes of {place}", vars(function)
+    names = _names(code)
+    for name in names & scope.keys():
+        item = scope[name]
+        if not isinstance(item, types.ModuleType):
+            yield f"the global {function.__module__}.{name}", item
+        elif _is_own(item):
+            for inner in names & vars(item).keys():
+                yield f"the global {item.__name__}.{inner}", vars(item)[inner]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (_names(item) for item in code.co_consts if isinstance(item, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _is_own(module: types.ModuleType | None) -> bool:
+    """Return whether a module is neither ours nor a library's, whose caches mean nothing."""
+    file = getattr(module, "__file__", None)
+    if file is None:  # of a notebook, or an interpreter; else built in
+        return module is not None and module.__name__ == "__main__"
+    return not str(file).startswith((_HERE, *_LIBRARIES))
+
+
+def _name(value: Any) -> str:
+    return value.__name__ if isinstance(value, types.FunctionType) else type(value).__name__
 
 
 def attributes(module: nn.Module) -> Attributes:

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.rng import Key
+from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Before, Factor
 from fedpriv.training.per_example.hidden_state import (
-    KeepsStateError,
     attributes,
     put_back,
     refuse_change,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.hidden_state import (
-    KeepsStateError,
     attributes,
     put_back,
     refuse_change,

@@ -1,0 +1,224 @@
+"""A simulation whose drawn users all fail ends with the first error, on whatever carries it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedpriv import json_lines
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.threads import ThreadBackend
+from fedpriv.cli import main
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.running.door.turnout import NobodyUsefulError
+from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import ArrayExamples
+from tests.backends.flower import stub_grid as stub
+from tests.repeats import every_case
+from tests.running.loop.tag_runs import start
+
+SECRET = 4711
+
+
+class Odd:
+    """A population of which some have labels that no model knows."""
+
+    def __init__(self, data, odd):
+        self._data, self._odd = data, set(odd)
+
+    def num_examples(self, user_id):
+        return self._data.num_examples(user_id)
+
+    def examples(self, user_id):
+        found = self._data.examples(user_id)
+        if user_id not in self._odd:
+            return found
+        if not len(found):  # who has nothing to train on has nothing to fail at
+            raise KeyError(user_id)
+        return replace(found, labels=np.full_like(found.labels, SECRET))
+
+
+class OddTask:
+    def __init__(self, task, odd):
+        self._task, self.data = task, Odd(task.data, odd)
+
+    def __getattr__(self, name):
+        return getattr(self._task, name)
+
+
+def carriers(odd=lambda roster: roster):
+    def serial(experiment, made):
+        data = Odd(made.task.data, odd(made.task.roster))
+        return SerialBackend(trainer=made.trainer, data=data, measure=made.task.evaluate)
+
+    def threads(experiment, made):
+        data = Odd(made.task.data, odd(made.task.roster))
+        return ThreadBackend(
+            trainer=made.trainer, data=data, measure=made.task.evaluate, num_workers=2,
+            max_examples=50,
+        )  # fmt: skip
+
+    def flower(experiment, made):
+        strategy = UserLevelStrategy(roster=made.task.roster, settings=GridSettings())
+        task = OddTask(made.task, odd(made.task.roster))
+        grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
+        return strategy.start(grid, lambda backend: backend)
+
+    return {"serial": serial, "threads": threads, "flower": flower}
+
+
+def charges(out):
+    return len(read_ledger(out / "ledger.jsonl")[1].charges)
+
+
+@every_case("carrier", ["serial", "threads", "flower"])
+def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, tmp_path, carrier):
+    """Red before: six rounds of noise, and the summary of a finished run."""
+    out = tmp_path / "run"
+    prepared = start(tiny_corpus, out, make_backend=carriers()[carrier])
+    with pytest.raises(NobodyUsefulError) as caught:
+        prepared.run()
+    said = str(caught.value)
+    assert "round 1" in said and "ValueError" in said and "trainer.py" in said
+    assert charges(out) == 1 and not json_lines.read(out / "rounds.jsonl")
+    # On a node of Flower's there may be people's own data: no value leaves it.
+    assert ("outside" in said) is (carrier != "flower"), said
+
+
+def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(NobodyUsefulError):
+        start(tiny_corpus, out, make_backend=carriers()["serial"]).run()
+    with pytest.raises(NobodyUsefulError):
+        resume_run(out, make_backend=carriers()["serial"]).run()
+    assert charges(out) == 2
+    assert resume_run(out).run()["rounds"] >= 1
+
+
+@every_case("carrier", ["serial", "threads", "flower"])
+def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, caplog):
+    """Who failed is private there, how many, and of what."""
+    caplog.set_level(logging.DEBUG)
+    out = tmp_path / "run"
+    odd: dict[str, Any] = carriers()
+    if carrier == "flower":
+        settings = GridSettings(allow_unauthenticated_nodes=True)
+
+        def flower(experiment, made):
+            strategy = UserLevelStrategy(roster=made.task.roster, settings=settings)
+            grid = stub.StubGrid(
+                stub.shards(OddTask(made.task, made.task.roster), 3, trainer=made.trainer)
+            )
+            return strategy.start(grid, lambda backend: backend)
+
+        odd["flower"] = flower
+    prepared = start(tiny_corpus, out, secure=True, make_backend=odd[carrier])
+    summary = prepared.run()
+    assert summary["rounds"] == 6 and summary["first_failure"] is None
+    assert not json_lines.read(out / "diagnostics.jsonl")
+    assert not any(told in caplog.text for told in ("contributes", "drawn", "noise"))
+    for text in (caplog.text, *(file.read_text() for file in out.glob("*.json*"))):
+        assert "ValueError" not in text and "outside the model" not in text
+
+
+@every_case("carrier", ["serial", "threads", "flower"])
+def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, carrier, caplog):
+    def most(roster):
+        return roster[: int(0.9 * len(roster))]
+
+    prepared = start(
+        tiny_corpus, tmp_path / "run", cohort=60.0, make_backend=carriers(most)[carrier]
+    )
+    seen = []
+    prepared.run(on_round=lambda record: seen.append(len(warned(caplog))))
+    assert seen[0] == 1 and len(warned(caplog)) == 1
+    assert "round 1: " in warned(caplog)[0] and "ValueError" in warned(caplog)[0]
+
+
+def warned(caplog):
+    return [r.getMessage() for r in caplog.records if "mostly noise" in r.getMessage()]
+
+
+def test_an_empty_cohort_is_no_failure(tiny_corpus, tmp_path):
+    summary = start(
+        tiny_corpus, tmp_path / "run", cohort=0.001, make_backend=carriers()["serial"]
+    ).run()
+    assert summary["rounds"] == 6
+
+
+def experiment(labels):
+    def task(experiment, corpus):
+        users = {
+            f"u{n}": ArrayExamples(np.ones((3, 4), np.float32), np.full(3, label))
+            for n, label in enumerate(labels)
+        }
+        return ModuleTask(
+            name="numbered from one", module=lambda: nn.Linear(4, 2), users=users, synthetic=True,
+            loss=nn.functional.cross_entropy,
+        )  # fmt: skip
+
+    return Experiment(
+        name="own", description="", task=task, delta=0.01, rounds=3, cohort=20.0,
+        noise_multiplier=1.0,
+    )  # fmt: skip
+
+
+def test_labels_numbered_from_one_end_a_simulation(tmp_path):
+    """The case of a first day: without public examples nothing can be known beforehand."""
+    prepared = start_run(experiment([2] * 24), "own:x", None, tmp_path / "run")
+    with pytest.raises(NobodyUsefulError, match=r"(?s)IndexError: Target 2 is out of bounds"):
+        prepared.run()
+
+
+def test_the_command_ends_with_an_error_and_that_traceback(tmp_path, monkeypatch, capfd):
+    """Red before: 65 equal warnings, the whole ε spent, and exit status 0."""
+    name, out = "tests.running.loop.test_nobody_useful:numbered_from_one", tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["fedpriv", "run", name, "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capfd.readouterr().err
+    assert ended.value.code not in (None, 0)
+    assert "IndexError: Target 2 is out of bounds" in said
+    assert "Traceback" in said and "functional.py" in said
+    assert charges(out) == 1
+
+
+def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_corpus, tmp_path):
+    from tests.running.methods.test_runs import play, started
+
+    def backend(odd):
+        return lambda experiment, made: SerialBackend(
+            trainer=made.trainer,
+            data=Odd(made.task.data, odd(made.task.roster)),
+            measure=made.task.evaluate,
+        )
+
+    play(started("bolt-on-tags", tiny_corpus, tmp_path / "a", backend(lambda r: r[1:2])))
+    with pytest.raises(NobodyUsefulError):
+        play(started("bolt-on-tags", tiny_corpus, tmp_path / "b", backend(lambda r: r)))
+
+
+@pytest.mark.ray
+def test_on_workers_too(ray, tmp_path, monkeypatch):
+    from fedpriv.running.engines.factories import on_ray
+
+    name = "tests.running.loop.test_nobody_useful:numbered_from_one"
+    ray.share = replace(ray.share, num_workers=2)
+    prepared = start_run(
+        numbered_from_one(), name, None, tmp_path / "run", make_backend=on_ray(ray, name, None)
+    )
+    with pytest.raises(NobodyUsefulError, match=r"(?s)round 1.*IndexError: Target 2 is out of"):
+        prepared.run()
+
+
+def numbered_from_one():
+    return experiment([2] * 24)

@@ -1,0 +1,374 @@
+"""Whatever a module keeps between users, one user moves the bounded sum by its bound.
+
+Each attack is run twice: against the trainers, whose users find the module as it was, and against
+the trial before a run, which refuses it.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv import tree
+from fedpriv.mechanisms.bound import Clip
+from fedpriv.rng import Key
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.work import as_work
+from tests.repeats import every_case
+
+KEY = Key.simulation(5)
+BOUND = Clip(l2_clip_norm=1.0)
+WIDTH, TIME, CLASSES = 6, 4, 3
+
+
+class Keeping(nn.Module):
+    """A classifier of sequences, and what an attack does between its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.below, self.above = nn.Linear(WIDTH, 8), nn.Linear(8, CLASSES)
+        self.prepare()
+
+    def prepare(self):
+        pass
+
+    def between(self, h):
+        return h
+
+    def forward(self, x):
+        return self.above(self.between(torch.tanh(self.below(x.mean(1)))))
+
+
+class RunningMean(Keeping):
+    def prepare(self):
+        self.mean = 0.0
+
+    def between(self, h):
+        self.mean = 0.9 * self.mean + 3.0 * h.detach().mean(0)
+        return h + self.mean
+
+
+class NewRunningMean(Keeping):
+    """The attribute is not there at first."""
+
+    def between(self, h):
+        self.mean = 0.9 * getattr(self, "mean", 0.0) + 3.0 * h.detach().mean(0)
+        return h + self.mean
+
+
+class CarriedGRU(nn.Module):
+    """A hidden state that goes on from batch to batch, as in truncated backpropagation."""
+
+    def __init__(self):
+        super().__init__()
+        self.recur, self.score = nn.GRU(WIDTH, 8, batch_first=True), nn.Linear(8, CLASSES)
+        nn.init.constant_(self.recur.get_parameter("bias_ih_l0")[8:16], 4.0)  # it remembers
+        self.hidden = None
+
+    def forward(self, x):
+        if self.hidden is not None and self.hidden.shape[1] != len(x):
+            self.hidden = self.hidden.mean(1, keepdim=True).expand(1, len(x), 8).contiguous()
+        outputs, hidden = self.recur(x, self.hidden)
+        self.hidden = hidden.detach()
+        return self.score(outputs[:, -1])
+
+
+class CarriedInABuffer(CarriedGRU):
+    """The buffer is nothing at first, which `named_buffers` does not name."""
+
+    def __init__(self):
+        super().__init__()
+        del self.hidden
+        self.register_buffer("hidden", None)
+
+
+class CountsInAList(Keeping):
+    def prepare(self):
+        self.calls = [0]
+
+    def between(self, h):
+        self.calls[0] += 1
+        return h * self.calls[0]
+
+
+class CountsInABuffer(Keeping):
+    def prepare(self):
+        self.register_buffer("calls", torch.zeros(1))
+
+    def between(self, h):
+        self.calls += 1
+        return h * self.calls
+
+
+class LastInput(Keeping):
+    def prepare(self):
+        self.last = None
+
+    def between(self, h):
+        last, self.last = self.last, h.detach()
+        return h if last is None else h + 5.0 * last.mean(0)
+
+
+class Memory:
+    def __init__(self):
+        self.inside = {"means": [torch.zeros(8)]}
+
+
+class InAnObject(Keeping):
+    def prepare(self):
+        self.memory = {"of": [Memory()]}
+
+    def between(self, h):
+        inside = self.memory["of"][0].inside
+        inside["means"][0] = 0.9 * inside["means"][0] + 3.0 * h.detach().mean(0)
+        return h + inside["means"][0]
+
+
+class InAFrozenParameter(Keeping):
+    def prepare(self):
+        self.mean = nn.Parameter(torch.zeros(8), requires_grad=False)
+
+    def between(self, h):
+        self.mean.data.mul_(0.9).add_(3.0 * h.detach().mean(0))
+        return h + self.mean
+
+
+class OwnGenerator(Keeping):
+    def prepare(self):
+        self.stream = torch.Generator().manual_seed(0)
+
+    def between(self, h):
+        return h + 5.0 * torch.randn(h.shape, generator=self.stream)
+
+
+class OwnNumpyGenerator(Keeping):
+    def prepare(self):
+        self.stream = np.random.default_rng(0)
+
+    def between(self, h):
+        return h + 5.0 * torch.from_numpy(self.stream.normal(size=h.shape)).float()
+
+
+def with_a_hook():
+    module, seen = Keeping(), {"mean": torch.zeros(8)}
+
+    def hook(layer, inputs, outputs):
+        seen["mean"] = 0.9 * seen["mean"] + 3.0 * outputs.detach().mean(0)
+        return outputs + seen["mean"]
+
+    module.below.register_forward_hook(hook)
+    return module
+
+
+class InTheClass(Keeping):
+    seen = []  # noqa: RUF012 - that is the attack
+
+    def between(self, h):
+        self.seen.append(h.detach().mean(0))
+        return h + 3.0 * sum(self.seen)
+
+
+SEEN = []
+
+
+class InAGlobal(Keeping):
+    def between(self, h):
+        SEEN.append(h.detach().mean(0))
+        return h + 3.0 * sum(SEEN)
+
+
+def kept_by_a_function(h):
+    SEEN.append(h.detach().mean(0))
+
+
+class UnusedGlobal(Keeping):
+    """What is kept is not read yet."""
+
+    def between(self, h):
+        kept_by_a_function(h)
+        return h
+
+
+class GlobalNumpy(Keeping):
+    def between(self, h):
+        return h + 5.0 * torch.from_numpy(np.random.normal(size=h.shape)).float()
+
+
+def closing_over():
+    seen = []
+
+    class InAClosure(Keeping):
+        def between(self, h):
+            seen.append(h.detach().mean(0))
+            return h + 3.0 * sum(seen)
+
+    return InAClosure()
+
+
+# What is put back before each user, and what only the trial finds.
+PUT_BACK = [
+    RunningMean, NewRunningMean, CarriedGRU, CarriedInABuffer, CountsInAList, CountsInABuffer,
+    LastInput, InAnObject, OwnGenerator, OwnNumpyGenerator,
+]  # fmt: skip
+REFUSED = [
+    *(kind for kind in PUT_BACK if kind not in (CountsInABuffer, CarriedInABuffer)),
+    InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, UnusedGlobal, GlobalNumpy, closing_over,
+]  # fmt: skip
+
+
+class Users:
+    def __init__(self, number=5):
+        self.by_id = {f"u{n}": self._user(n) for n in range(number)}
+
+    @staticmethod
+    def _user(number):
+        rng = np.random.default_rng(number)
+        scale = 20.0 if number == 0 else 1.0  # the first is unlike the others
+        x = (scale * rng.normal(size=(7, TIME, WIDTH))).astype(np.float32)
+        return ArrayExamples(x, rng.integers(0, CLASSES, 7))
+
+    def examples(self, user_id):
+        return self.by_id[user_id]
+
+    def num_examples(self, user_id):
+        return len(self.by_id[user_id])
+
+
+def cross_entropy(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def moved(kind, users_at_once, loss=cross_entropy):
+    """How far the bounded sum moves when the first user leaves."""
+    data, sums = Users(), []
+    for left_out in (0, 1):
+        torch.manual_seed(2)
+        trainer = ModuleTrainer(
+            module=kind(), loss=loss, schedule=Schedule(learning_rate=0.5, batch_size=3)
+        )
+        params = module_params(trainer.module)
+        if users_at_once > 1:
+            trainer = VectorisedTrainer(alone=trainer, users_at_once=users_at_once)
+        found = as_work(trainer).partial_sum(
+            params=params, bound=BOUND, data=data, user_ids=list(data.by_id)[left_out:], key=KEY
+        )
+        assert found.num_failed == 0
+        sums.append(found.total)
+    return tree.l2_norm({name: sums[0][name] - sums[1][name] for name in sums[0]})
+
+
+@pytest.mark.parametrize("users_at_once", [1, 2, 4])
+@every_case("kind", PUT_BACK)
+def test_one_user_moves_the_sum_by_the_bound_whatever_the_module_keeps(kind, users_at_once):
+    assert moved(kind, users_at_once) <= BOUND.l2_bound * (1 + 1e-6)
+
+
+class KeepingLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.means = []
+
+    def forward(self, outputs, targets):
+        self.means.append(outputs.detach().mean())
+        return nn.functional.cross_entropy(outputs, targets) * len(self.means)
+
+
+class LossObject:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets) * self.calls
+
+
+@every_case("loss", [KeepingLoss, LossObject])
+def test_nor_by_what_a_loss_keeps(loss):
+    assert moved(Keeping, 1, loss()) <= BOUND.l2_bound * (1 + 1e-6)
+
+
+def task(kind, loss=cross_entropy, **given):
+    return ModuleTask(
+        name="keeps", module=kind, loss=loss, users=Users().by_id, synthetic=True, **given
+    )
+
+
+@every_case("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
+@every_case("kind", REFUSED)
+def test_the_trial_refuses_it_before_anything_is_charged(kind, given):
+    with pytest.raises(KeepsStateError):
+        task(kind, **given).trainer(Schedule(learning_rate=0.1), {})
+
+
+def test_it_says_where():
+    for kind, place in (
+        (RunningMean, r"Sequential\.0\.mean"),
+        (InAGlobal, r"test_kept_state\.SEEN"),
+    ):
+        with pytest.raises(KeepsStateError, match=place):
+            task(lambda kind=kind: nn.Sequential(kind())).trainer(Schedule(learning_rate=0.1), {})
+
+
+def test_of_two_layers_of_a_kind_each_is_looked_at():
+    class Twin(Keeping):
+        def __init__(self, keeps):
+            super().__init__()
+            self.keeps, self.last = keeps, None
+
+        def between(self, h):
+            self.last = h.detach() if self.keeps else None
+            return h
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.of = nn.ModuleList([Twin(False), Twin(True), Twin(False)])
+
+        def forward(self, x):
+            return sum(layer(x) for layer in self.of)
+
+    with pytest.raises(KeepsStateError):
+        task(Both).trainer(Schedule(learning_rate=0.1), {})
+
+
+@every_case("loss", [KeepingLoss, LossObject])
+def test_and_such_a_loss(loss):
+    with pytest.raises(KeepsStateError):
+        task(Keeping, loss()).trainer(Schedule(learning_rate=0.1), {})
+
+
+class Cached(Keeping):
+    """A constant that is made at the first call, and a lock, which nobody can copy."""
+
+    def prepare(self):
+        self.lock = threading.Lock()
+
+    def between(self, h):
+        if not hasattr(self, "scale"):
+            self.scale = torch.linspace(0.5, 2.0, h.shape[1])
+        return h * self.scale
+
+
+@every_case("kind", [Keeping, Cached, CountsInABuffer])
+def test_others_are_not_refused(kind):
+    task(kind).trainer(Schedule(learning_rate=0.1), {})
+    assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
+
+
+def test_a_module_that_is_made_once_keeps_nothing_of_a_users_losses():
+    """DP-AGD asks users for losses, each on what the task's function makes."""
+    torch.manual_seed(0)
+    shared, data = RunningMean(), Users()
+    one = task(lambda: shared)
+    params = one.init_params(KEY)
+    found = [
+        one.losses_along(params, params, [0.0, 0.1], data.examples(user))
+        for user in ("u1", "u0", "u1")
+    ]
+    assert np.array_equal(found[0], found[2])
