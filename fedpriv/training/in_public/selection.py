@@ -62,8 +62,11 @@ class HasPublicFolds(Protocol):
         """What is measured, the headline first."""
         ...
 
-    def public_folds(self) -> Sequence[PublicFold]:
-        """Return the folds; empty where there are too few examples."""
+    def public_folds(self) -> Sequence[PublicFold] | None:
+        """Return the folds, empty where there are too few examples.
+
+        None where they could judge nothing, because users train on examples like theirs.
+        """
         ...
 
 

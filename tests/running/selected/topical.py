@@ -10,14 +10,27 @@ from tests.data.corpus.sentences import write
 
 PUBLIC = tuple(f"p{n:02d}" for n in range(10))
 ROSTERED = tuple(f"r{n:02d}" for n in range(30))
+ALONE = "r08"
 ROSTER = RosterSpec(name="inside", rule="declared", ids=ROSTERED)
 NAME = "adadps-tags"
-OPTIONS = {"rounds": 3, "cohort": 15.0, "l2-clip-norm": 1.0, "delta": 1e-3, "eval-every": 1}
+OPTIONS = {
+    "rounds": 3,
+    "cohort": 15.0,
+    "target-epsilon": 40.0,
+    "l2-clip-norm": 1.0,
+    "delta": 1e-3,
+    "eval-every": 1,
+}
 
 
 def sentences(threads=120):
-    """Threads are asked and answered by anybody; a rostered user's come first."""
+    """Threads are asked and answered by anybody; the first by one rostered user alone."""
     users = [*ROSTERED, *PUBLIC]
+    for number in range(2):
+        yield Sentence(
+            user_id=ALONE, tokens=["common1", f"about{number}0"], title_tokens=[],
+            tags=[f"topic{number}"], own_title=True, thread="0001", day=13_000,
+        )  # fmt: skip
     for thread in range(threads):
         rng = np.random.default_rng(thread)
         topic = int(rng.integers(4))
