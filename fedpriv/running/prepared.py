@@ -48,6 +48,7 @@ from fedpriv.tasks.trial import (
 )
 from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
+from fedpriv.training.in_public.selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
 
 
@@ -96,6 +97,7 @@ class PreparedRun:
     def run(
         self,
         on_round: Callable[[RoundRecord], None] = lambda record: None,
+        tell: Callable[[str], None] = lambda text: None,
         *,
         ends_useless: bool = True,
     ) -> dict[str, Any]:
@@ -103,6 +105,7 @@ class PreparedRun:
 
         Args:
             on_round: Called with each record, for progress bars only.
+            tell: Called with what is done after the last round, likewise.
             ends_useless: As of `fedpriv.running.loop.rounds`.
 
         Raises:
@@ -130,7 +133,7 @@ class PreparedRun:
             with closing(played):
                 for record, state in played:  # noqa: B007 - the last of both is summarised
                     on_round(record)
-            selection = self._selected(state.round_num)
+            selection = self._selected(state.round_num, tell)
         name = self.experiment.name
         summary = summary_of(
             name, self.components, self.folder, state, record, failures.first, selection
@@ -139,14 +142,18 @@ class PreparedRun:
         self.folder.summarise(summary)
         return summary
 
-    def _selected(self, round_num: int) -> Selection | None:
+    def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
-        chooses = self.experiment.options().get("select") == "public"
-        several = self.experiment.options().get("aggregate") in RULES
-        if not chooses or several or not round_num:
+        able, options = isinstance(self.components.task, HasPublicFolds), self.experiment.options()
+        chooses = (
+            able and options.get("select") == "public" and options.get("aggregate") not in RULES
+        )
+        if not chooses or not round_num:
             return None
         released = released_models(self.folder, round_num)
-        found = select(self.components, self.begun, self.public, released)
+        # As where the run was started; a secure root is another one after a resume.
+        key = self.root.fold("init") if self.root.mode == "simulation" else None
+        found = select(self.components, self.begun, self.public, released, key=key, tell=tell)
         write_selected(self.folder.path, found.params)
         return found
 

@@ -11,7 +11,7 @@ start is taken out as far as it is still there (`without_fold`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,29 +85,41 @@ def select(
     start: Start,
     public: PublicOnly | None,
     released: Mapping[str, Params],
+    *,
+    key: Key | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Selection:
     """Return the model that public examples show to be best.
 
     Args:
         components: Of the experiment; its task has public examples that no user trained on.
         start: Where the run started.
-        public: What public examples alone make; None to make it anew.
+        public: What public examples alone make; None to make it.
         released: Released models by name, in order of preference.
+        key: Orders the public examples where it is made; None for a fixed one.
+        tell: Called with what is done, in a few words.
 
     Guarantees:
         * A function of released models and public examples alone.
     """
     preferred, task = next(iter(released)), components.task
-    folds = task.public_folds() if isinstance(task, HasPublicFolds) else ()
-    made = public
-    if made is None and isinstance(task, HasPublicFolds):
-        made = public_only(task, _KEY)
-    if made is None:
-        why = "there are no public examples to select on"
+    folds = task.public_folds() if isinstance(task, HasPublicFolds) else None
+    why = ""
+    if folds is None:
+        why = "rostered users train on the threads of public examples, which so can judge nothing"
+    elif public is None:
+        tell("selecting the returned model: public examples alone")
+        public = public_only(task, _KEY if key is None else key)
+    if folds is None or public is None:
+        why = why or "there are no public examples to select on"
         return Selection(params=released[preferred], judgement=None, name=preferred, reason=why)
-    groups = [fold.groups for fold in folds]
-    alone = [public_only(fold, _KEY) for fold in folds]
-    if None in alone or sum(len(np.unique(one)) for one in groups) < FEWEST_GROUPS:
+    made, groups = public, [fold.groups for fold in folds]
+    enough = sum(len(np.unique(one)) for one in groups) >= FEWEST_GROUPS
+    alone: list[PublicOnly | None] = []
+    for number, fold in enumerate(folds if enough else (), start=1):
+        tell(f"selecting the returned model: fold {number} of {len(folds)}")
+        alone.append(public_only(fold, _KEY))
+    if not enough or None in alone:
         return Selection(
             params=made.model.params,
             judgement=None,

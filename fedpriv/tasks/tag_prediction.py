@@ -282,10 +282,10 @@ class TagPrediction:
             word_features=made,
         )
 
-    def public_folds(self) -> Sequence[TagFold]:
-        """Return the folds of public threads; none where rostered users train on them too."""
+    def public_folds(self) -> Sequence[TagFold] | None:
+        """Return the folds of public threads; None where rostered users train on them too."""
         if not self._view.split.selecting:
-            return ()
+            return None
         made = self._word_features
         return thread_folds(self, self._view, self._public_text, self._norm, made)
 

@@ -1,8 +1,8 @@
-"""Selection among models on public examples, by a bootstrap that corrects for their number.
+"""Selection among models on public examples, by a test that corrects for their number.
 
-Public examples cost no privacy, so they may choose what a run returns. Each is judged by models
-that it did not train (`PublicFold`), all models by the same examples; examples of one group, such
-as the sentences of a thread, are drawn together.
+Public examples cost no privacy, so they may choose what a run returns. Each judges models that it
+did not train (`PublicFold`), all models by the same examples. Examples of one group, such as the
+sentences of a thread, are resampled together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ LEVEL = 0.95
 """Probability that no model that is no better than the reference is selected."""
 NUM_RESAMPLES = 2000
 FEWEST_GROUPS = 10
-"""Below this a bootstrap over groups says nothing, and the reference stays."""
-_BLOCK = 100  # resamples whose weights are in memory at once
+"""Below this hardly any gain could be shown, and the reference stays."""
+_BLOCK = 100  # resamples whose signs are in memory at once
+_ROUNDING = 1e-9  # relative; sums in another order are not larger
 
 
 class PublicFold(Protocol):
@@ -61,8 +62,11 @@ class HasPublicFolds(Protocol):
         """What is measured, the headline first."""
         ...
 
-    def public_folds(self) -> Sequence[PublicFold]:
-        """Return the folds; empty where there are too few examples."""
+    def public_folds(self) -> Sequence[PublicFold] | None:
+        """Return the folds, empty where there are too few examples.
+
+        None where they could judge nothing, because users train on examples like theirs.
+        """
         ...
 
 
@@ -73,8 +77,9 @@ class Judged:
     Attributes:
         value: Mean of the headline measure.
         gain: Mean difference from the reference, positive where better.
-        stderr: Standard error of the gain, by a bootstrap of groups.
-        lower: Lower end of the gain's one-sided simultaneous confidence interval at `LEVEL`.
+        stderr: Standard error of the gain, over groups.
+        lower: The gain less what it would have to exceed for the model to be better at `LEVEL`,
+            compared with all others at once; above zero where it is.
     """
 
     value: float
@@ -126,41 +131,40 @@ def judge(
 ) -> Judgement:
     """Compare models with a reference and select one, or the reference.
 
-    A model is eligible where the lower end of its gain's simultaneous interval is above zero: the
-    quantile is that of the largest of all models' studentised bootstrap errors (max-t), which
-    corrects for choosing among them. Of the eligible, the one with the largest gain is selected,
-    or the first in the order given whose gain is within a standard error of that.
+    A model is eligible where its gain, over its root mean square, exceeds the quantile of the
+    largest of all models' such statistics (max-t) in a wild bootstrap: the differences from the
+    reference change their sign at random, those of a group together and those of all models
+    together, as they could if no model were better. The maximum corrects for choosing among them.
+    Of the eligible, the one with the largest gain is selected, or the first in the order given
+    whose gain is within a standard error of that.
 
     Args:
         values: The headline measure of each example by each model, float64 (examples,); models in
             order of preference.
-        groups: (examples,), examples of one group are drawn together.
+        groups: (examples,), examples of one group are resampled together; what numbers they have
+            changes nothing.
         reference: A name among `values`: what is selected unless another is shown to be better.
-        key: Draws the resamples.
+        key: Draws the signs.
         higher_is_better: Of the measure.
 
     Guarantees:
         * A function of its arguments alone.
         * Where no model is better than the reference, one is selected with probability at most
-          1 - `LEVEL`, up to the bootstrap's error, which grows as groups become few.
+          1 - `LEVEL`, for any number of groups if their differences are symmetric about zero, and
+          approximately for many groups if they are not.
     """
     names = [name for name in values if name != reference]
     base, sign = values[reference], 1.0 if higher_is_better else -1.0
-    _, numbers = np.unique(groups, return_inverse=True)
+    numbers = _in_order(groups)
     sizes = np.bincount(numbers).astype(np.float64)
     sums = np.stack(
         [np.bincount(numbers, sign * (values[name] - base), len(sizes)) for name in names], axis=1
     )
     gains = sums.sum(axis=0) / sizes.sum()
-    drawn = _resampled(sums, sizes, key) if len(sizes) > 1 else np.tile(gains, (NUM_RESAMPLES, 1))
-    stderr = drawn.std(axis=0, ddof=1)
-    moves = stderr > 0.0
-    if moves.any():
-        errors = (drawn - gains)[:, moves] / stderr[moves]
-        quantile = float(np.quantile(errors.max(axis=1), LEVEL))
-    else:
-        quantile = 0.0
-    lower = gains - quantile * stderr
+    roots = np.sqrt((sums**2).sum(axis=0))  # of zero where a model answers as the reference does
+    quantile = _quantile(sums[:, roots > 0.0] / roots[roots > 0.0], key)
+    lower = gains - quantile * roots / sizes.sum()
+    stderr = _stderr(sums, sizes)
     judged = {reference: Judged(value=float(base.mean()), gain=0.0, stderr=0.0, lower=0.0)} | {
         name: Judged(
             value=float(values[name].mean()),
@@ -171,23 +175,37 @@ def judge(
         for place, name in enumerate(names)
     }
     selected = reference
-    eligible = np.flatnonzero(lower > 0.0) if len(sizes) >= FEWEST_GROUPS else np.empty(0, int)
-    if len(eligible):
+    eligible = np.flatnonzero(lower > _ROUNDING * np.abs(gains))
+    if len(sizes) >= FEWEST_GROUPS and len(eligible):
         best = eligible[np.argmax(gains[eligible])]
-        behind = drawn[:, [best]] - drawn[:, eligible]
-        near = gains[best] - gains[eligible] <= behind.std(axis=0, ddof=1)
+        behind = _stderr(sums[:, [best]] - sums[:, eligible], sizes)
+        near = gains[best] - gains[eligible] <= behind
         selected = names[eligible[np.argmax(near)]]
     return Judgement(
         selected=selected, judged=judged, num_examples=len(base), num_groups=len(sizes)
     )
 
 
-def _resampled(sums: np.ndarray, sizes: np.ndarray, key: Key) -> np.ndarray:
-    """Return the gains of resampled groups, float64 (resamples, models)."""
-    generator, number = key.generator(), len(sizes)
-    even = np.full(number, 1.0 / number)
-    found = []
+def _in_order(groups: np.ndarray) -> np.ndarray:
+    """Return the groups numbered in the order in which they come, int64 (examples,)."""
+    _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[numbers]
+
+
+def _quantile(standardised: np.ndarray, key: Key) -> float:
+    """Return the `LEVEL` quantile of the largest sum of columns whose rows change their sign."""
+    number, models = standardised.shape
+    if not models:
+        return 0.0
+    generator, found = key.generator(), []
     for _ in range(NUM_RESAMPLES // _BLOCK):
-        weights = generator.multinomial(number, even, _BLOCK).astype(np.float64)
-        found.append(weights @ sums / (weights @ sizes)[:, None])
-    return np.concatenate(found)
+        signs = generator.integers(0, 2, (_BLOCK, number), np.int8) * 2.0 - 1.0
+        found.append((signs @ standardised).max(axis=1))
+    return float(np.quantile(np.concatenate(found), LEVEL, method="higher"))
+
+
+def _stderr(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return standard errors of the mean over examples, float64 (models,), of sums of groups."""
+    number, total = len(sizes), sizes.sum()
+    rest = sums - np.outer(sizes, sums.sum(axis=0) / total)
+    return np.sqrt((rest**2).sum(axis=0) * (number / max(number - 1, 1))) / total

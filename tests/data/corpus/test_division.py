@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from fedpriv.data.corpus.division import divided
@@ -258,3 +259,35 @@ def test_without_dates_there_is_no_split_by_time(tmp_path):
     undated = make(tmp_path / "c", (replace(row, day=None) for row in sentences()))
     with pytest.raises(ValueError, match="has no dates, so it cannot be split by-time; choose"):
         undated.view(split=Split(kind="by-time"))
+
+
+SELECTING = [split for split in SPLITS if split.measured_on == "test" and not split.public_users]
+
+
+@pytest.mark.parametrize("split", SELECTING, ids=lambda split: split.name)
+def test_rostered_users_train_on_no_thread_that_may_select(corpus, split):
+    """And nothing else of the view is another one; red when tests or public rows went too."""
+    whole, view = corpus.view(split=split), corpus.view(split=replace(split, selecting=True))
+    asked = {
+        int(row.thread) - 1000
+        for row in sentences()
+        if row.own_title and row.user_id in view.public_users
+    }
+    keys = [int(key) - 1000 for key in SentenceStore(corpus.directory).thread_keys()]
+    before, after = (
+        {keys[thread] for thread in threads_of(seen, seen.roster, "train")}
+        for seen in (whole, view)
+    )
+    assert before & asked and after == before - asked
+    assert (view.words, view.tags, view.roster) == (whole.words, whole.tags, whole.roster)
+    for name in ("word_counts", "word_users", "word_sentences", "tag_users"):
+        assert np.array_equal(getattr(view, name), getattr(whole, name)), name
+    assert view.num_public_examples == whole.num_public_examples
+    for users, subsets in ((view.roster, ("validation", "test")), (view.public_users, ("all",))):
+        for user in users:
+            for subset in subsets:
+                left, right = (seen.examples(user, subset) for seen in (whole, view))
+                assert all(
+                    np.array_equal(getattr(left, part), getattr(right, part))
+                    for part in ("indptr", "indices", "counts", "labels", "tag_indices")
+                )

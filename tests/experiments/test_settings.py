@@ -1,0 +1,150 @@
+"""Cohort, rounds and clip norm that follow from the data's size, and nothing else of the roster."""
+
+import json
+
+import pytest
+
+from fedpriv.experiments import of_users
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
+from fedpriv.privacy.epsilon import default_delta
+from fedpriv.privacy.event import Relation
+from fedpriv.running.engines.named import engines
+from fedpriv.running.prepared import resume_run, start_run
+from tests.running.selected import topical
+
+NAME = "adadps-tags"
+CHOSEN = ("cohort", "rounds", "l2-clip-norm")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return topical.make(tmp_path_factory.mktemp("topical") / "c")
+
+
+def automatic(**changes):
+    given = {name.replace("_", "-"): value for name, value in changes.items()}
+    return load_experiment(NAME).with_options(given)
+
+
+def settings_of(num_users, epsilon, **changes):
+    return choose_settings(
+        num_users=num_users,
+        epsilon=epsilon,
+        delta=default_delta(num_users),
+        relation=Relation.ADD_REMOVE,
+        **{"update_norm": 82.52, **changes},
+    )
+
+
+@pytest.mark.parametrize(("epsilon", "rounds"), [(1, 56), (2, 104), (4, 189), (8, 250)])
+def test_settings_of_answers_on_startups(epsilon, rounds):
+    assert settings_of(6716, epsilon).rounds == rounds
+
+
+def test_more_users_and_a_larger_epsilon_give_no_fewer_rounds():
+    sizes, budgets = (50, 1000, 50_000), (0.5, 2, 8)
+    rounds = [[settings_of(users, epsilon).rounds for epsilon in budgets] for users in sizes]
+    assert all(row == sorted(row) for row in rounds)
+    assert all(list(column) == sorted(column) for column in zip(*rounds, strict=True))
+    for users in sizes:
+        for epsilon in budgets:
+            found = settings_of(users, epsilon)
+            assert 1 <= found.cohort <= users
+            assert 0.0 < found.l2_clip_norm <= found.update_norm
+            reached = found.noise_on_mean * found.rounds * found.l2_clip_norm
+            assert found.noise_on_logit == pytest.approx(reached)
+
+
+def test_what_is_given_stays():
+    given = settings_of(1000, 8, cohort=77.0, rounds=13, l2_clip_norm=2.5, update_norm=None)
+    assert (given.cohort, given.rounds, given.l2_clip_norm) == (77.0, 13, 2.5)
+    fewer = settings_of(1000, 8, rounds=13)
+    assert fewer.rounds == 13 and fewer.l2_clip_norm > settings_of(1000, 8).l2_clip_norm
+    assert settings_of(10**6, 8, l2_clip_norm=0.1).rounds == MOST_ROUNDS
+    with pytest.raises(ValueError, match="give the norm of public users' updates, or l2-clip-norm"):
+        settings_of(1000, 8, update_norm=None)
+
+
+@pytest.mark.parametrize("given", [{}, {"rounds": 7}, {"l2-clip-norm": 2.0, "cohort": 9.0}])
+def test_an_experiment_gets_what_is_not_given(corpus, given):
+    experiment = load_experiment(NAME).with_options(given)
+    left = set(CHOSEN) - set(given)
+    assert set(experiment.automatic) == left
+    components = build(experiment, corpus)
+    settled, settings = components.experiment, components.settings
+    assert settled.automatic == ()
+    options = settled.options()
+    assert {name: options[name] for name in given} == given
+    for name in CHOSEN:
+        assert options[name] == getattr(settings, name.replace("-", "_"))
+    assert components.plan.planned_rounds == options["rounds"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"noise_multiplier": 2.0}, {"noise": "tree", "sampling": "separated", "cohort": 3.0}],
+)
+def test_where_nothing_can_be_chosen_the_experiments_own_values_hold(corpus, changes):
+    experiment = automatic(**changes)
+    components = build(experiment, corpus)
+    assert components.settings is None and components.experiment.automatic == ()
+    assert components.experiment.options() == experiment.options()
+
+
+def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_path):
+    rest = topical.make(tmp_path / "c", without=[topical.ALONE, "r21"])
+    one, other = (build(automatic(), made).settings for made in (corpus, rest))
+    assert one == other and one.update_norm is not None
+
+
+def test_public_users_records_are_what_the_clip_norm_follows_from(corpus, tmp_path):
+    """Else the law above would hold of a number that looks at nothing."""
+    fewer = topical.make(tmp_path / "c", without=["p00", "p05"])
+    one, other = (build(automatic(), made).settings for made in (corpus, fewer))
+    assert one.update_norm != other.update_norm
+
+
+class Stop(Exception):
+    pass
+
+
+def stop(record):
+    if record.released.round_num == 2:
+        raise Stop
+
+
+def chosen_of(folder):
+    options = json.loads((folder / "experiment.json").read_text())["experiment"]
+    return {name: options[name] for name in CHOSEN}
+
+
+def begin(corpus, out, **changes):
+    return start_run(automatic(select="last", **changes), NAME, corpus, out)
+
+
+def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
+    """Red when they were chosen anew, from public examples that may have changed."""
+    with pytest.raises(Stop):
+        begin(corpus, tmp_path / "r", rounds=4).run(stop)
+    before = chosen_of(tmp_path / "r")
+
+    def again(*args):
+        raise AssertionError("chosen anew")
+
+    monkeypatch.setattr(of_users, "public_update_norm", again)
+    monkeypatch.setattr(of_users, "choose_settings", again)
+    resumed = resume_run(tmp_path / "r")
+    assert {name: resumed.experiment.options()[name] for name in CHOSEN} == before
+    assert resumed.run()["rounds"] == 4
+
+
+@pytest.mark.parametrize("name", ["threads", pytest.param("ray", marks=pytest.mark.slow)])
+def test_every_backend_gets_the_same_settings(corpus, tmp_path, name):
+    begin(corpus, tmp_path / "serial", rounds=2).run()
+    experiment = automatic(select="last", rounds=2)
+    with engines(name, workers=2) as factories:
+        make = factories(NAME, str(corpus.directory.resolve()))
+        start_run(experiment, NAME, corpus, tmp_path / name, engine=name, make_backend=make).run()
+    assert chosen_of(tmp_path / name) == chosen_of(tmp_path / "serial")

@@ -1,0 +1,100 @@
+"""Laws of selection: what it looks at, and that no example judges what it taught."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.experiments.build import build
+from fedpriv.rng import Key
+from fedpriv.running.selection import select
+from tests.data.corpus.sentences import write
+from tests.running.selected import topical
+
+KEY = Key.simulation(0)
+GONE = topical.ALONE
+LONE = "4888"  # a training thread that a public user asked
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return topical.make(tmp_path_factory.mktemp("topical") / "c")
+
+
+def chosen(corpus, changes=0.0):
+    """The selection among fixed released models: the public start, and moves away from it."""
+    components = build(topical.experiment(), corpus)
+    start = components.begin(KEY)
+    rng = np.random.default_rng(7)
+    released = {}
+    for name in ("average", "last"):
+        moved = {n: a.copy() for n, a in sorted(start.params.items())}
+        for topic in range(4):  # towards what the topics' words say, and some noise
+            column = components.task._view.tags.index(f"topic{topic}")
+            for row, word in enumerate(components.task._view.words):
+                moved["kernel"][row, column] += 2.0 * word.startswith(f"about{topic}")
+        moved = {n: a + rng.normal(0, 0.1, a.shape).astype(np.float32) for n, a in moved.items()}
+        released[name] = moved
+    return components.task, select(components, start, None, released)
+
+
+def test_without_a_rostered_user_the_same_is_selected_of_the_same_models(corpus, tmp_path):
+    """Red when folds are dealt by the threads' numbers in the corpus."""
+    whole, one = chosen(corpus)
+    rest, other = chosen(topical.make(tmp_path / "c", without=[GONE]))
+    left, right = (task._view.threads[task._view.public_rows("train")] for task in (whole, rest))
+    assert len(left) == len(right) and np.all(left != right)
+    assert one.to_json() == other.to_json()
+    assert one.name in ("average", "last")
+    assert whole.data.num_examples(GONE) > 0 == rest.data.num_examples(GONE)
+
+
+def threads_read(task, examples):
+    """The threads that some examples are of, as far as a word of their own tells."""
+    words = {task._view.words[index] for index in np.unique(examples.indices)}
+    return {int(word.removeprefix("only")) for word in words if word.startswith("only")}
+
+
+def test_no_thread_judges_a_model_that_it_taught(corpus):
+    task = build(topical.experiment(), corpus).task
+    folds, seen = task.public_folds(), []
+    assert len(folds) == 5
+    for fold in folds:
+        judged = set(np.unique(fold.groups).tolist())
+        of = {name: set(task._view.threads[getattr(fold, name)].tolist())
+              for name in ("learning", "tuning")}  # fmt: skip
+        assert not judged & (of["learning"] | of["tuning"])
+        assert not of["learning"] & of["tuning"]
+        own = threads_read(task, task._view.columns.take(fold.judging))
+        for choosing in (True, False):
+            learner = fold.public_learner(KEY, choosing=choosing)
+            assert own and not own & threads_read(task, learner.examples)
+        seen += judged
+        trained = [task.data.examples(user) for user in task.roster]
+        assert not any(own & threads_read(task, examples) for examples in trained)
+    assert len(seen) == len(set(seen))
+    rows = np.sort(np.concatenate([fold.judging for fold in folds]))
+    assert np.array_equal(rows, np.sort(task._view.public_rows("train")))
+
+
+def test_words_of_one_fold_alone_do_not_help(corpus):
+    """Of a test thread they would be unknown; red when they were counted."""
+    task = build(topical.experiment(), corpus).task
+    for fold in task.public_folds():
+        params = fold.init_params(KEY)
+        before = fold.values(params)
+        for thread in threads_read(task, task._view.columns.take(fold.judging)):
+            params["kernel"][task._view.words.index(f"only{thread}")] = [0.0, 50.0, 0.0, 0.0]
+        assert np.array_equal(fold.values(params), before)
+
+
+def test_labels_of_one_fold_alone_are_not_judged(tmp_path):
+    lone = [
+        replace(row, tags=["alone"]) if row.thread == LONE else row for row in topical.sentences()
+    ]
+    corpus = write(tmp_path / "c", lone, [topical.ROSTER], split_seed=3)
+    task = build(topical.experiment(), corpus).task
+    column, labels = task._view.tags.index("alone"), task._view.columns.labels
+    assert column in labels[task._view.public_rows("train")]
+    for fold in task.public_folds():
+        assert column not in labels[fold.judging]

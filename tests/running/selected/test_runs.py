@@ -1,0 +1,162 @@
+"""Runs that return the model that public examples show to be best, and what else they return."""
+
+import numpy as np
+import pytest
+
+from fedpriv.api.result import load
+from fedpriv.checkpoints.start_file import params_sha256
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.experiments.build import build
+from fedpriv.experiments.parts.start import public_only
+from fedpriv.report.export.model_folder import export_run, load_model, released_params
+from fedpriv.report.series import read_run
+from fedpriv.rng import Key
+from fedpriv.running.prepared import resume_run
+from tests.running.selected import topical
+
+NOISY = {"target_epsilon": 0.1}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return topical.make(tmp_path_factory.mktemp("topical") / "c")
+
+
+@pytest.fixture(scope="module")
+def folders(corpus, tmp_path_factory):
+    """A run folder each of a run that beats public examples, and of one that does not."""
+    room = tmp_path_factory.mktemp("runs")
+    topical.start(corpus, room / "gains").run()
+    topical.start(corpus, room / "noisy", **NOISY).run()
+    return {"gains": room / "gains", "noisy": room / "noisy"}
+
+
+def same(left, right):
+    assert left.keys() == right.keys()
+    return all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def checkpoint(folder, round_num=None):
+    store = CheckpointStore(folder / "checkpoints")
+    return store.load(store.latest() if round_num is None else round_num)[0]
+
+
+def last_params(folder, round_num=None):
+    return {n: a for n, a in checkpoint(folder, round_num).items() if "/" not in n}
+
+
+def average(folder, round_num=None):
+    found = checkpoint(folder, round_num).items()
+    return {n.removeprefix("ema/"): a for n, a in found if n.startswith("ema/")}
+
+
+def test_a_run_that_beats_public_examples_returns_a_released_model(folders):
+    run = read_run(folders["gains"])
+    found = run.selection
+    assert (found["selected"], found["public"]) == ("last", False)
+    assert run.gain > 0.0 and found["judged"]["last"]["lower"] > 0.0
+    assert same(released_params(run)[1], last_params(folders["gains"]))
+
+
+def test_a_run_that_does_not_returns_the_public_model_and_gains_nothing(corpus, folders):
+    run = read_run(folders["noisy"])
+    found, summary = run.selection, run.summary
+    assert (found["selected"], found["public"]) == ("public-only", True)
+    assert summary["gain"] == 0.0
+    assert summary["accuracy"] == summary["accuracy_public_only"]
+    assert summary["epsilon"] > 0.08  # it was spent all the same
+    task = build(topical.experiment(**NOISY), corpus).task
+    alone = public_only(task, Key.simulation(0).fold("init")).model.params
+    assert same(released_params(run)[1], alone)
+
+
+@pytest.mark.parametrize("which", ["gains", "noisy"])
+def test_what_is_returned_exported_and_predicted_is_one_model(folders, tmp_path, which):
+    folder = folders[which]
+    run, digest = load(folder), read_run(folder).selection["sha256"]
+    assert params_sha256(run.params) == digest
+    export_run(folder, tmp_path / "e")
+    exported, _ = read_tensors(tmp_path / "e" / "model.safetensors")
+    assert params_sha256(exported) == digest
+    for place in (folder, tmp_path / "e"):
+        model = load_model(place)
+        assert params_sha256({"kernel": model.kernel, "bias": model.bias}) == digest
+    # What was asked for by name is what it was.
+    read = read_run(folder)
+    assert same(released_params(read, 2)[1], average(folder, 2))
+    assert same(released_params(read, last_iterate=True)[1], last_params(folder))
+    export_run(folder, tmp_path / "2", round_num=2)
+    assert same(read_tensors(tmp_path / "2" / "model.safetensors")[0], average(folder, 2))
+
+
+def test_another_file_than_the_summary_names_is_refused(corpus, tmp_path):
+    topical.start(corpus, tmp_path / "r").run()
+    file = tmp_path / "r" / "selected.safetensors"
+    params, facts = read_tensors(file)
+    write_tensors(file, {n: a + np.float32(1.0) for n, a in params.items()}, facts)
+    with pytest.raises(ValueError, match=r"selected\.safetensors is not the model that"):
+        load(tmp_path / "r").params  # noqa: B018
+    file.unlink()
+    with pytest.raises(ValueError, match=r"selected\.safetensors is missing"):
+        export_run(tmp_path / "r", tmp_path / "e")
+    # It is selected anew where the run is resumed, and is the same.
+    resume_run(tmp_path / "r").run()
+    assert same(load(tmp_path / "r").params, params)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop(record):
+    if record.released.round_num == 2:
+        raise Stop
+
+
+@pytest.mark.parametrize("which", ["gains", "noisy"])
+def test_a_resumed_run_returns_the_same_model(corpus, folders, tmp_path, which):
+    """Red when what public examples alone make had another key after a resume."""
+    changes = {"gains": {}, "noisy": NOISY}[which]
+    with pytest.raises(Stop):
+        topical.start(corpus, tmp_path / "r", **changes).run(stop)
+    resumed = resume_run(tmp_path / "r").run()
+    whole = read_run(folders[which]).summary
+    assert resumed["selection"] == whole["selection"]
+    assert resumed["accuracy"] == whole["accuracy"] and resumed["gain"] == whole["gain"]
+
+
+def test_a_secure_run_selects_too(corpus, tmp_path):
+    summary = topical.start(corpus, tmp_path / "r", secure=True, **NOISY).run()
+    assert summary["selection"]["selected"] == "public-only" and summary["accuracy"] is None
+    assert params_sha256(load(tmp_path / "r").params) == summary["selection"]["sha256"]
+    again = resume_run(tmp_path / "r").run()
+    assert again["selection"] == summary["selection"]
+
+
+def test_select_last_returns_what_it_returned(corpus, tmp_path):
+    """The view, its name and the summary are those of an experiment without the option."""
+    summary = topical.start(corpus, tmp_path / "r", select="last").run()
+    assert summary.pop("selection") is None
+    assert not (tmp_path / "r" / "selected.safetensors").exists()
+    assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+    figures = read_run(tmp_path / "r").diagnosed[-1]
+    assert summary["accuracy"] == figures["accuracy"]
+    view = build(topical.experiment(select="last"), corpus).task._view
+    assert view.split.name == "by-thread-0" and not view.split.selecting
+
+
+def test_by_sentence_nothing_can_be_judged_and_the_last_is_returned(corpus, tmp_path):
+    """Red when it returned the public model, for rostered users train on the same threads."""
+    summary = topical.start(corpus, tmp_path / "r", split="by-sentence").run()
+    found = summary["selection"]
+    assert (found["selected"], found["public"]) == ("average", False)
+    assert "threads" in found["reason"]
+    assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+
+
+def test_too_few_public_threads_return_the_public_model(tmp_path):
+    summary = topical.start(topical.make(tmp_path / "c", threads=24), tmp_path / "r").run()
+    found = summary["selection"]
+    assert (found["selected"], found["public"]) == ("public-only", True)
+    assert "too few" in found["reason"] and summary["gain"] == 0.0

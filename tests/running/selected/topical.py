@@ -1,0 +1,65 @@
+"""A corpus of threads about four topics, of which words tell, and short runs on it."""
+
+import numpy as np
+
+from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.data.corpus.writer import Sentence
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.running.prepared import start_run
+from tests.data.corpus.sentences import write
+
+PUBLIC = tuple(f"p{n:02d}" for n in range(10))
+ROSTERED = tuple(f"r{n:02d}" for n in range(30))
+ALONE = "r08"
+ROSTER = RosterSpec(name="inside", rule="declared", ids=ROSTERED)
+NAME = "adadps-tags"
+OPTIONS = {
+    "rounds": 3,
+    "cohort": 15.0,
+    "target-epsilon": 40.0,
+    "l2-clip-norm": 1.0,
+    "delta": 1e-3,
+    "eval-every": 1,
+}
+
+
+def sentences(threads=120):
+    """Threads are asked and answered by anybody; the first by one rostered user alone."""
+    users = [*ROSTERED, *PUBLIC]
+    for number in range(2):
+        yield Sentence(
+            user_id=ALONE, tokens=["common1", f"about{number}0"], title_tokens=[],
+            tags=[f"topic{number}"], own_title=True, thread="0001", day=13_000,
+        )  # fmt: skip
+    for thread in range(threads):
+        rng = np.random.default_rng(thread)
+        topic = int(rng.integers(4))
+        asker, *answering = rng.choice(len(users), 3, replace=False).tolist()
+        for user in (asker, *answering):
+            for number in range(2):
+                words = rng.integers(10, size=3)
+                yield Sentence(
+                    user_id=users[user],
+                    tokens=[*(f"common{w}" for w in words), f"about{topic}{rng.integers(6)}"],
+                    title_tokens=[f"only{thread}"],
+                    tags=[f"topic{topic}"],
+                    own_title=user == asker,
+                    title_user_id=None if user == asker else users[asker],
+                    thread=str(5000 - 7 * thread),
+                    day=14_000 + 10 * thread + number,
+                )
+
+
+def make(directory, *, without=(), threads=120):
+    """Return the corpus, without the records of some users."""
+    rows = [row for row in sentences(threads) if row.user_id not in without]
+    return write(directory, rows, [ROSTER], split_seed=3)
+
+
+def experiment(**changes):
+    given = {name.replace("_", "-"): value for name, value in changes.items()}
+    return load_experiment(NAME).with_options({**OPTIONS, **given})
+
+
+def start(corpus, out, *, secure=False, **changes):
+    return start_run(experiment(**changes), NAME, corpus, out, secure=secure)
