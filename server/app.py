@@ -28,7 +28,7 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
 from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.privacy.statement.coverage import coverage_of
@@ -144,9 +144,12 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
     released = record.released
     figure = None if headline is None else released.measured.get(headline.name)
     _LOG.info(
-        "round %d: epsilon %s%s",
+        "round %d: %s%s",
         released.round_num,
-        "-" if released.epsilon is None else f"{rounded_up(released.epsilon, 3):.3f}",
+        "no privacy, epsilon is infinite"
+        if released.epsilon is None or released.delta is None
+        else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
+        f"{shown_delta(released.delta)}",
         ""
         if headline is None
         else f", {headline.label} on public users "

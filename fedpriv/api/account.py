@@ -72,7 +72,7 @@ class Account:
             noise_on_mean=self.noise_on_mean,
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([str(self.epsilon), *(f"note: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class StreamAccount:
     epsilon_bs16: float
     noise: Correlated
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         noise = self.noise
         return "\n".join(
             [

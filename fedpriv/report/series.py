@@ -19,7 +19,9 @@ _OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "si
 DECIDED = "decided_"
 """What names of figures begin with that a method decided on, of what it had released."""
 _COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
-_OF_A_ROUND = frozenset(("epsilon", "delta", "update_norm", "seconds"))  # numbers, or null
+_OF_A_ROUND = frozenset(
+    ("epsilon", "epsilon_charges", "delta", "update_norm", "seconds")
+)  # numbers, or null
 # fmt: off
 _OF_A_RUN = frozenset((
     "majority_class_accuracy", "gain", "epsilon", "epsilon_rdp", "delta", "noise_multiplier",

@@ -281,13 +281,12 @@ class RunFolder:
         ledger, plan = self.ledger, self.ledger.plan
         number = ledger.state.number_of(round_num, attempt) or ledger.charges
         spent = plan.epsilon(number) if plan.is_private else None
-        if plan.planned_rounds is None and ledger.pays_for_more:
-            spent = None  # it goes with the figures, which a run that ends without notice completes
         measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
         return {
             "round_num": round_num,
             "attempt": attempt,
             "epsilon": spent and spent.value,
+            "epsilon_charges": spent and number,
             "delta": plan.delta if plan.is_private else None,
             **{measure.released_name: None for measure in measures},
             "update_norm": update_norm,

@@ -11,8 +11,10 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import fedpriv as fp
+from fedpriv.api.stream_account import account_stream
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.statement.verify import verify_run
 from tests.repeats import every_case
@@ -174,6 +176,24 @@ class TestFrames:
         assert released.attrs["privacy"] == kept.statement.headline
         assert not diagnosed.attrs["covered_by_epsilon"]
 
+    def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(self, tiny_corpus):
+        options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
+        where = tiny_corpus.directory
+        run = fp.run("dp-fedavg-tags", corpus=where, delta=1e-3, progress=False, **options)
+        for frame, name in (
+            (run.rounds(), "accuracy_public"),
+            (run.rounds(), "epsilon"),
+            (run.diagnostics(), "accuracy"),
+        ):
+            (line,) = frame.plot(y=name, ax=Figure().add_subplot()).get_lines()
+            x, y = line.get_data()
+            assert list(x) == [4, 8, 12] and np.isfinite(np.ma.filled(y, np.nan)).all()
+        every = run.rounds(every=True)
+        assert list(every.index) == list(range(1, 13)) == list(run.diagnostics(every=True).index)
+        assert every["accuracy_public"].notna().sum() == 3  # what was not measured is not filled in
+        assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
+        assert (every["epsilon_charges"] >= every.index).all()
+
     def test_runs_side_by_side(self, dense, kept):
         other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
         table = fp.compare(kept.path, other)
@@ -191,6 +211,17 @@ class TestShown:
         for said in ("SYNTHETIC", "simulated ε = ", *TERMS, "3 of 3 rounds", "Tuning"):
             assert said in text and said in page
         assert "<script" not in page and page.count("<div") == page.count("</div>")
+
+    def test_numbers_and_statements_are_shown_as_they_are_printed(self, kept):
+        sizes = {"users": 400, "cohort": 20, "rounds": 10, "delta": 1e-3}
+        price = fp.account(**sizes, noise_multiplier=1.0)
+        grid = fp.noise_grid(users=400, epsilon=8.0, cohorts=(20, 40), rounds=(10,), delta=1e-3)
+        stream = account_stream(
+            noise="tree", steps_per_tree=4, trees=2, noise_multiplier=4.0, delta=1e-3
+        )
+        for value in (price, price.epsilon, kept.epsilon, kept.statement, grid, stream):
+            assert repr(value) == str(value) and f"{type(value).__name__}(" not in repr(value)
+            assert "ε" in repr(value)
 
     def test_epsilon_is_rounded_up(self, kept):
         shown = float(re.search(r"ε = ([\d.]+)", repr(kept))[1])

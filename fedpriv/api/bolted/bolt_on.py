@@ -75,7 +75,7 @@ class Moved:
     paper_sensitivity: float
     paper_lipschitz: float
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"Δ₂ = {self.sensitivity:.6g} (L₀ = {self.lipschitz:.4g}; of the paper's L = "
             f"{self.paper_lipschitz:.4g} it would be {self.paper_sensitivity:.6g})"

@@ -53,7 +53,7 @@ class PrivateClassifier:
     classifier: Any
     released: Perturbed
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return repr(self.released)
 
 

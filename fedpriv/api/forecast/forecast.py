@@ -65,7 +65,7 @@ class Forecast:
     loss: NoiseLoss
     unit: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
         words = words_of(self.unit)
         lines = [

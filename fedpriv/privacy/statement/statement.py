@@ -83,7 +83,7 @@ class Statement:
     protects: Mapping[str, Any]
     audit: AuditRecord | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         parts = [self.headline]
         for part in self.sections:
             parts.append("\n".join([part.title, *(f"  {text}" for text in part.paragraphs)]))
