@@ -224,29 +224,29 @@ FIGURES = [
     FigureCase(name="list", argv=("list",), compared="bits"),
     FigureCase(
         name="calibrate: ε = 2",
-        argv=("calibrate", *_POPULATION, "--epsilon", "2"),
+        argv=("calibrate", *_POPULATION, "--target-epsilon", "2"),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: ε = 8, many users",
         argv=("calibrate", "--users", "6716", "--cohort", "350", "--rounds", "100",
-              "--epsilon", "8"),
+              "--target-epsilon", "8"),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: ε = 1, few examples",
         argv=("calibrate", "--users", "20000", "--cohort", "64", "--rounds", "3000",
-              "--epsilon", "1", "--delta", "4e-5"),
+              "--target-epsilon", "1", "--delta", "4e-5"),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: fixed cohorts, replace-one",
-        argv=("calibrate", *_POPULATION, "--epsilon", "4", *_FIXED),
+        argv=("calibrate", *_POPULATION, "--target-epsilon", "4", *_FIXED),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: capped cohorts",
-        argv=("calibrate", *_POPULATION, "--epsilon", "4", "--cap", "60"),
+        argv=("calibrate", *_POPULATION, "--target-epsilon", "4", "--cap", "60"),
         compared="1e-4",
     ),
     FigureCase(
