@@ -30,7 +30,7 @@ RESERVED = frozenset({
     "noise_multiplier", "target_epsilon", "rounds", "rounds_planned", "stopped_early", "charges",
     "budget_used",
     "users", "seconds_per_round", "rounds_mostly_failed", "corpus", "roster", "synthetic",
-    "run_dir", "engine", "name", "label", "runs", "seeds", "private", "simulated", "finished",
+    "run_dir", "backend", "name", "label", "runs", "seeds", "private", "simulated", "finished",
     "gap_closed",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",

@@ -135,7 +135,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             open_corpus(run_config),
             out,
             secure=read_switch(run_config, "secure"),
-            engine="flower",
+            backend="flower",
             anchors=anchors,
         )
 

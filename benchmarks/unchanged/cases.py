@@ -25,10 +25,10 @@ class RunCase:
         experiment: A name of `fedpriv list`, or module:function.
         options: By the names that the command line and Flower's run-config share.
         corpus: Whether it trains on the made-up corpus of posts.
-        engine: Options of the engine; none is the default. Not of a run on Flower.
+        backend: Options of the backend; none is the default. Not of a run on Flower.
         nodes: Nodes of a run on Flower; 0 runs on the command line.
         dies: It is killed right after so many charges; with several numbers, several times.
-        goes_on: Options of the engine with which it is resumed.
+        goes_on: Options of the backend with which it is resumed.
         secure: Without a seed.
         compared: How closely.
     """
@@ -37,7 +37,7 @@ class RunCase:
     experiment: str
     options: Mapping[str, Option] = field(default_factory=dict)
     corpus: bool = False
-    engine: tuple[str, ...] = ()
+    backend: tuple[str, ...] = ()
     nodes: int = 0
     dies: tuple[int, ...] = ()
     goes_on: tuple[str, ...] = ()
@@ -55,8 +55,8 @@ class FigureCase:
 
 
 SMALL: dict[str, Option] = {"cohort": 6, "rounds": 4, "eval-every": 2}
-RAY = ("--engine", "ray", "--workers", "2")
-THREADS = ("--engine", "threads", "--workers", "2")
+RAY = ("--backend", "ray", "--workers", "2")
+THREADS = ("--backend", "threads", "--workers", "2")
 
 
 def tags(name: str, experiment: str = "adadps-tags", **more) -> RunCase:
@@ -128,9 +128,9 @@ TAGS = [
     ),
     tags("another seed, plain momentum", options={"seed": 3, "server-optimizer": "momentum"}),
     tags("a float sum, in this process", options=_FLOAT_SUM),
-    tags("threads", engine=THREADS),
-    tags("Ray", engine=RAY),
-    tags("Ray, a float sum", engine=RAY, options=_FLOAT_SUM, compared="1e-6"),
+    tags("threads", backend=THREADS),
+    tags("Ray", backend=RAY),
+    tags("Ray, a float sum", backend=RAY, options=_FLOAT_SUM, compared="1e-6"),
     tags("Flower, three nodes", nodes=3),
     tags("Flower, one user a node", nodes=40),
     tags("Flower, two shards of four nodes", nodes=4, options={"shards": 2}),
@@ -139,7 +139,7 @@ TAGS = [
     tags("killed after charge 3", dies=(3,), options={"server-optimizer": "adam"}),
     tags("killed after charges 2 and 5", "dp2-tags", dies=(2, 5), options={"rounds": 8}),
     tags("killed after charge 2, goes on on Ray", dies=(2,), goes_on=RAY),
-    tags("Ray, killed after charge 3", dies=(3,), engine=RAY, goes_on=RAY),
+    tags("Ray, killed after charge 3", dies=(3,), backend=RAY, goes_on=RAY),
     tags("Flower, killed after charge 2", dies=(2,), nodes=3),
     tags("Flower, killed after charge 3", dies=(3,), nodes=3),
     tags("secure", secure=True, compared="epsilon"),
@@ -151,8 +151,8 @@ DENSE = [
     own("dense model, without noise", "dense", options={"noise": "none", "bound": "none"}),
     own("dense model, a float sum", "dense", options=_FLOAT_SUM),
     own("dense model, past releases", "dense", options={"guide": "past-releases"}),
-    own("dense model, Ray", "dense", engine=RAY),
-    own("dense model, Ray, a float sum", "dense", engine=RAY, options=_FLOAT_SUM, compared="1e-6"),
+    own("dense model, Ray", "dense", backend=RAY),
+    own("dense model, Ray, a float sum", "dense", backend=RAY, options=_FLOAT_SUM, compared="1e-6"),
     own("dense model, Flower, three nodes", "dense", nodes=3),
     own("dense model, killed after charge 2", "dense", dies=(2,)),
     own("dense model, killed after charge 3", "dense", dies=(3,)),

@@ -21,7 +21,7 @@ from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.running.document import read_document
-from fedpriv.running.engines.named import engines
+from fedpriv.running.engines.named import named_backends
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.progress import Shown, follow, is_watched, plain_lines
 
@@ -112,7 +112,7 @@ def run(
         temporary = TemporaryFolder()
         out = temporary.path
     path = Path(out)
-    with engines(
+    with named_backends(
         backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
@@ -129,7 +129,7 @@ def run(
             found,
             path,
             secure=secure,
-            engine=backend,
+            backend=backend,
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
@@ -174,7 +174,7 @@ def resume(
     """
     folder, console = Path(path), Console(stderr=True)
     document = read_document(folder)
-    with engines(
+    with named_backends(
         backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
@@ -252,7 +252,7 @@ def _kebab(options: Mapping[str, Option]) -> dict[str, Option]:
 
 
 def _as_argument(name: str, value: object) -> str:
-    return f"{'backend' if name == 'engine' else name}={value!r}"
+    return f"{name}={value!r}"
 
 
 def _teller(console: Console, shown: Shown) -> Any:

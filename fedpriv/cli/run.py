@@ -22,7 +22,7 @@ from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, covera
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import early_end, failures
-from fedpriv.running.engines.named import engines
+from fedpriv.running.engines.named import named_backends
 from fedpriv.running.progress import follow
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
@@ -121,7 +121,7 @@ def run_command(
     *,
     flags: dict[str, Option],
     option: Settings = None,
-    engine: Annotated[
+    backend: Annotated[
         str,
         typer.Option(
             help="serial: in this process; threads: on several threads of it, for the compiled "
@@ -129,7 +129,7 @@ def run_command(
         ),
     ] = "serial",
     workers: Annotated[
-        int | None, typer.Option(help="Workers of engine threads or ray; by default one a core.")
+        int | None, typer.Option(help="Workers of backend threads or ray; by default one a core.")
     ] = None,
     gpus_per_worker: Annotated[
         float | None, typer.Option(help="Part of a GPU for each worker, such as 0.5 or 1.")
@@ -158,8 +158,8 @@ def run_command(
     from fedpriv.running.document import read_document
     from fedpriv.running.prepared import resume_run, start_run
 
-    hired = engines(
-        engine,
+    hired = named_backends(
+        backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
@@ -171,10 +171,10 @@ def run_command(
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, or with its anchor"
         )
-    with hired as backends:
+    with hired as factories:
         if resume is not None:
             document = read_document(resume)
-            make_backend = backends(document["reference"], document["corpus"]["path"])
+            make_backend = factories(document["reference"], document["corpus"]["path"])
             prepared = resume_run(
                 resume, make_backend=make_backend, keep_last=keep_last, anchors=anchors
             )
@@ -194,8 +194,8 @@ def run_command(
                     found,
                     folder,
                     secure=secure,
-                    engine=engine,
-                    make_backend=backends(experiment, found and str(found.directory.resolve())),
+                    backend=backend,
+                    make_backend=factories(experiment, found and str(found.directory.resolve())),
                     keep_last=keep_last,
                     anchors=anchors,
                 )

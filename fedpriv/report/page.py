@@ -153,7 +153,7 @@ def _environment(run: RunRecord) -> dict[str, object]:
     versions = run.description.get("versions")
     return {
         "mode": run.description.get("mode"),
-        "engine": run.description.get("engine"),
+        "backend": run.description.get("backend"),
         **(versions if isinstance(versions, dict) else {}),
     }
 

@@ -37,7 +37,7 @@ class RunRecord:
 
     Attributes:
         directory: The run folder.
-        description: `experiment.json`: experiment, plan, corpus, mode, engine, versions.
+        description: `experiment.json`: experiment, plan, corpus, mode, backend, versions.
         attempts: Every line of `rounds.jsonl`: released values.
         diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
         summary: `summary.json`, empty while the run is under way.

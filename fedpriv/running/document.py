@@ -41,7 +41,7 @@ def make_document(
     reference: str | None,
     components: Components,
     corpus_path: str | None,
-    engine: str,
+    backend: str,
     mode: str,
     files: Mapping[str, bytes],
     secret: bytes | None,
@@ -55,7 +55,7 @@ def make_document(
         reference: The name under which it is found again, if it has one.
         components: Made from it.
         corpus_path: Where the corpus was found.
-        engine: The backend's name.
+        backend: The backend's name.
         mode: "simulation" or "secure".
         files: The task's files by name.
         secret: What keys the digests of a secure run's data; None in simulation.
@@ -93,7 +93,7 @@ def make_document(
         else {"source": side.source, "description": side.description},
         "mode": mode,
         "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
-        "engine": engine,
+        "backend": backend,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **_versions()},
         "measures": [measure.to_json() for measure in task.measures],

@@ -7,7 +7,7 @@ data.key               of a secure run that knows a digest of its data: the secr
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
-engines.jsonl          which backend ran from which round on, its workers and devices
+backends.jsonl         which backend ran from which round on, its workers and devices
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
                        one's own may bring files of other names (`fedpriv.running.task_files`)
 checkpoints/           released params, one file a round, pruned
@@ -88,7 +88,7 @@ class RunFolder:
         reference: str | None,
         components: Components,
         corpus_path: str | None,
-        engine: str,
+        backend: str,
         mode: str,
         keep_last: int | None = 10,
         begun: Start | None = None,
@@ -103,7 +103,7 @@ class RunFolder:
             reference: The name under which the experiment is found again, if it has one.
             components: Made from it.
             corpus_path: Where the corpus was found, for `--resume`.
-            engine: The backend's name.
+            backend: The backend's name.
             mode: "simulation" or "secure".
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
             begun: The params before the first round; None where the task makes them.
@@ -124,7 +124,7 @@ class RunFolder:
             reference=reference,
             components=components,
             corpus_path=corpus_path,
-            engine=engine,
+            backend=backend,
             mode=mode,
             files=files,
             secret=secret,
@@ -362,9 +362,9 @@ class RunFolder:
             return True  # only the next charge can say whether there is a next round
         return not self.ledger.pays_for_more
 
-    def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
+    def note_backend(self, description: Mapping[str, Any], *, first_round: int) -> None:
         """Append which backend runs from a round on: a resumed run may go on with another."""
-        json_lines.append(self.path / "engines.jsonl", {"first_round": first_round, **description})
+        json_lines.append(self.path / "backends.jsonl", {"first_round": first_round, **description})
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """Write the finished run's figures."""

@@ -97,8 +97,8 @@ class PreparedRun:
             closing(self.folder),
             closing(self.make_backend(self.experiment, self.components)) as backend,
         ):
-            engine = backend.describe()
-            self.folder.note_engine(engine, first_round=state.round_num + 1)
+            described = backend.describe()
+            self.folder.note_backend(described, first_round=state.round_num + 1)
             played = rounds(
                 self.components,
                 backend,
@@ -113,7 +113,7 @@ class PreparedRun:
                     on_round(record)
         name = self.experiment.name
         summary = summary_of(name, self.components, self.folder, state, record, failures.first)
-        summary["engine"] = engine
+        summary["backend"] = described
         self.folder.summarise(summary)
         return summary
 
@@ -182,7 +182,7 @@ def start_run(
     out: Path,
     *,
     secure: bool = False,
-    engine: str = "serial",
+    backend: str = "serial",
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
     anchors: Sequence[Anchor] = (),
@@ -197,7 +197,7 @@ def start_run(
         corpus: Its corpus; None for tasks that bring their own users.
         out: The run folder.
         secure: Entropy from the operating system instead of the experiment's seed.
-        engine: The backend's name, recorded.
+        backend: The backend's name, recorded.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
         anchors: Where the ledger's lines are marked outside the folder.
@@ -212,7 +212,7 @@ def start_run(
     """
     components = in_study(experiment, _built(experiment, reference, corpus), trials)
     _refuse_early(make_backend, experiment, components)
-    if experiment.unit == "user" and engine != "flower":  # whose nodes have the users
+    if experiment.unit == "user" and backend != "flower":  # whose nodes have the users
         with own_code("while rostered users were looked for"):
             check_users(components.task, experiment.name)
     if secure:
@@ -229,7 +229,7 @@ def start_run(
         reference=reference and from_anywhere(reference),
         components=components,
         corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
-        engine=engine,
+        backend=backend,
         mode=root.mode,
         keep_last=keep_last,
         begun=tried.begun,

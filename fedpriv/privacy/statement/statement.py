@@ -110,7 +110,7 @@ def privacy_statement(
     num_charges: int,
     num_lost: int = 0,
     mode: str,
-    engine: str = "serial",
+    backend: str = "serial",
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -125,7 +125,7 @@ def privacy_statement(
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
         mode: "simulation" or "secure".
-        engine: The backend; "flower" adds what nodes and the network see.
+        backend: The backend; "flower" adds what nodes and the network see.
         corpus: What `experiment.json` says of the corpus; missing facts are left out.
         side_information: Its "source" and "description", or None without preconditioning.
         options: The experiment's, by their command-line names; they tell noise that is added
@@ -184,7 +184,7 @@ def privacy_statement(
         ),
         ("Audit", audit_words(plan, audit)),
         (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
-        ("What nodes are trusted with", _nodes(plan, engine)),
+        ("What nodes are trusted with", _nodes(plan, backend)),
     )
     return Statement(
         headline=f"{headline}: {'; '.join(said)}" if said else headline,
@@ -219,7 +219,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         num_charges=len(state.charges),
         num_lost=len(state.lost),
         mode=state.mode,
-        engine=str(document.get("engine", "serial")),
+        backend=str(document.get("backend", "serial")),
         corpus=as_object(document.get("corpus")),
         side_information=as_object(document.get("side_information")) or None,
         options=as_object(document.get("experiment")),
@@ -316,8 +316,8 @@ def _copies(plan: AnyPlan, anchored: bool | None) -> list[str]:
     ]
 
 
-def _nodes(plan: AnyPlan, engine: str) -> list[str]:
-    if not plan.is_private or engine != "flower":
+def _nodes(plan: AnyPlan, backend: str) -> list[str]:
+    if not plan.is_private or backend != "flower":
         return []
     return [
         "A node learns which of its own users take part, and so does a network without TLS. "

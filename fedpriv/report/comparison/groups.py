@@ -185,7 +185,7 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
             and not any(_same_seed(other, run) for other in others)
         ]
         # Seeds 0 and 1 of two backends are two groups of one backend each.
-        same.sort(key=lambda others: _engine(others[0]) != _engine(run))
+        same.sort(key=lambda others: _backend(others[0]) != _backend(run))
         if same:
             same[0].append(run)
         else:
@@ -200,8 +200,8 @@ def _sample_key(run: RunRecord) -> tuple[object, ...]:
     return (*same_experiment_key(run), run.finished)
 
 
-def _engine(run: RunRecord) -> object:
-    return run.description.get("engine")
+def _backend(run: RunRecord) -> object:
+    return run.description.get("backend")
 
 
 def _same_seed(one: RunRecord, other: RunRecord) -> bool:

@@ -18,7 +18,7 @@ def labels_of_runs(runs: Sequence[RunRecord]) -> list[str]:
     """Return a name for each run, no two alike: the experiment's where that is enough.
 
     Else the options in which those of one name differ are added, as few as tell them apart; then
-    engine, corpus and version; and of runs that differ in nothing, the folder.
+    backend, corpus and version; and of runs that differ in nothing, the folder.
     """
     by_name: dict[str, list[int]] = {}
     for place, run in enumerate(runs):
@@ -75,7 +75,7 @@ def _facts(run: RunRecord) -> Mapping[str, str]:
     corpus, versions = run.corpus, run.description.get("versions")
     made = " (synthetic)" if run.synthetic else ""
     return options | {
-        "engine": str(run.description.get("engine")),
+        "backend": str(run.description.get("backend")),
         _MODE: "simulated" if run.simulated else "secure",
         "on": f"{corpus.get('name') or 'own data'}{made}",
         "roster": str(corpus.get("roster")),

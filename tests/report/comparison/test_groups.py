@@ -18,10 +18,10 @@ def _labels(*folders) -> list[tuple[str, int]]:
 
 
 def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
-    """Red before: `make run`, the same with `--engine ray`, then `compare runs/*` was refused."""
-    assert _labels(make_run("a"), make_run("b", engine="ray")) == [
-        ("adadps-tags · engine serial", 1),
-        ("adadps-tags · engine ray", 1),
+    """Red before: `make run`, the same with `--backend ray`, then `compare runs/*` was refused."""
+    assert _labels(make_run("a"), make_run("b", backend="ray")) == [
+        ("adadps-tags · backend serial", 1),
+        ("adadps-tags · backend ray", 1),
     ]
     # What differs in nothing is told by its folder, and is no second sample of one seed.
     assert _labels(make_run("c"), make_run("d"), make_run("e", seed=1)) == [
@@ -31,8 +31,8 @@ def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_ru
 
 
 def test_seeds_of_two_backends_stay_with_their_backend(make_run) -> None:
-    runs = [make_run(f"{e}{s}", seed=s, engine=e) for s in (0, 1) for e in ("serial", "ray")]
-    assert _labels(*runs) == [("adadps-tags · engine serial", 2), ("adadps-tags · engine ray", 2)]
+    runs = [make_run(f"{e}{s}", seed=s, backend=e) for s in (0, 1) for e in ("serial", "ray")]
+    assert _labels(*runs) == [("adadps-tags · backend serial", 2), ("adadps-tags · backend ray", 2)]
 
 
 def test_secure_runs_draw_anew_and_are_one_group(make_run) -> None:
