@@ -76,7 +76,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
             note=_rounds_note(run),
             unfolded=0 < len(evaluated_rounds(run)) <= _FEW,
         ),
-        _details("Experiment", "every option", pairs_table(run.options)),
+        _details("Experiment", "every option", pairs_table(run.options)) if run.options else "",
         _details(
             "Plan",
             f"what was guaranteed before the first {turn}",

@@ -12,7 +12,8 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
+from fedpriv.privacy.statement.statement import own_description
 
 Row = Mapping[str, Any]
 _OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "side_information")
@@ -37,7 +38,8 @@ class RunRecord:
 
     Attributes:
         directory: The run folder.
-        description: `experiment.json`: experiment, plan, corpus, mode, backend, versions.
+        description: `experiment.json`, or of a training of one's own what its ledger says:
+            experiment, plan, corpus, mode, backend, versions.
         attempts: Every line of `rounds.jsonl`: released values.
         diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
         summary: `summary.json`, empty while the run is under way.
@@ -136,8 +138,15 @@ class RunRecord:
         return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")
 
     @property
+    def own(self) -> Row | None:
+        """How far a training of one's own is, by its ledger; None of a run of an experiment."""
+        return self.description.get(OWN)
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, early or not."""
+        if self.own is not None:
+            return bool(self.own["finished"])
         planned = self.rounds_planned
         return bool(self.summary) or (planned is not None and self.rounds_done >= planned)
 
@@ -182,6 +191,8 @@ class RunRecord:
     @property
     def rounds_done(self) -> int:
         """Rounds released; of single examples not every one is written down."""
+        if self.own is not None:
+            return int(self.own["rounds_done"])
         if self.unit != "user":
             return int(self.released[-1]["round_num"]) if self.released else 0
         return len(self.released)
@@ -204,7 +215,7 @@ class RunRecord:
 
 
 def read_run(directory: str | Path) -> RunRecord:
-    """Read a run folder, finished or under way.
+    """Read a run folder, finished or under way; also that of a training of one's own.
 
     Raises:
         ValueError: If the folder is not a run, is of a newer format, or a file in it is damaged
@@ -212,10 +223,9 @@ def read_run(directory: str | Path) -> RunRecord:
     """
     directory = Path(directory)
     path = directory / "experiment.json"
-    if not path.is_file():
-        raise ValueError(f"{directory} is not a run folder: it has no experiment.json")
-    description = _read_object(path)
-    if description.get("format") != "fedpriv-run" or description.get("version") != 1:
+    own = not path.is_file()
+    description = own_description(directory) if own else _read_object(path)
+    if not own and (description.get("format"), description.get("version")) != ("fedpriv-run", 1):
         found = f"{description.get('format')!r} version {description.get('version')!r}"
         raise ValueError(f"{path} is {found}; this fedpriv reads 'fedpriv-run' version 1")
     for name in _OBJECTS:

@@ -25,9 +25,11 @@ from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
+    OWN,
     Coverage,
     as_object,
     coverage,
+    coverage_of,
 )
 from fedpriv.privacy.statement.protected import protects, who
 from fedpriv.privacy.statement.provenance import (
@@ -117,6 +119,7 @@ def privacy_statement(
     hardened: bool = False,
     anchored: bool | None = None,
     audit: AuditRecord | None = None,
+    covers: Coverage | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -133,9 +136,10 @@ def privacy_statement(
         hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
         audit: What an audit of this run's mechanism found.
+        covers: What ε does not cover; None where corpus, side information and options tell it.
     """
     corpus = corpus or {}
-    covers = coverage(
+    covers = covers or coverage(
         plan,
         corpus=corpus,
         side_information=side_information,
@@ -202,17 +206,22 @@ def privacy_statement(
 def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """Return the statement of a run folder, from its `experiment.json` and its ledger.
 
+    Of a training of one's own the ledger is all there is.
+
     Raises:
         ValueError: If either is missing or damaged, or `audit.json` is another run's.
     """
     folder = Path(run_dir)
-    try:
-        document = json.loads((folder / "experiment.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{folder} holds no readable experiment.json ({error}); give the folder "
-            "that `fedpriv run` wrote"
-        ) from error
+    if (folder / "experiment.json").exists():
+        try:
+            document = json.loads((folder / "experiment.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{folder} holds no readable experiment.json ({error}); give the folder "
+                "that `fedpriv run` wrote"
+            ) from error
+    else:
+        document = own_description(folder)
     records, state, _ = read_ledger(folder / "ledger.jsonl")
     return privacy_statement(
         state.plan,
@@ -226,7 +235,37 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
         audit=read_audit(folder, records, state),
+        covers=coverage_of(document) if OWN in document else None,
     )
+
+
+def own_description(folder: Path) -> dict[str, Any]:
+    """Return what the ledger of a training of one's own says of it, in place of `experiment.json`.
+
+    Such are the folders of `fedpriv.averaging` in a Flower app, and of `fedpriv.bolt_on`.
+
+    Raises:
+        ValueError: If there is no ledger, it is damaged, or it is of a run that has an
+            `experiment.json`.
+    """
+    if not (folder / "ledger.jsonl").is_file():
+        raise ValueError(
+            f"{folder} is not a run folder: it has no experiment.json, and no ledger.jsonl"
+        )
+    _, state, _ = read_ledger(folder / "ledger.jsonl")
+    if "experiment_sha256" in state.extra:
+        raise ValueError(
+            f"{folder} has lost its experiment.json, of which its ledger holds the digest; "
+            "restore that file"
+        )
+    return {
+        **state.extra,
+        "plan": state.plan.to_json(),
+        "mode": state.mode,
+        "measures": [],
+        "corpus": {"num_users": state.plan.num_users},
+        OWN: {"rounds_done": state.rounds_done, "finished": not state.pays_for_more},
+    }
 
 
 def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:

@@ -125,6 +125,6 @@ def _figures(run: RunRecord, round_num: int) -> str:
 def _table(run: RunRecord) -> str:
     rows = [
         f"| {markdown_safe(name)} | {markdown_safe(value)} |"
-        for name, value in flatten(run.options)
+        for name, value in flatten(run.options or run.plan)
     ]
     return "\n".join(["| option | value |", "|---|---|", *rows])
