@@ -34,7 +34,7 @@ from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
-from fedpriv.running.document import read_document
+from fedpriv.running.document import labelled, read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.standing.refusals import refusal_noted
@@ -58,7 +58,7 @@ def _main(grid: Grid, context: Context) -> None:
     with refusal_noted(read_path("resume", context.run_config)):
         prepared, settings = _opened(context.run_config)
     head = announcement(
-        prepared.experiment.name,
+        labelled(prepared.experiment.name, prepared.folder.document),
         prepared.experiment.description,
         prepared.components.plan,
         mode=prepared.ledger.mode,
@@ -137,6 +137,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             secure=read_switch(run_config, "secure"),
             backend="flower",
             anchors=anchors,
+            label=str(run_config.get("label") or "") or None,
         )
 
 

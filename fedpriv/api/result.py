@@ -64,6 +64,11 @@ class Run:
         return self.record.name
 
     @property
+    def label(self) -> str:
+        """What the run was called when it was started, or else the experiment's name."""
+        return self.record.label
+
+    @property
     def path(self) -> Path | None:
         """The run folder; None of a run that was made without `out` and is not kept."""
         return self.record.directory if self._temporary is None else None

@@ -141,6 +141,9 @@ def run_command(
         bool, typer.Option("--secure", help="Entropy from the operating system; no seed.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default under runs/.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="What reports and comparisons call the run.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     anchor: AnchorFile = None,
     anchor_command: AnchorCommand = None,
@@ -167,7 +170,7 @@ def run_command(
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     options = _with_start_file(flags) | settings_of(option or ())
-    if resume is not None and (experiment or out or corpus or secure or options):
+    if resume is not None and (experiment or out or corpus or secure or options or label):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, or with its anchor"
         )
@@ -198,6 +201,7 @@ def run_command(
                     make_backend=factories(experiment, found and str(found.directory.resolve())),
                     keep_last=keep_last,
                     anchors=anchors,
+                    label=label,
                 )
         summary = _followed(prepared, quiet=as_json)
     with writing_to(prepared.folder.path):

@@ -91,7 +91,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         "</main>",
         _footer(run),
     ]
-    return document(f"{safe(run.name)} · fedpriv", "\n".join(body))
+    return document(f"{safe(run.label)} · fedpriv", "\n".join(body))
 
 
 def check_replicates(run: RunRecord, replicates: Sequence[RunRecord]) -> None:

@@ -79,6 +79,16 @@ class RunRecord:
         return str(self.description.get("name") or self.directory.name)
 
     @property
+    def label(self) -> str:
+        """What the run was called when it was started, or else its name."""
+        return str(self.description.get("label") or self.name)
+
+    @property
+    def title(self) -> str:
+        """Its label, with the experiment's name behind it where that is another."""
+        return self.name if self.label == self.name else f"{self.label} ({self.name})"
+
+    @property
     def about(self) -> str:
         """The experiment's one-line description, or nothing."""
         return str(self.description.get("description") or "")

@@ -94,6 +94,7 @@ class RunFolder:
         begun: Start | None = None,
         baseline: Mapping[str, float] | None = None,
         anchors: Sequence[Anchor] = (),
+        label: str | None = None,
     ) -> RunFolder:
         """Start a run in a folder that does not hold one yet.
 
@@ -109,6 +110,7 @@ class RunFolder:
             begun: The params before the first round; None where the task makes them.
             baseline: Further figures to compare with, of models that cost nothing.
             anchors: Where the ledger's lines are marked outside the folder.
+            label: What the run is called wherever it is shown; None for the experiment's name.
 
         Raises:
             ValueError: If the folder already holds a run, or the task's files cannot lie in it.
@@ -130,6 +132,7 @@ class RunFolder:
             secret=secret,
             begun=begun,
             baseline=baseline,
+            label=label,
         )
         path.mkdir(parents=True, exist_ok=True)
         if secret is not None and document["corpus"].get("data_sha256") is not None:

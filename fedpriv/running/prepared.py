@@ -25,6 +25,7 @@ from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.announcement import length_of_noise
+from fedpriv.running.document import checked_label
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
 from fedpriv.running.folder import RunFolder
@@ -187,6 +188,7 @@ def start_run(
     keep_last: int | None = 10,
     anchors: Sequence[Anchor] = (),
     trials: Trials | None = None,
+    label: str | None = None,
 ) -> PreparedRun:
     """Return a new prepared run in a new run folder.
 
@@ -202,6 +204,7 @@ def start_run(
         keep_last: Newest checkpoints to keep; None keeps all.
         anchors: Where the ledger's lines are marked outside the folder.
         trials: The law of how many such runs a study makes, where it is one of them.
+        label: What the run is called wherever it is shown; None for the experiment's name.
 
     Raises:
         ValueError: If the options do not fit together, the backend cannot carry this task, a
@@ -210,6 +213,7 @@ def start_run(
         Exception: What the experiment's own code raises, also where its task is tried once on
             examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
+    label = checked_label(label)
     components = in_study(experiment, _built(experiment, reference, corpus), trials)
     _refuse_early(make_backend, experiment, components)
     if experiment.unit == "user" and backend != "flower":  # whose nodes have the users
@@ -235,6 +239,7 @@ def start_run(
         begun=tried.begun,
         baseline=baseline,
         anchors=anchors,
+        label=label,
     )
     return PreparedRun(
         experiment=experiment,

@@ -24,6 +24,7 @@ from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import announcement
+from fedpriv.running.document import labelled
 from fedpriv.untrusted_text import plain
 
 # torch takes seconds to import; who calls this has loaded it.
@@ -175,7 +176,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
     """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
     experiment = prepared.experiment
     head = announcement(
-        experiment.name,
+        labelled(experiment.name, prepared.folder.document),
         experiment.description,
         prepared.components.plan,
         mode=prepared.ledger.mode,
@@ -275,7 +276,8 @@ def _turns(prepared: PreparedRun, round_num: int) -> str:
 
 
 def _label(prepared: PreparedRun) -> str:
-    return prepared.experiment.name + (" (synthetic)" if prepared.synthetic else "")
+    name = prepared.folder.document.get("label") or prepared.experiment.name
+    return name + (" (synthetic)" if prepared.synthetic else "")
 
 
 def _headline(prepared: PreparedRun) -> Measure | None:

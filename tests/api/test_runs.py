@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 import fedpriv as fp
 from fedpriv.api.stream_account import account_stream
 from fedpriv.backends import SerialBackend
+from fedpriv.deployment.status.read import run_status
 from fedpriv.privacy.statement.verify import verify_run
 from tests.repeats import every_case
 
@@ -69,6 +70,34 @@ class TestRun:
         assert run.summary["corpus"] == "tiny-synthetic" and run.summary["rounds"] == 2
         assert "SYNTHETIC corpus tiny-synthetic" in repr(run)
         assert fp.load(tmp_path / "run").summary == run.summary
+
+    def test_a_label_names_a_run_wherever_it_is_shown_and_changes_nothing_else(
+        self, dense, kept, tmp_path
+    ):
+        run = fp.run(dense.experiment(), tmp_path / "run", label="wide <b>", progress=False)
+        assert (run.label, kept.label) == ("wide <b>", "dense")
+        for name, array in kept.params.items():  # not in the root of the noise
+            np.testing.assert_array_equal(array, run.params[name])
+        assert run.record.plan == kept.record.plan and run.options == kept.options
+        assert run.summary["label"] == "wide <b>" and kept.summary["label"] is None
+        assert "Run of wide <b> (dense)" in repr(run) and "wide &lt;b&gt;" in run._repr_html_()
+        page = run.report().read_text("utf-8")
+        assert "<h1>wide &lt;b&gt;</h1>" in page and "dense: A small dense model." in page
+        table = fp.compare(run, kept)
+        assert list(table["label"]) == ["wide <b>", "dense"]
+        status = run_status(run.path)
+        assert status.to_json()["label"] == "wide <b>" and verify_run(run.path).ok
+        assert fp.load(run.path).save(tmp_path / "copy").label == "wide <b>"
+
+    @every_case("label", ["", " ", "two\nlines", "x" * 101, "\x1b[31m"])
+    def test_a_label_that_is_no_line_is_refused(self, dense, tmp_path, label):
+        with pytest.raises(ValueError, match=r"^label "):
+            fp.run(dense.experiment(), tmp_path / "run", label=label, progress=False)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_name_given_to_an_experiment_is_answered_with_the_label(self):
+        with pytest.raises(ValueError, match=r"label="):
+            fp.experiment("dp-fedavg-tags", name="wide")
 
     def test_without_a_folder_it_goes_with_its_value(self, dense):
         run = fp.run(dense.experiment(), rounds=1, progress=False)

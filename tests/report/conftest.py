@@ -63,6 +63,7 @@ def write_run(
     unit: str = "user",
     backend: str = "serial",
     public_only: float | None = None,
+    label: str | None = None,
 ) -> Path:
     """Write a run folder whose figures follow a smooth curve, and return it.
 
@@ -119,6 +120,8 @@ def write_run(
         "versions": {"fedpriv": "0.1.0", "python": "3.11.9", "numpy": "2.4.6", "torch": "2.13.0"},
         "baseline": {"majority_class_accuracy": 0.119},
     }
+    if label is not None:
+        description["label"] = label
     (directory / "experiment.json").write_text(json.dumps(description), encoding="utf-8")
     released, diagnosed = [], []
     for round_num in range(1, rounds + 1):

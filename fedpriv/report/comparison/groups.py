@@ -199,7 +199,7 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 def _sample_key(run: RunRecord) -> tuple[object, ...]:
     # Nothing says in what trainings of one's own differ: each is a group of its own.
     alone = None if run.own is None else str(run.directory)
-    return (*same_experiment_key(run), run.finished, alone)
+    return (*same_experiment_key(run), run.label, run.finished, alone)
 
 
 def _backend(run: RunRecord) -> object:

@@ -37,7 +37,7 @@ def model_card(
     statement = run_statement(run.directory)
     labels = [label for label, _ in badges(run, statement)]
     corpus = run.corpus
-    parts = [f"# {markdown_safe(run.name)}"]
+    parts = [f"# {markdown_safe(run.title)}"]
     if run.about:
         parts.append(markdown_safe(run.about))
     if labels:

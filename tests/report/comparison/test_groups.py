@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
+from fedpriv.report.comparison.against_epsilon import points_of
+from fedpriv.report.comparison.curves import styles
 from fedpriv.report.comparison.groups import differences, find_groups, read_groups
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.comparison.sections import sections_of
+from fedpriv.report.plots.tradeoff import dots
 
 
 def _labels(*folders) -> list[tuple[str, int]]:
@@ -147,3 +151,89 @@ class TestSections:
         assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
         page = render(groups)
         assert "Public-only was not measured." in page and "gap closed" not in page
+
+
+class TestNames:
+    """What tells runs apart is what was chosen, and not what follows from it."""
+
+    def test_a_chosen_part_names_a_run_and_not_the_options_that_it_leaves_out(self, make_run):
+        clip = {"bound": "clip", "clip-norm": "fixed", "l2-clip-norm": 20.0}
+        whole = make_run("a", options=clip)
+        other = make_run("b", options={"bound": "normalise", "clip-norm": None})
+        assert _labels(whole, other) == [
+            ("adadps-tags · bound clip", 1),
+            ("adadps-tags · bound normalise", 1),
+        ]
+
+    def test_noise_names_a_run_before_the_sampling_that_it_needs(self, make_run):
+        plain = make_run("a", options={"sampling": "poisson", "noise": "gaussian"})
+        banded = make_run("b", options={"sampling": "separated", "noise": "banded"})
+        assert _labels(plain, banded) == [
+            ("adadps-tags · noise gaussian", 1),
+            ("adadps-tags · noise banded", 1),
+        ]
+
+    def test_an_option_that_only_some_have_comes_after_one_that_all_have(self, make_run):
+        first = make_run("a", options={"bands": 4, "trainer": "fast"})
+        second = make_run("b", options={"trainer": "dense"})
+        assert [label for label, _ in _labels(first, second)] == [
+            "adadps-tags · trainer fast",
+            "adadps-tags · trainer dense",
+        ]
+
+    def test_labels_name_runs_and_keep_them_apart(self, make_run):
+        wide = [make_run(f"a{seed}", label="wide", seed=seed) for seed in (0, 1)]
+        narrow = make_run("b", label="narrow", seed=2)
+        assert _labels(*wide, narrow) == [("wide", 2), ("narrow", 1)]
+
+
+class TestCurves:
+    """Runs that differ in ε alone are one curve, with one colour and one line of the legend."""
+
+    @pytest.fixture
+    def ten(self, make_run):
+        """Five methods at two ε."""
+        return [
+            make_run(
+                f"{method}-{sigma}",
+                name=method,
+                noise_multiplier=sigma,
+                options={"target-epsilon": epsilon},
+            )
+            for method in ("fedavg", "adadps", "banded", "scaffold", "tree")
+            for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
+        ]
+
+    def test_five_methods_at_two_epsilons_are_five_curves(self, ten):
+        [section] = sections_of(read_groups(ten))
+        points = points_of(section)
+        assert len(points) == 10 and len({point.series for point in points}) == 5
+        assert len({point.colour for point in points}) == 5
+        labels = list(dict.fromkeys(point.label for point in points))
+        assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
+        assert "target-epsilon" not in " ".join(labels) and labels[0].count("%") == 2
+        assert dots(points).count("<li>") == 5
+
+    def test_a_label_makes_one_curve_of_differently_tuned_runs(self, make_run):
+        runs = [
+            make_run(str(number), label="mine", noise_multiplier=sigma, options={"cohort": cohort})
+            for number, (sigma, cohort) in enumerate(((2.0, 100.0), (0.7, 500.0)))
+        ]
+        [section] = sections_of(read_groups(runs))
+        first, second = points_of(section)
+        assert first.series == second.series and first.label.startswith("mine: ")
+
+    def test_curves_beyond_the_colours_have_another_marker(self, make_run):
+        runs = [make_run(str(n), name=f"method-{n}", rounds=2) for n in range(10)]
+        [section] = sections_of(read_groups(runs))
+        points = points_of(section)
+        assert len({(point.colour, point.marker) for point in points}) == 10
+
+    def test_the_page_draws_two_runs_of_one_curve_apart(self, ten):
+        [section] = sections_of(read_groups(ten[:2]))
+        (one, two) = styles(section.groups)
+        assert one.colour == two.colour and one.marker != two.marker
+        page = render(read_groups(ten))
+        legends = re.findall(r'<ul class="legend">.*?</ul>', page, re.DOTALL)
+        assert legends[0].count("<li>") == 5 and "<polygon" not in legends[0]
+        assert legends[1].count("<li>") == 10 and legends[1].count("<rect") == 5
