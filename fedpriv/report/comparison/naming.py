@@ -45,14 +45,13 @@ def _distinguished(runs: Sequence[RunRecord], without: Sequence[str]) -> list[st
     names = list(dict.fromkeys(name for found in facts for name in found))
 
     def rank(name: str) -> tuple[int, int]:
-        options = [run.options for run in runs]
-        if not any(name in found for found in options):
+        if not any(name in run.options for run in runs):
             return 2, 0
-        lacking = any(found.get(name) is None for found in options)
+        lacking = any(run.options.get(name) is None for run in runs)
         return int(lacking), _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
     names.sort(key=rank)
-    columns = {name: [found.get(name, "none") for found in facts] for name in names}
+    columns = {name: [found.get(name) for found in facts] for name in names}
     # An ε that is simulated is another thing than one that is not: that is always said.
     chosen = [_MODE] if len(set(columns[_MODE])) > 1 else []
 
@@ -60,14 +59,18 @@ def _distinguished(runs: Sequence[RunRecord], without: Sequence[str]) -> list[st
         taken = [*chosen, *([] if also is None else [also])]
         return len(set(zip(*(columns[name] for name in taken), strict=True))) if taken else 1
 
-    while kinds() < len(runs) and len(chosen) < _MOST:
-        best = max(names, key=kinds, default=None)
-        if best is None or kinds(best) == kinds():
-            break
-        chosen.append(best)
+    for group in (0, 1, 2):  # an option that some lack only tells apart those that have it
+        among = [name for name in names if rank(name)[0] == group]
+        while kinds() < len(runs) and len(chosen) < _MOST:
+            best = max(among, key=kinds, default=None)
+            if best is None or kinds(best) == kinds():
+                break
+            chosen.append(best)
+    named = [name for name in names if name in chosen]
     texts = [
-        ", ".join(f"{name} {columns[name][place]}" for name in names if name in chosen)
-        for place in range(len(runs))
+        ", ".join(f"{name} {values[name]}" for name in named if name in values)
+        or ", ".join(f"{name} none" for name in named)
+        for values in facts
     ]
     return [
         text if texts.count(text) == 1 else ", ".join(filter(None, (text, _folder(runs, place))))
@@ -84,9 +87,9 @@ def _folder(runs: Sequence[RunRecord], place: int) -> str:
 def _facts(run: RunRecord, without: Sequence[str]) -> Mapping[str, str]:
     """Return what can tell a run from another: options first."""
     options = {
-        name: "none" if value is None else exact(value)
+        name: exact(value)
         for name, value in run.options.items()
-        if name not in _LEFT_OUT and name not in without
+        if value is not None and name not in _LEFT_OUT and name not in without
     }
     corpus, versions = run.corpus, run.description.get("versions")
     made = " (synthetic)" if run.synthetic else ""

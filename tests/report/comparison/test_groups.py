@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+import fedpriv as fp
 from fedpriv.report.comparison.against_epsilon import points_of
 from fedpriv.report.comparison.curves import styles
 from fedpriv.report.comparison.groups import differences, find_groups, read_groups
@@ -153,24 +154,43 @@ class TestSections:
         assert "Public-only was not measured." in page and "gap closed" not in page
 
 
+def options_of(**changes):
+    """Every option of an experiment, as its run folder has them."""
+    return dict(fp.experiment("adadps-tags", seed=0, **changes).options())
+
+
 class TestNames:
     """What tells runs apart is what was chosen, and not what follows from it."""
 
-    def test_a_chosen_part_names_a_run_and_not_the_options_that_it_leaves_out(self, make_run):
-        clip = {"bound": "clip", "clip-norm": "fixed", "l2-clip-norm": 20.0}
-        whole = make_run("a", options=clip)
-        other = make_run("b", options={"bound": "normalise", "clip-norm": None})
-        assert _labels(whole, other) == [
-            ("adadps-tags · bound clip", 1),
-            ("adadps-tags · bound normalise", 1),
+    def test_a_chosen_part_names_a_run_and_not_an_option_that_it_leaves_out(self, make_run):
+        """Red before: `bound=normalise` was called "clip-norm none"."""
+        chosen = ({}, {"bound": "normalise"}, {"clip_norm": "adaptive"})
+        runs = [make_run(str(place), options=options_of(**kw)) for place, kw in enumerate(chosen)]
+        assert [label for label, _ in _labels(*runs)] == [
+            "adadps-tags · bound clip, clip-norm fixed",
+            "adadps-tags · bound normalise",
+            "adadps-tags · bound clip, clip-norm adaptive",
         ]
 
     def test_noise_names_a_run_before_the_sampling_that_it_needs(self, make_run):
-        plain = make_run("a", options={"sampling": "poisson", "noise": "gaussian"})
-        banded = make_run("b", options={"sampling": "separated", "noise": "banded"})
-        assert _labels(plain, banded) == [
-            ("adadps-tags · noise gaussian", 1),
-            ("adadps-tags · noise banded", 1),
+        """Red before: `noise=banded` was called "sampling separated"."""
+        banded = {"noise": "banded", "sampling": "separated"}
+        runs = [make_run("a"), make_run("b")]
+        for run, changes in zip(runs, ({}, banded), strict=True):
+            document = json.loads((run / "experiment.json").read_text("utf-8"))
+            document["experiment"] = options_of(**changes)  # in the order that they have
+            (run / "experiment.json").write_text(json.dumps(document), "utf-8")
+        assert [label for label, _ in _labels(*runs)] == [
+            "adadps-tags · noise gaussian",
+            "adadps-tags · noise banded",
+        ]
+
+    def test_what_is_not_private_is_named_by_its_noise(self, make_run):
+        free = make_run("a", options={"noise": "none", "target-epsilon": None})
+        made = make_run("b", options={"noise": "gaussian", "target-epsilon": 2.0})
+        assert [label for label, _ in _labels(free, made)] == [
+            "adadps-tags · noise none",
+            "adadps-tags · noise gaussian",
         ]
 
     def test_an_option_that_only_some_have_comes_after_one_that_all_have(self, make_run):
