@@ -348,12 +348,12 @@ def _released(
     plan, measures = components.plan, recorded(components.task.measures)
     public = None if params is None else backend.evaluate(params, public=True)
     place = bisect_left(accounted, ledger.charges)
-    priced = accounted[place] if place < len(accounted) else ledger.charges
+    counted = accounted[place] if place < len(accounted) else ledger.charges
     return Released(
         round_num=state.round_num,
         attempt=ledger.last_attempt,
-        epsilon=plan.epsilon(priced).value if plan.is_private else None,
-        epsilon_charges=priced if plan.is_private else None,
+        epsilon=plan.epsilon(counted).value if plan.is_private else None,
+        epsilon_charges=counted if plan.is_private else None,
         delta=plan.delta if plan.is_private else None,
         measured=measured(figures_of(measures), public),
         # of algorithms that release updates

@@ -268,18 +268,16 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
 
 def _stated_epsilon(row: Mapping[str, Any], charges: int, plan: AnyPlan) -> list[str]:
     """Return what is wrong with the ε of a round after which so many charges were made."""
-    stated, priced = row.get("epsilon"), row.get("epsilon_charges")
-    ended = charges == plan.affordable_rounds
-    if stated is None and "epsilon" in row and not ended:
+    stated, counted = row.get("epsilon"), row.get("epsilon_charges")
+    if stated is None and "epsilon" in row and charges != plan.affordable_rounds:
         return []  # it says nothing, and says so; the plan's last round must say something
-    if priced is None:
-        priced = charges
-    if type(priced) is not int or not charges <= priced <= (plan.affordable_rounds or priced):
+    counted = charges if counted is None else counted
+    if type(counted) is not int or not charges <= counted <= (plan.affordable_rounds or counted):
         return [
-            f"round {row['round_num']} states the ε of {priced} charges; {charges} were made, and "
+            f"round {row['round_num']} states the ε of {counted} charges; {charges} were made, and "
             f"the plan pays for {plan.affordable_rounds}"
         ]
-    value = plan.epsilon(priced).value
+    value = plan.epsilon(counted).value
     silent = plan.is_private and stated is None
     if silent or not _same(stated, value):
         return [f"round {row['round_num']} states ε {stated}, the charges give {value:.6f}"]
