@@ -2,7 +2,7 @@
 
     python benchmarks/first_round.py                 5 starts of each kind, about three minutes
 
-Every start is `fedpriv run adadps-tags --engine ray --workers 2 --rounds 1` in a fresh process,
+Every start is `fedpriv run adadps-tags --backend ray --workers 2 --rounds 1` in a fresh process,
 from the moment it is started, Python's own start included. Ray's start is taken from the lines that
 the command prints; the first round is done when its release is in the ledger, synced. "Cold" gives
 the command an empty folder for compiled kernels; everything else (prepared corpus, files in the
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
-    options = ["run", NAME, "--engine=ray", f"--workers={arguments.workers}", "--rounds=1"]
+    options = ["run", NAME, "--backend=ray", f"--workers={arguments.workers}", "--rounds=1"]
     options += [] if arguments.corpus is None else [f"--corpus={arguments.corpus}"]
     command = [sys.executable, "-m", "fedpriv", *options]
     about = machine.sentence(machine.describe())

@@ -35,7 +35,7 @@ from fedpriv.data.importers.synthetic import GENERATOR, Shape, synthesize
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-ENGINES = (("serial", 1), ("threads", 2), ("ray", 1), ("ray", 2))
+BACKENDS = (("serial", 1), ("threads", 2), ("ray", 1), ("ray", 2))
 SENTENCES = 6  # of every user where the number of users grows
 LONG = 100  # and where the params or the workers do
 
@@ -86,8 +86,8 @@ def full_panels() -> Panels:
     most = equal_users(342_477, 34_247)
     return {
         "cohort": [
-            (engine, Case(corpus=most, cohort=cohort, rounds=15, engine=engine, workers=workers))
-            for engine, workers in (("serial", 1), ("threads", 2))
+            (backend, Case(corpus=most, cohort=cohort, rounds=15, backend=backend, workers=workers))
+            for backend, workers in (("serial", 1), ("threads", 2))
             for cohort in (20, 50, 100, 200, 500, 1_000)
         ],
         "users": [
@@ -99,12 +99,12 @@ def full_panels() -> Panels:
             for size in ((100, 500), (1_000, 500), (10_000, 500), (20_000, 1_000))
         ],
         "workers": [
-            (said, Case(corpus=path, cohort=cohort, rounds=15, engine=engine, workers=workers))
+            (said, Case(corpus=path, cohort=cohort, rounds=15, backend=backend, workers=workers))
             for said, path, cohort in (
                 ("1,000 users of 6 sentences", most, 1_000),
                 ("200 users of 100 sentences", sized(10_000, 500, public_users=2_000), 200),
             )
-            for engine, workers in ENGINES
+            for backend, workers in BACKENDS
         ],
         "equal": _equal(most, equal_users(400, 34_247), repeats=3, rounds=20),
     }
@@ -123,9 +123,9 @@ def quick_panels() -> Panels:
         "workers": [
             (
                 "200 users of 6 sentences",
-                Case(corpus=many, cohort=200, rounds=5, engine=engine, workers=workers),
+                Case(corpus=many, cohort=200, rounds=5, backend=backend, workers=workers),
             )
-            for engine, workers in ENGINES
+            for backend, workers in BACKENDS
         ],
         "equal": _equal(many, few, repeats=1, rounds=10),
     }
@@ -186,7 +186,7 @@ def measured(panels: Panels) -> Iterator[tuple[str, dict[str, Any]]]:
                 f"{figures['median'] * 1000:.1f} ms a round, "
                 f"{figures['peak_pss_mib']:.0f} MiB at most"
             )
-            size = f"cohort {case.cohort}, {case.engine} x {case.workers}"
+            size = f"cohort {case.cohort}, {case.backend} x {case.workers}"
             say(f"[{done}/{total}] {panel}: {said}, {size}: {outcome}")
             yield panel, {"said": said, **figures}
 

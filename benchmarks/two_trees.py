@@ -157,7 +157,7 @@ def floor_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
 
 def first_round_of(arguments: argparse.Namespace, tree: Path) -> dict[str, float]:
     """Start a checkout's command once, with its kernels at hand."""
-    command = [sys.executable, "-m", "fedpriv", "run", first_round.NAME, "--engine=ray"]
+    command = [sys.executable, "-m", "fedpriv", "run", first_round.NAME, "--backend=ray"]
     command += ["--workers=2", "--rounds=1"]
     command += [] if arguments.corpus is None else [f"--corpus={arguments.corpus}"]
     one = first_round.start(["env", *map("=".join, environment(tree).items()), *command], None)

@@ -23,14 +23,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Names that files of a run give to something else.
 # fmt: off
 RESERVED = frozenset({
-    "round_num", "attempt", "epsilon", "epsilon_rdp", "delta", "update_norm", "cohort_size",
-    "num_failed", "seconds", "covered_by_epsilon", "experiment", "measures",
+    "round_num", "attempt", "epsilon", "epsilon_charges", "epsilon_rdp", "delta", "update_norm",
+    "cohort_size", "num_failed", "seconds", "covered_by_epsilon", "experiment", "measures",
     "majority_class_accuracy", "public_only_of", "not_covered", "epsilon_does_not_cover",
     "relation", "unit", "accountant", "mode",
     "noise_multiplier", "target_epsilon", "rounds", "rounds_planned", "stopped_early", "charges",
     "budget_used",
     "users", "seconds_per_round", "rounds_mostly_failed", "corpus", "roster", "synthetic",
-    "run_dir", "engine", "name", "label", "runs", "seeds", "private", "simulated", "finished",
+    "run_dir", "backend", "name", "label", "runs", "seeds", "private", "simulated", "finished",
     "gap_closed",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",

@@ -28,13 +28,13 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
 from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up
+from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
-from fedpriv.running.document import read_document
+from fedpriv.running.document import labelled, read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.standing.refusals import refusal_noted
@@ -58,7 +58,7 @@ def _main(grid: Grid, context: Context) -> None:
     with refusal_noted(read_path("resume", context.run_config)):
         prepared, settings = _opened(context.run_config)
     head = announcement(
-        prepared.experiment.name,
+        labelled(prepared.experiment.name, prepared.folder.document),
         prepared.experiment.description,
         prepared.components.plan,
         mode=prepared.ledger.mode,
@@ -137,8 +137,9 @@ def _open_run(run_config: Any) -> PreparedRun:
             open_corpus(run_config),
             out,
             secure=read_switch(run_config, "secure"),
-            engine="flower",
+            backend="flower",
             anchors=anchors,
+            label=str(run_config.get("label") or "") or None,
         )
 
 
@@ -146,9 +147,12 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
     released = record.released
     figure = None if headline is None else released.measured.get(headline.name)
     _LOG.info(
-        "round %d: epsilon %s%s",
+        "round %d: %s%s",
         released.round_num,
-        "-" if released.epsilon is None else f"{rounded_up(released.epsilon, 3):.3f}",
+        "no privacy, epsilon is infinite"
+        if released.epsilon is None or released.delta is None
+        else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
+        f"{shown_delta(released.delta)}",
         ""
         if headline is None
         else f", {headline.label} on public users "

@@ -33,8 +33,8 @@ class Case:
         cohort: Expected users a round, by Poisson sampling.
         rounds: How many are timed.
         warm_up: Rounds before them.
-        engine: "serial", "threads" or "ray".
-        workers: Of the engine.
+        backend: "serial", "threads" or "ray".
+        workers: Of the backend.
         look_every: Endurance: memory is read after so many rounds, and evaluated there; 0 for a
             plain timing.
     """
@@ -43,28 +43,28 @@ class Case:
     cohort: int
     rounds: int
     warm_up: int = 3
-    engine: str = "serial"
+    backend: str = "serial"
     workers: int = 1
     look_every: int = 0
 
 
 class UnavailableError(Exception):
-    """The engine is not here; the message says what is missing."""
+    """The backend is not here; the message says what is missing."""
 
 
 @contextmanager
-def engine(case: Case) -> Iterator[Any]:
+def backend_factory(case: Case) -> Iterator[Any]:
     """Yield what makes the case's backend from an experiment and its components.
 
     Raises:
-        UnavailableError: If the engine is not installed, or its workers cannot be had.
+        UnavailableError: If the backend is not installed, or its workers cannot be had.
     """
     from fedpriv.running import prepared as factories
 
-    if case.engine == "serial":
+    if case.backend == "serial":
         yield factories.serial
         return
-    if case.engine == "threads":
+    if case.backend == "threads":
         yield factories.on_threads(case.workers)
         return
     try:
@@ -118,13 +118,13 @@ def measure(case: Case) -> dict[str, Any]:
             "eval-every": case.look_every or 10**9,
         }
     )
-    with engine(case) as make_backend, tempfile.TemporaryDirectory() as folder:
+    with backend_factory(case) as make_backend, tempfile.TemporaryDirectory() as folder:
         prepared = start_run(
             experiment,
             EXPERIMENT,
             corpus,
             Path(folder) / "run",
-            engine=case.engine,
+            backend=case.backend,
             make_backend=make_backend,
             keep_last=2,
         )
@@ -168,7 +168,7 @@ def _figures(
         "median": median(seconds),
         "quartiles": quantiles(seconds, n=4)[::2],
         "round_cpu_per_user": cpu / backend.users,
-        "cpu_per_user": backend.cpu / backend.users if case.engine == "serial" else None,
+        "cpu_per_user": backend.cpu / backend.users if case.backend == "serial" else None,
         "timed_users": backend.users,
         "pss_mib": pss_mib(),
     }

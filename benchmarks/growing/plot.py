@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from growing.report import Results, Rows, engine_of
+from growing.report import Results, Rows, backend_of
 
 _COLOURS = {
     "serial x 1": "#1f5fa8",
@@ -70,7 +70,7 @@ def _title(panel: str, rows: Rows) -> str:
 
 
 def _lines(column: Any, rows: Rows, field: str) -> None:
-    for name, group in groupby(rows, key=engine_of):
+    for name, group in groupby(rows, key=backend_of):
         points = sorted(group, key=lambda row: row[field])
         across = [row[field] for row in points]
         style = {"marker": "o", "markersize": 3.5, "color": _COLOURS[name], "label": name}
@@ -95,7 +95,7 @@ def _lines(column: Any, rows: Rows, field: str) -> None:
 def _dots(column: Any, rows: Rows) -> None:
     jobs = list(dict.fromkeys(row["said"] for row in rows))
     for place, (name, colour) in enumerate(_COLOURS.items()):
-        here = [row for row in rows if engine_of(row) == name]
+        here = [row for row in rows if backend_of(row) == name]
         across = [jobs.index(row["said"]) + (place - 1.5) * 0.12 for row in here]
         style = {"marker": "o", "markersize": 5, "linestyle": "", "color": colour, "label": name}
         column[0].plot(across, [row["median"] * 1000 for row in here], **style)

@@ -39,21 +39,21 @@ def write_markdown(results: Results) -> str:
 
 def _table(rows: Rows) -> str:
     lines = [
-        "| users | cohort | parameters | engine | ms a round (quartiles) | ms a user | "
+        "| users | cohort | parameters | backend | ms a round (quartiles) | ms a user | "
         "CPU ms a user | memory, MiB (highest) | ready after, s |",
         "|---:|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         if "skipped" in row:
             lines.append(
-                f"| – | {row['cohort']:,} | – | {engine_of(row)} | "
+                f"| – | {row['cohort']:,} | – | {backend_of(row)} | "
                 f"skipped: {row['skipped']} | | | | |"
             )
             continue
         low, high = row["quartiles"]
         lines.append(
             f"| {row['users']:,} | {row['cohort']:,} | {row['num_params']:,} | "
-            f"{engine_of(row)} | {_ms(row['median'])} ({_ms(low)}–{_ms(high)}) | "
+            f"{backend_of(row)} | {_ms(row['median'])} ({_ms(low)}–{_ms(high)}) | "
             f"{_ms(row['median'] / row['cohort'])} | {_ms(row['round_cpu_per_user'])} | "
             f"{row['pss_mib']['total']:,.0f} ({row['peak_pss_mib']:,.0f}) | "
             f"{row['ready_seconds']:.1f} |"
@@ -109,7 +109,7 @@ def _endurance(row: dict[str, Any]) -> str:
     lines = [
         f"**Noise {row['noise']}.** {row['rounds']:,} rounds after {row['warm_up']} to warm up, "
         f"cohort {row['cohort']:,} of {row['users']:,} synthetic users, {row['num_params']:,} "
-        f"parameters, {row['engine']} engine, evaluated every {row['look_every']} rounds: median "
+        f"parameters, {row['backend']} backend, evaluated every {row['look_every']} rounds: median "
         f"{_ms(row['median'])} ms a round.",
         "",
         f"Growth from the first look to the last: **{growth(row)}**.",
@@ -144,6 +144,6 @@ def _ms(seconds: float) -> str:
     return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
 
 
-def engine_of(row: dict[str, Any]) -> str:
-    """Return a row's engine and its number of workers, in words."""
-    return f"{row['engine']} x {row['workers']}"
+def backend_of(row: dict[str, Any]) -> str:
+    """Return a row's backend and its number of workers, in words."""
+    return f"{row['backend']} x {row['workers']}"

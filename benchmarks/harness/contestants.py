@@ -51,14 +51,16 @@ class Contestant:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def _fedpriv(job: Job, engine: str, *options: str, threads: int = 1, named: str = "") -> Contestant:
-    """Return fedpriv on an engine; `threads` are torch's within one operation."""
-    name = "fedpriv" if engine == "serial" else f"fedpriv, {engine.capitalize()}"
+def _fedpriv(
+    job: Job, backend: str, *options: str, threads: int = 1, named: str = ""
+) -> Contestant:
+    """Return fedpriv on a backend; `threads` are torch's within one operation."""
+    name = "fedpriv" if backend == "serial" else f"fedpriv, {backend.capitalize()}"
     more = ["with checkpoints"] if "--checkpoints" in options else []
-    workers = f", {job.workers} workers" if engine == "ray" else ""
-    workers = f", {job.workers} of them" if engine == "threads" else workers
+    workers = f", {job.workers} workers" if backend == "ray" else ""
+    workers = f", {job.workers} of them" if backend == "threads" else workers
     threaded = f", {threads} threads" if threads > 1 else ""
-    command = [str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--engine={engine}"]
+    command = [str(JOBS / "fedpriv_jobs.py"), job.to_json(), f"--backend={backend}"]
     return Contestant(
         name=", ".join([name + workers + threaded + named, *more]),
         tool="fedpriv",
@@ -92,7 +94,7 @@ def _pfl(job: Job, processes: int = 1, threads: int = 1, client: str = "") -> Co
 
 
 def same(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
-    """Return who trains the dense torch client: the engine is all that differs."""
+    """Return who trains the dense torch client: the backend is all that differs."""
     job = Job(client="dense", data=str(tag_folder(corpus)), workers=_cores())
     cores = _cores()
     ours = [

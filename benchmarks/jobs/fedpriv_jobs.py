@@ -38,7 +38,7 @@ GATE = Gate()
 
 @contextmanager
 def carried(
-    engine: str,
+    name: str,
     job: Job,
     experiment: Experiment,
     components: Components,
@@ -47,12 +47,12 @@ def carried(
     """Yield the backend of a name, and stop what it needed.
 
     Raises:
-        ImportError: If this fedpriv has no such engine.
+        ImportError: If this fedpriv has no such backend.
     """
-    if engine == "serial":
+    if name == "serial":
         yield SerialBackend(trainer=components.trainer, data=components.task.data)
         return
-    if engine == "threads":
+    if name == "threads":
         backend = on_threads(job.workers)(experiment, components)
         yield backend
         backend.close()
@@ -82,7 +82,7 @@ def carried(
 def main() -> None:
     parser = argparse.ArgumentParser(description="A worker of the comparison.")
     parser.add_argument("job")
-    parser.add_argument("--engine", default="serial")
+    parser.add_argument("--backend", default="serial")
     parser.add_argument("--corpus", default=None)
     parser.add_argument("--roster", default=None)
     parser.add_argument("--checkpoints", action="store_true")
@@ -101,7 +101,7 @@ def main() -> None:
     path = None if corpus is None else str(corpus.directory.resolve())
     try:
         with (
-            carried(arguments.engine, job, experiment, components, path) as backend,
+            carried(arguments.backend, job, experiment, components, path) as backend,
             tempfile.TemporaryDirectory() as out,
         ):
             folder = RunFolder.create(
@@ -110,7 +110,7 @@ def main() -> None:
                 reference=experiment.name,
                 components=components,
                 corpus_path=path,
-                engine=arguments.engine,
+                backend=arguments.backend,
                 mode=root.mode,
                 keep_last=2,
             )
@@ -123,7 +123,7 @@ def main() -> None:
                 while GATE.passes():
                     next(running)
     except ImportError as error:
-        GATE.skip(f"this fedpriv cannot run the engine {arguments.engine!r}: {error}")
+        GATE.skip(f"this fedpriv cannot run the backend {arguments.backend!r}: {error}")
 
 
 def about(corpus: Corpus | None) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def make_experiment(job: Job, **options: Any) -> Experiment:
 def open_worker_context(
     job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str
 ) -> Any:
-    """Return what a worker of the Ray engine works with; called in the worker."""
+    """Return what a worker of the Ray backend works with; called in the worker."""
     from fedpriv.backends.worker import WorkerContext
 
     experiment = make_experiment(job).with_options(options)

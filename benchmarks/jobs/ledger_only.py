@@ -30,7 +30,7 @@ class LedgerOnly:
                 reference=experiment.name,
                 components=components,
                 corpus_path=None,
-                engine="serial",
+                backend="serial",
                 mode="simulation",
                 keep_last=2,
             )

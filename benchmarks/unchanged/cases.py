@@ -26,10 +26,10 @@ class RunCase:
         options: By the names that the command line and Flower's run-config share.
         corpus: What it trains on: "tags", the synthetic posts; "owners", a dump of threads whose
             askers are known; "" for data of its own.
-        engine: Options of the engine; none is the default. Not of a run on Flower.
+        backend: Options of the backend; none is the default. Not of a run on Flower.
         nodes: Nodes of a run on Flower; 0 runs on the command line.
         dies: It is killed right after so many charges; with several numbers, several times.
-        goes_on: Options of the engine with which it is resumed.
+        goes_on: Options of the backend with which it is resumed.
         secure: Without a seed.
         compared: How closely.
     """
@@ -38,7 +38,7 @@ class RunCase:
     experiment: str
     options: Mapping[str, Option] = field(default_factory=dict)
     corpus: Literal["", "tags", "owners"] = ""
-    engine: tuple[str, ...] = ()
+    backend: tuple[str, ...] = ()
     nodes: int = 0
     dies: tuple[int, ...] = ()
     goes_on: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class FigureCase:
 
 
 SMALL: dict[str, Option] = {"cohort": 6, "rounds": 4, "eval-every": 2, "delta": 0.01}
-RAY = ("--engine", "ray", "--workers", "2")
-THREADS = ("--engine", "threads", "--workers", "2")
+RAY = ("--backend", "ray", "--workers", "2")
+THREADS = ("--backend", "threads", "--workers", "2")
 
 
 def tags(name: str, experiment: str = "adadps-tags", **more) -> RunCase:
@@ -296,9 +296,9 @@ TAGS = [
     ),
     tags("another seed, plain momentum", options={"seed": 3, "server-optimizer": "momentum"}),
     tags("a float sum, in this process", options=_FLOAT_SUM),
-    tags("threads", engine=THREADS),
-    tags("Ray", engine=RAY),
-    tags("Ray, a float sum", engine=RAY, options=_FLOAT_SUM, compared="1e-6"),
+    tags("threads", backend=THREADS),
+    tags("Ray", backend=RAY),
+    tags("Ray, a float sum", backend=RAY, options=_FLOAT_SUM, compared="1e-6"),
     tags("Flower, three nodes", nodes=3),
     tags("Flower, one user a node", nodes=40),
     tags("Flower, two shards of four nodes", nodes=4, options={"shards": 2}),
@@ -307,7 +307,7 @@ TAGS = [
     tags("killed after charge 3", dies=(3,), options={"server-optimizer": "adam"}),
     tags("killed after charges 2 and 5", "dp2-tags", dies=(2, 5), options={"rounds": 8}),
     tags("killed after charge 2, goes on on Ray", dies=(2,), goes_on=RAY),
-    tags("Ray, killed after charge 3", dies=(3,), engine=RAY, goes_on=RAY),
+    tags("Ray, killed after charge 3", dies=(3,), backend=RAY, goes_on=RAY),
     tags("Flower, killed after charge 2", dies=(2,), nodes=3),
     tags("Flower, killed after charge 3", dies=(3,), nodes=3),
     tags("secure", secure=True, compared="epsilon"),
@@ -319,8 +319,8 @@ DENSE = [
     own("dense model, without noise", "dense", options={"noise": "none", "bound": "none"}),
     own("dense model, a float sum", "dense", options=_FLOAT_SUM),
     own("dense model, past releases", "dense", options={"guide": "past-releases"}),
-    own("dense model, Ray", "dense", engine=RAY),
-    own("dense model, Ray, a float sum", "dense", engine=RAY, options=_FLOAT_SUM, compared="1e-6"),
+    own("dense model, Ray", "dense", backend=RAY),
+    own("dense model, Ray, a float sum", "dense", backend=RAY, options=_FLOAT_SUM, compared="1e-6"),
     own("dense model, Flower, three nodes", "dense", nodes=3),
     own("dense model, killed after charge 2", "dense", dies=(2,)),
     own("dense model, killed after charge 3", "dense", dies=(3,)),
@@ -404,29 +404,29 @@ FIGURES = [
     FigureCase(name="list", argv=("list",), compared="bits"),
     FigureCase(
         name="calibrate: ε = 2",
-        argv=("calibrate", *_POPULATION, "--epsilon", "2"),
+        argv=("calibrate", *_POPULATION, "--target-epsilon", "2"),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: ε = 8, many users",
         argv=("calibrate", "--users", "6716", "--cohort", "350", "--rounds", "100",
-              "--epsilon", "8"),
+              "--target-epsilon", "8"),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: ε = 1, few examples",
         argv=("calibrate", "--users", "20000", "--cohort", "64", "--rounds", "3000",
-              "--epsilon", "1", "--delta", "4e-5"),
+              "--target-epsilon", "1", "--delta", "4e-5"),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: fixed cohorts, replace-one",
-        argv=("calibrate", *_POPULATION, "--epsilon", "4", *_FIXED),
+        argv=("calibrate", *_POPULATION, "--target-epsilon", "4", *_FIXED),
         compared="1e-4",
     ),
     FigureCase(
         name="calibrate: capped cohorts",
-        argv=("calibrate", *_POPULATION, "--epsilon", "4", "--cap", "60"),
+        argv=("calibrate", *_POPULATION, "--target-epsilon", "4", "--cap", "60"),
         compared="1e-4",
     ),
     FigureCase(

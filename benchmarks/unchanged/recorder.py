@@ -127,7 +127,7 @@ class Recorder:
         ]
         secure = ["--secure"] if case.secure else []
         return [
-            "fedpriv", "run", case.experiment, *corpus, *options, *secure, *case.engine,
+            "fedpriv", "run", case.experiment, *corpus, *options, *secure, *case.backend,
             "--out", str(folder), "--keep-checkpoints", "all", "--json",
         ]  # fmt: skip
 

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 # They differ between any two runs, or say where and when a run was.
-_LEFT_OUT = frozenset({"seconds", "seconds_per_round", "run_dir", "engine"})
+_LEFT_OUT = frozenset({"seconds", "seconds_per_round", "run_dir", "backend"})
 # Sentences, which may be said in other words; what is compared is how many there are.
 _COUNTED = frozenset({"epsilon_does_not_cover"})
 
@@ -50,7 +50,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         "experiment.json": [json.loads((folder / "experiment.json").read_text("utf-8"))],
         "summary.json": [json.loads((folder / "summary.json").read_text("utf-8"))],
     }
-    for name in ("rounds.jsonl", "diagnostics.jsonl", "engines.jsonl", "ledger.jsonl"):
+    for name in ("rounds.jsonl", "diagnostics.jsonl", "backends.jsonl", "ledger.jsonl"):
         file = folder / name
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         files[name] = [json.loads(line) for line in lines]

@@ -6,7 +6,7 @@ Both price a `fedpriv.api.own_loop.plan`, so what no plan may be has no price he
 >>> print(price)
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 note: δ is not below 1/users = 0.0025: it allows publishing one user outright
->>> calibrate(users=400, cohort=20, rounds=100, epsilon=2.0).epsilon.value <= 2.0
+>>> calibrate(users=400, cohort=20, rounds=100, target_epsilon=2.0).epsilon.value <= 2.0
 True
 """
 
@@ -72,7 +72,7 @@ class Account:
             noise_on_mean=self.noise_on_mean,
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([str(self.epsilon), *(f"note: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def calibrate(
     users: int,
     cohort: float,
     rounds: int,
-    epsilon: float,
+    target_epsilon: float,
     delta: float | None = None,
     sampling: str = "poisson",
     relation: str | Relation | None = None,
@@ -167,7 +167,7 @@ def calibrate(
         users: Users on the roster.
         cohort: Expected cohort (poisson) or its size (fixed).
         rounds: Rounds, each charged once.
-        epsilon: The ε not to be exceeded.
+        target_epsilon: The ε not to be exceeded.
         delta: As for `account`.
         sampling: As for `account`.
         relation: As for `account`.
@@ -182,20 +182,19 @@ def calibrate(
     Raises:
         ValueError: If a number is out of range, or no noise reaches the target.
     """
-    with said_as_options({"target_epsilon": "epsilon"}):
-        accounted = _plan(
-            devices,
-            law_of_trials(trials, shape),
-            epsilon,
-            users=users,
-            cohort=cohort,
-            rounds=rounds,
-            noise_multiplier=1.0,
-            delta=delta,
-            sampling=sampling,
-            relation=relation,
-            cap=cap,
-        )
+    accounted = _plan(
+        devices,
+        law_of_trials(trials, shape),
+        target_epsilon,
+        users=users,
+        cohort=cohort,
+        rounds=rounds,
+        noise_multiplier=1.0,
+        delta=delta,
+        sampling=sampling,
+        relation=relation,
+        cap=cap,
+    )
     return _account(accounted)
 
 
@@ -215,7 +214,7 @@ def law_of_trials(trials: float | None, shape: float | None = None) -> Trials | 
 def noise_grid(
     *,
     users: int,
-    epsilon: float,
+    target_epsilon: float,
     cohorts: Sequence[float] | None = None,
     rounds: Sequence[int] | None = None,
     delta: float | None = None,
@@ -231,7 +230,7 @@ def noise_grid(
 
     Args:
         users: Users on the roster.
-        epsilon: The ε that no cell exceeds.
+        target_epsilon: The ε that no cell exceeds.
         cohorts: Expected cohorts (poisson) or their sizes (fixed); None for doublings from a
             twentieth of the roster, at most 250, to 4,000.
         rounds: Numbers of rounds; None for 25, 50, 100, 200 and 400.
@@ -256,11 +255,10 @@ def noise_grid(
             f"cap_over_cohort {cap_over_cohort:g} is below 2: a cap that often acts is not "
             "guaranteed; raise it, or leave it out"
         )
-    names = {"target_epsilon": "epsilon", "num_users": "users", "num_rounds": "rounds"}
-    with said_as_options(names):
+    with said_as_options({"num_users": "users", "num_rounds": "rounds"}):
         return privacy_noise_grid(
             num_users=users,
-            target_epsilon=epsilon,
+            target_epsilon=target_epsilon,
             cohorts=cohorts,
             rounds=rounds,
             delta=delta,

@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def released(run: RunRecord, statement: Statement) -> pd.DataFrame:
-    """Return the released values, one row a round."""
+def released(run: RunRecord, statement: Statement, *, every: bool) -> pd.DataFrame:
+    """Return the released values, one row a round; without `every`, an evaluated round."""
     measured = [measure.released_name for measure in run.figures]
-    frame = _by_round(run.released, ("attempt", "epsilon", "delta", *measured, "update_norm"))
+    usual = ("attempt", "epsilon", "epsilon_charges", "delta", *measured, "update_norm")
+    frame = _by_round(run.released if every else _evaluated(run.released, measured), usual)
     frame.attrs = {"privacy": statement.headline, "covered_by_epsilon": True}
     return frame
 
 
-def diagnosed(run: RunRecord) -> pd.DataFrame:
-    """Return the diagnostics, one row a round."""
+def diagnosed(run: RunRecord, *, every: bool) -> pd.DataFrame:
+    """Return the diagnostics, one row a round; without `every`, an evaluated round."""
     measured = [measure.name for measure in run.measures]
     usual = ("attempt", "cohort_size", "num_failed", *measured, "seconds")
-    frame = _by_round(run.diagnosed, usual)
+    frame = _by_round(run.diagnosed if every else _evaluated(run.diagnosed, measured), usual)
     frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
     return frame
 
@@ -53,6 +54,11 @@ def compared(directories: Sequence[Path]) -> pd.DataFrame:
         notes.append(f"not like with like: these runs differ in {', '.join(unlike)}")
     frame.attrs = {"notes": notes}
     return frame
+
+
+def _evaluated(rows: Sequence[Row], measured: Sequence[str]) -> Sequence[Row]:
+    """Return the rows in which something was measured; all of them where nothing ever was."""
+    return [row for row in rows if any(row.get(name) is not None for name in measured)] or rows
 
 
 def _by_round(rows: Sequence[Row], usual: Sequence[str]) -> pd.DataFrame:

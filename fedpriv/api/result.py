@@ -64,6 +64,11 @@ class Run:
         return self.record.name
 
     @property
+    def label(self) -> str:
+        """What the run was called when it was started, or else the experiment's name."""
+        return self.record.label
+
+    @property
     def path(self) -> Path | None:
         """The run folder; None of a run that was made without `out` and is not kept."""
         return self.record.directory if self._temporary is None else None
@@ -91,17 +96,25 @@ class Run:
         """
         return released_params(self.record)[1]
 
-    def rounds(self) -> pd.DataFrame:
-        """Return what was released, one row a round (a step, where the unit is an example).
+    def rounds(self, *, every: bool = False) -> pd.DataFrame:
+        """Return what was released, one row an evaluated round (of private examples, a step).
 
-        ε is in the rows in which it was accounted, about twenty and the last, and holds of
-        everything up to that round. `.attrs["privacy"]` is the statement's headline.
+        `epsilon` of a row is an upper bound on what was spent up to that round: the price of
+        `epsilon_charges` charges. `.attrs["privacy"]` is the statement's headline.
+
+        Args:
+            every: Also the rounds in which nothing was measured, with NaN for what is missing. They
+                are there as well in a run that measures nothing at all.
         """
-        return frames.released(self.record, self.statement)
+        return frames.released(self.record, self.statement, every=every)
 
-    def diagnostics(self) -> pd.DataFrame:
-        """Return what only a simulation sees, one row a round. No ε covers any of it."""
-        return frames.diagnosed(self.record)
+    def diagnostics(self, *, every: bool = False) -> pd.DataFrame:
+        """Return what only a simulation sees, one row an evaluated round. No ε covers any of it.
+
+        Args:
+            every: As for `rounds`.
+        """
+        return frames.diagnosed(self.record, every=every)
 
     def table(self) -> pd.DataFrame:
         """Return the run's key figures as one row; `compare` puts several below each other."""

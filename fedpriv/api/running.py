@@ -21,12 +21,12 @@ from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.running.document import name_of_experiment, read_document
-from fedpriv.running.engines.named import engines
+from fedpriv.running.engines.named import named_backends
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.progress import Shown, follow, is_watched, plain_lines
 
 
-def experiment(name: str, **options: Option) -> Experiment:
+def experiment(name: str, /, **options: Option) -> Experiment:
     """Return an experiment by name, with some options changed.
 
     Args:
@@ -38,6 +38,12 @@ def experiment(name: str, **options: Option) -> Experiment:
         ValueError: If there is no such experiment or option (with the nearest known one), or a
             value does not fit.
     """
+    for given in ("name", "label"):
+        if given in options:
+            raise ValueError(
+                f"{given}={options[given]!r} is no option of an experiment; it is the run that is "
+                "named, by fedpriv.run(..., label=...)"
+            )
     return load_experiment(name).with_options(_kebab(options))
 
 
@@ -55,6 +61,7 @@ def run(
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
+    label: str | None = None,
     **options: Option,
 ) -> Run:
     """Train an experiment, federated or centralised, to the end of its plan.
@@ -79,6 +86,8 @@ def run(
             the folder that is continued besides, and an old backup, are then refused.
         anchor_command: A command that keeps it, instead or besides; docs/sharp-edges.md says what
             it is given.
+        label: What reports, comparisons and the run's status call it; None for the experiment's
+            name. It changes nothing that is trained, drawn or guaranteed.
         **options: Options of the experiment to change, such as `rounds=10`.
 
     Guarantees:
@@ -114,7 +123,7 @@ def run(
         temporary = TemporaryFolder()
         out = temporary.path
     path = Path(out)
-    with engines(
+    with named_backends(
         backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
@@ -131,10 +140,11 @@ def run(
             found,
             path,
             secure=secure,
-            engine=backend,
+            backend=backend,
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
+            label=label,
         )
         _follow(prepared, console, progress, kept=temporary is None)
     return read(path, temporary)
@@ -181,7 +191,7 @@ def resume(
         reference = document["reference"]
     else:
         reference = name_of_experiment(document, folder, experiment)
-    with engines(
+    with named_backends(
         backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
@@ -259,7 +269,7 @@ def _kebab(options: Mapping[str, Option]) -> dict[str, Option]:
 
 
 def _as_argument(name: str, value: object) -> str:
-    return f"{'backend' if name == 'engine' else name}={value!r}"
+    return f"{name}={value!r}"
 
 
 def _teller(console: Console, shown: Shown) -> Any:

@@ -19,7 +19,7 @@ def as_text(run: RunRecord, statement: Statement) -> str:
     """Return the figures and the promise of a run as lines of text."""
     turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
-    lines = [f"Run of {plain(run.name)}: {turns}" + (f" [{labels}]" if labels else "")]
+    lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
     lines += [_line("data", _data(run))]
     for name, value, remarks in key_figures(run):
         if name != "ε":
@@ -42,7 +42,7 @@ def as_html(run: RunRecord, statement: Statement) -> str:
         for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
     )
     return (
-        f"<div><p>Run of <b>{safe(run.name)}</b>: {safe(turns)}{labels}</p>"
+        f"<div><p>Run of <b>{safe(run.title)}</b>: {safe(turns)}{labels}</p>"
         f"<table><tbody>{figures}</tbody></table>"
         f"<p>{safe(statement.headline)}</p>"
         f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"

@@ -43,7 +43,7 @@ class StreamAccount:
     epsilon_bs16: float
     noise: Correlated
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         noise = self.noise
         return "\n".join(
             [
@@ -100,13 +100,13 @@ def account_stream(
 
 
 def calibrate_stream(
-    *, noise: str, epsilon: float, delta: float, relation: str = "zero-out", **pattern: Any
+    *, noise: str, target_epsilon: float, delta: float, relation: str = "zero-out", **pattern: Any
 ) -> StreamAccount:
     """Return the least noise with a memory that keeps ε within a target.
 
     Args:
         noise: As this and the others of `account_stream`.
-        epsilon: The ε not to be exceeded.
+        target_epsilon: The ε not to be exceeded.
         delta: δ.
         relation: The neighbouring relation.
         **pattern: As of `stream`.
@@ -114,7 +114,7 @@ def calibrate_stream(
     Raises:
         ValueError: If a number is out of range.
     """
-    target = finite_float("epsilon", epsilon, Range.ABOVE_ZERO)
+    target = finite_float("target_epsilon", target_epsilon, Range.ABOVE_ZERO)
     stated, moved = probability("delta", delta), _relation(relation).moved
     made = stream(noise, **pattern)
 

@@ -29,7 +29,7 @@ class Figure:
     low: float
     high: float
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
     def to_json(self) -> dict[str, float]:

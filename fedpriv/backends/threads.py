@@ -2,7 +2,7 @@
 
 A compiled trainer holds the interpreter's lock for a tenth of its time, so threads share the cores
 as processes would, and nothing is sent or copied. Trainers that keep a resident model, or draw from
-a generator of the whole process, go to worker processes (`--engine ray`).
+a generator of the whole process, go to worker processes (`--backend ray`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from fedpriv.cli.accounting.grids import (
 )
 from fedpriv.cli.accounting.shown import plain, tell
 from fedpriv.cli.accounting.streams import (
+    FLAGS_OF,
     NoiseName,
     price_stream,
     refuse_memory,
@@ -164,13 +165,13 @@ def account(
             shape=shape,
         )
     except ValueError as error:
-        fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
+        fail(renamed(str(error), FLAGS_OF))
     return tell(price, as_json)
 
 
 @with_memory
 def calibrate(
-    target: Annotated[float, typer.Option("--epsilon", help="The ε not to be exceeded.")],
+    target_epsilon: Annotated[float, typer.Option(help="The ε not to be exceeded.")],
     users: Users = None,
     cohort: Cohort = None,
     rounds: Rounds = None,
@@ -198,7 +199,7 @@ def calibrate(
     Then the noise on the mean for other cohorts and rounds at the same ε, and the cohort beyond
     which a larger one hardly lowers it.
 
-    For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --epsilon 2
+    For example: fedpriv calibrate --users 400 --cohort 20 --rounds 100 --target-epsilon 2
     """
     given = {"users": users, "cohort": cohort, "rounds": rounds}
     if noise != "gaussian":
@@ -207,7 +208,7 @@ def calibrate(
         refuse_sampling(noise, others)
         return price_stream(
             noise,
-            epsilon=target,
+            target_epsilon=target_epsilon,
             delta=delta,
             relation=relation,
             rounds=rounds,
@@ -219,7 +220,7 @@ def calibrate(
         others = {"sampling": sampling, "cap": cap, "devices": devices, "trials": trials}
         others |= {"shape": shape, "out": out, "grid-cohorts": grid_cohorts}
         refuse_others("--zcdp", given | others | {"grid-rounds": grid_rounds})
-        return calibrate_rho(target, delta, relation, as_json)
+        return calibrate_rho(target_epsilon, delta, relation, as_json)
     sizes = {name: required(name, value) for name, value in given.items()}
     if not grid and (out, grid_cohorts, grid_rounds) != (None, None, None):
         fail("--no-grid leaves nothing to plot or to choose; leave it or the others out")
@@ -229,7 +230,7 @@ def calibrate(
     try:
         price = api.calibrate(
             **sizes,
-            epsilon=target,
+            target_epsilon=target_epsilon,
             delta=delta,
             sampling=sampling,
             relation=relation,
@@ -242,7 +243,7 @@ def calibrate(
             with calibrating(quiet=as_json) as progress:
                 found = api.noise_grid(
                     users=sizes["users"],
-                    epsilon=target,
+                    target_epsilon=target_epsilon,
                     cohorts=cohorts,
                     rounds=counts,
                     delta=delta,
@@ -255,7 +256,7 @@ def calibrate(
                     progress=progress,
                 )
     except ValueError as error:
-        fail(renamed(str(error), {"noise_multiplier": "noise-multiplier"}))
+        fail(renamed(str(error), FLAGS_OF))
     if as_json:
         print_json(price.to_json() | ({} if found is None else {"grid": found.to_json()}))
     else:

@@ -24,7 +24,7 @@ from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, covera
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import early_end, failures, returned
-from fedpriv.running.engines.named import engines
+from fedpriv.running.engines.named import named_backends
 from fedpriv.running.progress import follow
 from fedpriv.training.stopping import interruptible
 
@@ -130,7 +130,7 @@ def run_command(
     *,
     flags: dict[str, Option],
     option: Settings = None,
-    engine: Annotated[
+    backend: Annotated[
         str,
         typer.Option(
             help="serial: in this process; threads: on several threads of it, for the compiled "
@@ -138,7 +138,7 @@ def run_command(
         ),
     ] = "serial",
     workers: Annotated[
-        int | None, typer.Option(help="Workers of engine threads or ray; by default one a core.")
+        int | None, typer.Option(help="Workers of backend threads or ray; by default one a core.")
     ] = None,
     gpus_per_worker: Annotated[
         float | None, typer.Option(help="Part of a GPU for each worker, such as 0.5 or 1.")
@@ -150,6 +150,9 @@ def run_command(
         bool, typer.Option("--secure", help="Entropy from the operating system; no seed.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default under runs/.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="What reports and comparisons call the run.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     anchor: AnchorFile = None,
     anchor_command: AnchorCommand = None,
@@ -167,8 +170,8 @@ def run_command(
     from fedpriv.running.document import name_of_experiment, read_document
     from fedpriv.running.prepared import resume_run, start_run
 
-    hired = engines(
-        engine,
+    hired = named_backends(
+        backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
@@ -176,13 +179,13 @@ def run_command(
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     options = given_once(_with_start_file(flags), settings_of(option or ()))
-    if resume is not None and (out or corpus or secure or options):
+    if resume is not None and (out or corpus or secure or options or label):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "
             "with the experiment where that is code of your own"
         )
     folder = out if resume is None else resume
-    with hired as backends, _says_how_to_go_on(lambda: folder):
+    with hired as factories, _says_how_to_go_on(lambda: folder):
         if resume is not None:
             _say(f"preparing to go on with {resume}: its ledger, its data", quiet=as_json)
             document = read_document(resume)
@@ -190,7 +193,7 @@ def run_command(
             prepared = resume_run(
                 resume,
                 experiment=experiment,
-                make_backend=backends(name, document["corpus"]["path"]),
+                make_backend=factories(name, document["corpus"]["path"]),
                 keep_last=keep_last,
                 anchors=anchors,
             )
@@ -211,10 +214,11 @@ def run_command(
                     found,
                     folder,
                     secure=secure,
-                    engine=engine,
-                    make_backend=backends(experiment, found and str(found.directory.resolve())),
+                    backend=backend,
+                    make_backend=factories(experiment, found and str(found.directory.resolve())),
                     keep_last=keep_last,
                     anchors=anchors,
+                    label=label,
                 )
         with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
             summary = follow(prepared, console=errors, shown=not as_json)

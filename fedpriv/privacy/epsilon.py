@@ -89,7 +89,7 @@ class Epsilon:
     def __float__(self) -> float:
         return self.value
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if math.isinf(self.value):
             shown, added = "∞", f"; {self.reason}" if self.reason else ""
         else:

@@ -119,7 +119,7 @@ def _epsilon_figure(run: RunRecord) -> str:
             f'<figure><figcaption>{title}</figcaption><p class="note">Nothing has been released '
             "yet.</p></figure>"
         )
-    line = Line(label=f"spent after each released {turn}", x=[0, *x], y=[0.0, *y])
+    line = Line(label=f"spent after each released {turn}, at most", x=[0, *x], y=[0.0, *y])
     total = [Reference(value=limit, label="planned total", text=write(limit))]
     plot = line_plot(
         [line],

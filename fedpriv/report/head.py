@@ -28,10 +28,11 @@ def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunReco
     if found and found[0][0].startswith("Gain"):
         judged.append(found.pop(0))
     figures = [*judged, failures_figure(run), rounds_figure(run), *found]
-    lead = f'<p class="lead">{safe(run.about)}</p>' if run.about else ""
+    about = ": ".join(filter(None, ("" if run.label == run.name else run.name, run.about)))
+    lead = f'<p class="lead">{safe(about)}</p>' if about else ""
     return (
         (f'<ul class="badges">{labels}</ul>' if labels else "")
-        + f"<h1>{safe(run.name)}</h1>{lead}"
+        + f"<h1>{safe(run.label)}</h1>{lead}"
         + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
         + f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
         + _provenance_html(provenance_of(run))

@@ -76,7 +76,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
             note=_rounds_note(run),
             unfolded=0 < len(evaluated_rounds(run)) <= _FEW,
         ),
-        _details("Experiment", "every option", pairs_table(run.options)),
+        _details("Experiment", "every option", pairs_table(run.options)) if run.options else "",
         _details(
             "Plan",
             f"what was guaranteed before the first {turn}",
@@ -91,7 +91,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         "</main>",
         _footer(run),
     ]
-    return document(f"{safe(run.name)} · fedpriv", "\n".join(body))
+    return document(f"{safe(run.label)} · fedpriv", "\n".join(body))
 
 
 def check_replicates(run: RunRecord, replicates: Sequence[RunRecord]) -> None:
@@ -153,7 +153,7 @@ def _environment(run: RunRecord) -> dict[str, object]:
     versions = run.description.get("versions")
     return {
         "mode": run.description.get("mode"),
-        "engine": run.description.get("engine"),
+        "backend": run.description.get("backend"),
         **(versions if isinstance(versions, dict) else {}),
     }
 

@@ -72,14 +72,16 @@ def _command(run: RunRecord) -> tuple[str | None, str]:
     recorded = run.description.get("command")
     if isinstance(recorded, str) and recorded:
         return recorded, recorded
-    reference, engine = run.description.get("reference"), run.description.get("engine")
-    if engine == "flower":
+    if run.own is not None:
+        return None, "a training of its own: no command"
+    reference, backend = run.description.get("reference"), run.description.get("backend")
+    if backend == "flower":
         return None, "run by Flower: no single command"
     if not isinstance(reference, str):
         return None, "made from Python: no command"
     short = ["fedpriv", "run", reference]
-    if engine not in (None, "serial"):
-        short += ["--engine", str(engine)]
+    if backend not in (None, "serial"):
+        short += ["--backend", str(backend)]
     if not run.simulated:
         short.append("--secure")
     whole = list(short)

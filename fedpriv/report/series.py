@@ -12,15 +12,18 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.statement.coverage import Coverage, coverage_of
-from fedpriv.privacy.statement.sealed import DOCUMENT, read_sealed
+from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, read_sealed
+from fedpriv.privacy.statement.statement import own_description
 
 Row = Mapping[str, Any]
 _OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "side_information")
 DECIDED = "decided_"
 """What names of figures begin with that a method decided on, of what it had released."""
 _COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
-_OF_A_ROUND = frozenset(("epsilon", "delta", "update_norm", "seconds"))  # numbers, or null
+_OF_A_ROUND = frozenset(
+    ("epsilon", "epsilon_charges", "delta", "update_norm", "seconds")
+)  # numbers, or null
 # fmt: off
 _OF_A_RUN = frozenset((
     "majority_class_accuracy", "gain", "epsilon", "epsilon_rdp", "delta", "noise_multiplier",
@@ -36,7 +39,8 @@ class RunRecord:
 
     Attributes:
         directory: The run folder.
-        description: `experiment.json`: experiment, plan, corpus, mode, engine, versions.
+        description: `experiment.json`, or of a training of one's own what its ledger says:
+            experiment, plan, corpus, mode, backend, versions.
         attempts: Every line of `rounds.jsonl`: released values.
         diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
         summary: `summary.json`, empty while the run is under way.
@@ -74,6 +78,16 @@ class RunRecord:
     def name(self) -> str:
         """The experiment's name, or the folder's where it has none."""
         return str(self.description.get("name") or self.directory.name)
+
+    @property
+    def label(self) -> str:
+        """What the run was called when it was started, or else its name."""
+        return str(self.description.get("label") or self.name)
+
+    @property
+    def title(self) -> str:
+        """Its label, with the experiment's name behind it where that is another."""
+        return self.name if self.label == self.name else f"{self.label} ({self.name})"
 
     @property
     def about(self) -> str:
@@ -140,8 +154,15 @@ class RunRecord:
         return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")
 
     @property
+    def own(self) -> Row | None:
+        """How far a training of one's own is, by its ledger; None of a run of an experiment."""
+        return self.description.get(OWN)
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, early or not."""
+        if self.own is not None:
+            return bool(self.own["finished"])
         planned = self.rounds_planned
         return bool(self.summary) or (planned is not None and self.rounds_done >= planned)
 
@@ -186,6 +207,8 @@ class RunRecord:
     @property
     def rounds_done(self) -> int:
         """Rounds released; of single examples not every one is written down."""
+        if self.own is not None:
+            return int(self.own["rounds_done"])
         if self.unit != "user":
             return int(self.released[-1]["round_num"]) if self.released else 0
         return len(self.released)
@@ -208,7 +231,7 @@ class RunRecord:
 
 
 def read_run(directory: str | Path) -> RunRecord:
-    """Read a run folder, finished or under way.
+    """Read a run folder, finished or under way; also that of a training of one's own.
 
     Raises:
         ValueError: If the folder is not a run, is of a newer format, its document is not the one
@@ -216,11 +239,11 @@ def read_run(directory: str | Path) -> RunRecord:
             running or killed process may have torn.
     """
     directory = Path(directory)
-    path = directory / DOCUMENT
-    if not path.is_file():
-        raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}")
-    description = read_sealed(directory).document
-    assert description is not None
+    path, ledger = directory / DOCUMENT, directory / LEDGER
+    if not path.is_file() and not ledger.is_file():
+        raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}, and no {LEDGER}")
+    run = read_sealed(directory)
+    description = own_description(run) if run.document is None else run.document
     for name in _OBJECTS:
         if not isinstance(description.get(name), Mapping | None):
             raise ValueError(f"{path}: {name} is {description[name]!r}, not an object")

@@ -36,18 +36,44 @@ def _versions() -> dict[str, str]:
     return found
 
 
+_LONGEST_LABEL = 100
+
+
+def checked_label(label: str | None) -> str | None:
+    """Return the label of a run, or None where it has none.
+
+    Raises:
+        ValueError: If it is empty, longer than a line, or holds what is not printed.
+    """
+    if label is None:
+        return None
+    if not label.strip() or len(label) > _LONGEST_LABEL or not label.isprintable():
+        raise ValueError(
+            f"label {label!r} is not one line of 1 to {_LONGEST_LABEL} printed characters; give a "
+            "short name, such as 'wide cohorts'"
+        )
+    return label.strip()
+
+
+def labelled(name: str, document: Mapping[str, Any]) -> str:
+    """Return an experiment's name, behind the label of the run where it has one."""
+    label = document.get("label")
+    return f"{label} ({name})" if label else name
+
+
 def make_document(
     *,
     experiment: Experiment,
     reference: str | None,
     components: Components,
     corpus_path: str | None,
-    engine: str,
+    backend: str,
     mode: str,
     files: Mapping[str, bytes],
     secret: bytes | None,
     begun: Start | None,
     baseline: Mapping[str, float] | None,
+    label: str | None = None,
 ) -> dict[str, Any]:
     """Return what a run's experiment.json holds.
 
@@ -56,12 +82,14 @@ def make_document(
         reference: The name under which it is found again, if it has one.
         components: Made from it.
         corpus_path: Where the corpus was found.
-        engine: The backend's name.
+        backend: The backend's name.
         mode: "simulation" or "secure".
         files: The task's files by name.
         secret: What keys the digests of a secure run's data; None in simulation.
         begun: The params before the first round; None where the task makes them.
         baseline: Further figures to compare with.
+        label: What the run is called wherever it is shown; neither in the plan nor in the root of
+            the noise.
     """
     side, task = components.side_information, components.task
     described = task.describe().to_json()
@@ -84,6 +112,7 @@ def make_document(
         "format": FORMAT,
         "version": VERSION,
         "name": experiment.name,
+        **({} if label is None else {"label": label}),
         "description": experiment.description,
         "reference": reference,
         "experiment": experiment.options(),
@@ -94,7 +123,7 @@ def make_document(
         else {"source": side.source, "description": side.description},
         "mode": mode,
         "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
-        "engine": engine,
+        "backend": backend,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **_versions()},
         "measures": [measure.to_json() for measure in task.measures],

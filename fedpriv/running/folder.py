@@ -7,7 +7,7 @@ data.key               of a secure run that knows a digest of its data: the secr
 ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
-engines.jsonl          which backend ran from which round on, its workers and devices
+backends.jsonl         which backend ran from which round on, its workers and devices
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
                        one's own may bring files of other names (`fedpriv.running.task_files`)
 checkpoints/           released params, one file a round, pruned
@@ -90,12 +90,13 @@ class RunFolder:
         reference: str | None,
         components: Components,
         corpus_path: str | None,
-        engine: str,
+        backend: str,
         mode: str,
         keep_last: int | None = 10,
         begun: Start | None = None,
         baseline: Mapping[str, float] | None = None,
         anchors: Sequence[Anchor] = (),
+        label: str | None = None,
     ) -> RunFolder:
         """Start a run in a folder that does not hold one yet.
 
@@ -105,12 +106,13 @@ class RunFolder:
             reference: The name under which the experiment is found again, if it has one.
             components: Made from it.
             corpus_path: Where the corpus was found, for `--resume`.
-            engine: The backend's name.
+            backend: The backend's name.
             mode: "simulation" or "secure".
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
             begun: The params before the first round; None where the task makes them.
             baseline: Further figures to compare with, of models that cost nothing.
             anchors: Where the ledger's lines are marked outside the folder.
+            label: What the run is called wherever it is shown; None for the experiment's name.
 
         Raises:
             ValueError: If the folder already holds a run, or the task's files cannot lie in it.
@@ -126,12 +128,13 @@ class RunFolder:
             reference=reference,
             components=components,
             corpus_path=corpus_path,
-            engine=engine,
+            backend=backend,
             mode=mode,
             files=files,
             secret=secret,
             begun=begun,
             baseline=baseline,
+            label=label,
         )
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
@@ -277,13 +280,12 @@ class RunFolder:
         ledger, plan = self.ledger, self.ledger.plan
         number = ledger.state.number_of(round_num, attempt) or ledger.charges
         spent = plan.epsilon(number) if plan.is_private else None
-        if plan.planned_rounds is None and ledger.pays_for_more:
-            spent = None  # it goes with the figures, which a run that ends without notice completes
         measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
         return {
             "round_num": round_num,
             "attempt": attempt,
             "epsilon": spent and spent.value,
+            "epsilon_charges": spent and number,
             "delta": plan.delta if plan.is_private else None,
             **{measure.released_name: None for measure in measures},
             "update_norm": update_norm,
@@ -359,9 +361,9 @@ class RunFolder:
             return True  # only the next charge can say whether there is a next round
         return not self.ledger.pays_for_more
 
-    def note_engine(self, description: Mapping[str, Any], *, first_round: int) -> None:
+    def note_backend(self, description: Mapping[str, Any], *, first_round: int) -> None:
         """Append which backend runs from a round on: a resumed run may go on with another."""
-        json_lines.append(self.path / "engines.jsonl", {"first_round": first_round, **description})
+        json_lines.append(self.path / "backends.jsonl", {"first_round": first_round, **description})
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
         """Write the finished run's figures."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -45,7 +46,7 @@ from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import Trainers, as_works
 from fedpriv.tree import Params
 
-# Rounds of a run that state an ε, besides its last: enough to draw its curve.
+# Counts of charges that are priced, besides the last: enough to draw a curve of ε.
 _MOST_ACCOUNTED = 20
 
 
@@ -105,8 +106,8 @@ def rounds(
     """Run a plan to its end and yield every released round.
 
     Where only a refused charge, or an algorithm with nothing left to ask, says that a run is over,
-    its last round has been yielded by then: it is yielded again, evaluated and with its ε. The
-    ledger says that the run has ended; resumed, it is charged no further.
+    its last round has been yielded by then: it is yielded again, evaluated and with the exact ε.
+    The ledger says that the run has ended; resumed, it is charged no further.
 
     Args:
         components: Of the experiment.
@@ -195,7 +196,7 @@ def _rounds(
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     plan, algorithm = components.plan, components.algorithm
     accounted = accounted_rounds(plan, eval_every)
-    for count in sorted(accounted):
+    for count in accounted:
         if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
             plan.epsilon(count)
     free_memory()
@@ -220,10 +221,9 @@ def _rounds(
         if folder is not None:
             folder.keep(state)
         seconds = time.perf_counter() - started
-        stated = round_num in accounted or last or (due and plan.planned_rounds is None)
         params = measured_params(algorithm, state) if due else None
         record = RoundRecord(
-            released=_released(components, backend, ledger, state, params, stated),
+            released=_released(components, backend, ledger, state, params, accounted),
             diagnostics=None
             if turnout is None
             else _diagnosed(components, backend, ledger, state, params, turnout, seconds),
@@ -287,11 +287,18 @@ def _ending(
         The completed record; None if it was complete, or there is none here to complete.
     """
     plan, measures = components.plan, components.task.measures
+    through = ledger.state.charged_before  # what was charged later is not in the last release
+    num_charges = through[-1] if through else ledger.charges
     if record is not None:
-        epsilon = record.released.epsilon
+        stated = as_json(record.released)
     else:
-        epsilon = None if folder is None else folder.last_stated(state.round_num).get("epsilon")
-    if epsilon is not None:  # it is stated where a round is evaluated
+        stated = {} if folder is None else folder.last_stated(state.round_num)
+    names = [measure.released_name for measure in figures_of(recorded(measures))]
+    evaluated = not names or any(stated.get(name) is not None for name in names)
+    spent: dict[str, Any] = {}
+    if plan.is_private:
+        spent = {"epsilon": plan.epsilon(num_charges).value, "epsilon_charges": num_charges}
+    if evaluated and stated.get("epsilon") == spent.get("epsilon"):
         return None
     params = measured_params(components.algorithm, state)
     figures = figures_of(recorded(measures))
@@ -299,37 +306,38 @@ def _ending(
     seen = None
     if ledger.mode == "simulation":
         seen = measured(recorded(measures), backend.evaluate(params, public=False))
-    through = ledger.state.charged_before  # what was charged later is not in the last release
-    num_charges = through[-1] if through else ledger.charges
-    epsilon = plan.epsilon(num_charges).value if plan.is_private else None
     if folder is not None:
         folder.complete(
             state.round_num,
-            {**figures_as_json(public, "_public"), "epsilon": epsilon},
+            {**figures_as_json(public, "_public"), **spent},
             figures_as_json(seen or {}, ""),
         )
     if record is None:
         return None
     diagnostics = record.diagnostics
     return RoundRecord(
-        released=replace(record.released, measured=public, epsilon=epsilon),
+        released=replace(record.released, measured=public, **spent),
         diagnostics=None if diagnostics is None else replace(diagnostics, measured=seen or {}),
     )
 
 
-def accounted_rounds(plan: AnyPlan, eval_every: int) -> frozenset[int]:
-    """Return the rounds that state an ε: those evaluated, thinned to about twenty, and the last.
+def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
+    """Return the counts of charges that are priced, increasing: about twenty evaluated rounds.
 
-    None of an adaptive plan, whose ε is one and the same from its first charge on. The others are
-    accounted before the first round. Each price is a Fourier transform of a length of its
-    own, whose tables stay in memory; accounted on the way, a long run would grow by them.
+    The last one that the plan pays for is among them. A round states the price of the least such
+    count that is not below its own charges, which bounds its ε from above: ε never falls as charges
+    are added. They are priced before the first round: each price is a Fourier transform of a length
+    of its own, takes up to half a second, and leaves tables in memory, by which a long run that
+    priced every round would grow.
+
+    None of an adaptive plan, whose ε is one and the same from its first charge on.
     """
     affordable = plan.affordable_rounds
     if not plan.is_private or affordable is None:
-        return frozenset()
+        return ()
     evaluated = range(eval_every, affordable + 1, eval_every)
     thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_ACCOUNTED))]
-    return frozenset({*thinned, affordable} - {0})
+    return tuple(sorted({*thinned, affordable} - {0}))
 
 
 def _released(
@@ -338,16 +346,21 @@ def _released(
     ledger: Ledger,
     state: State,
     params: Params | None,
-    stated: bool,
+    accounted: Sequence[int],
 ) -> Released:
-    """Return what a round releases: evaluated where there are params to, ε where it is stated."""
+    """Return what a round releases: evaluated where there are params to; ε of its charges at most.
+
+    That is the price of the first of the accounted counts that its charges do not exceed.
+    """
     plan, measures = components.plan, recorded(components.task.measures)
     public = None if params is None else backend.evaluate(params, public=True)
-    spent = ledger.plan.epsilon(ledger.charges) if plan.is_private and stated else None
+    place = bisect_left(accounted, ledger.charges)
+    counted = accounted[place] if place < len(accounted) else ledger.charges
     return Released(
         round_num=state.round_num,
         attempt=ledger.last_attempt,
-        epsilon=spent and spent.value,
+        epsilon=plan.epsilon(counted).value if plan.is_private else None,
+        epsilon_charges=counted if plan.is_private else None,
         delta=plan.delta if plan.is_private else None,
         measured=measured(figures_of(measures), public),
         # of algorithms that release updates

@@ -28,7 +28,7 @@ from fedpriv.privacy.statement.before import refuse_start_without_privacy
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
 from fedpriv.rng import Key
 from fedpriv.running.announcement import length_of_noise
-from fedpriv.running.document import experiment_of
+from fedpriv.running.document import checked_label, experiment_of
 from fedpriv.running.door.noise_root import noise_root
 from fedpriv.running.engines.factories import BackendFactory, Checked, open_corpus, serial
 from fedpriv.running.folder import RunFolder
@@ -118,8 +118,8 @@ class PreparedRun:
             closing(self.folder),
             closing(self.make_backend(self.experiment, self.components)) as backend,
         ):
-            engine = backend.describe()
-            self.folder.note_engine(engine, first_round=state.round_num + 1)
+            described = backend.describe()
+            self.folder.note_backend(described, first_round=state.round_num + 1)
             played = rounds(
                 self.components,
                 backend,
@@ -138,7 +138,7 @@ class PreparedRun:
         summary = summary_of(
             name, self.components, self.folder, state, record, failures.first, selection
         )
-        summary["engine"] = engine
+        summary["backend"] = described
         self.folder.summarise(summary)
         return summary
 
@@ -230,11 +230,12 @@ def start_run(
     out: Path,
     *,
     secure: bool = False,
-    engine: str = "serial",
+    backend: str = "serial",
     make_backend: BackendFactory = serial,
     keep_last: int | None = 10,
     anchors: Sequence[Anchor] = (),
     trials: Trials | None = None,
+    label: str | None = None,
 ) -> PreparedRun:
     """Return a new prepared run in a new run folder.
 
@@ -245,11 +246,12 @@ def start_run(
         corpus: Its corpus; None for tasks that bring their own users.
         out: The run folder.
         secure: Entropy from the operating system instead of the experiment's seed.
-        engine: The backend's name, recorded.
+        backend: The backend's name, recorded.
         make_backend: Makes the backend.
         keep_last: Newest checkpoints to keep; None keeps all.
         anchors: Where the ledger's lines are marked outside the folder.
         trials: The law of how many such runs a study makes, where it is one of them.
+        label: What the run is called wherever it is shown; None for the experiment's name.
 
     Raises:
         ValueError: If the options do not fit together, the backend cannot carry this task, a
@@ -258,11 +260,12 @@ def start_run(
         Exception: What the experiment's own code raises, also where its task is tried once on
             examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
+    label = checked_label(label)
     components = _built(experiment, reference, corpus)
     experiment = components.experiment or experiment
     components = in_study(experiment, components, trials)
     _refuse_early(make_backend, experiment, components)
-    if experiment.unit == "user" and engine != "flower":  # whose nodes have the users
+    if experiment.unit == "user" and backend != "flower":  # whose nodes have the users
         with own_code("while rostered users were looked for"):
             check_users(components.task, experiment.name)
     if secure:
@@ -281,12 +284,13 @@ def start_run(
         reference=reference and from_anywhere(reference),
         components=components,
         corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
-        engine=engine,
+        backend=backend,
         mode=root.mode,
         keep_last=keep_last,
         begun=tried.begun,
         baseline=baseline,
         anchors=anchors,
+        label=label,
     )
     return PreparedRun(
         experiment=experiment,

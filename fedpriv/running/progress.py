@@ -24,6 +24,7 @@ from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import announcement
+from fedpriv.running.document import labelled
 from fedpriv.untrusted_text import plain
 
 # torch takes seconds to import; who calls this has loaded it.
@@ -213,7 +214,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
     """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
     experiment = prepared.experiment
     head = announcement(
-        experiment.name,
+        labelled(experiment.name, prepared.folder.document),
         experiment.description,
         prepared.components.plan,
         mode=prepared.ledger.mode,
@@ -244,7 +245,7 @@ def _bar(
             total=_used(prepared).total,
             done=_done(prepared, prepared.ledger.state.rounds_done),
             figure="" if headline is None else f"{escape(headline.label)} –  ",
-            epsilon="–" if plan.is_private else "∞",
+            epsilon=_spent_before(prepared, covers) if plan.is_private else "∞",
         )
         bar.update(line, completed=_used(prepared).amount)
 
@@ -252,7 +253,7 @@ def _bar(
             figure, spent = _figure(headline, record), record.released.epsilon
             if figure is not None:
                 bar.update(line, figure=f"{escape(figure)}  ")
-            if spent is not None:  # accounted where a round is evaluated
+            if spent is not None:
                 bar.update(line, epsilon=_spent(spent, covers))
             released = record.released.round_num
             bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
@@ -264,29 +265,29 @@ def _bar(
 def _lines(
     prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
 ) -> Iterator[Callable[[RoundRecord], None]]:
-    headline, seen, seen_at = _headline(prepared), list[str](), 0
+    headline, seen, seen_at = _headline(prepared), "", 0
+    plan = prepared.components.plan
 
-    def text(round_num: int) -> str:
+    def text(round_num: int, spent: str) -> str:
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
+        if plan.is_private and plan.delta is not None:
+            said += f", ε {spent} at δ = {shown_delta(plan.delta)}"
         if not seen:
             return said
-        # An ε next to a later round would be too small: it says of which round it is.
-        between = ", " if seen_at == round_num else f"; round {seen_at:,}: "
-        return said + between + ", ".join(seen)
+        # What was measured of an earlier round is not said of a later one.
+        return said + (", " if seen_at == round_num else f"; round {seen_at:,}: ") + seen
 
     with plain_lines(console, clock=clock) as tell:
-        tell(text(prepared.ledger.state.rounds_done))
+        before = _spent_before(prepared, covers) if plan.is_private else ""
+        tell(text(prepared.ledger.state.rounds_done, before))
 
         def show(record: RoundRecord) -> None:
             nonlocal seen, seen_at
             figure, released = _figure(headline, record), record.released
-            found = [] if figure is None else [figure]
-            if released.epsilon is not None and released.delta is not None:
-                at = shown_delta(released.delta)
-                found.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
-            if found:
-                seen, seen_at = found, released.round_num
-            tell(text(released.round_num))
+            if figure is not None:
+                seen, seen_at = figure, released.round_num
+            spent = "" if released.epsilon is None else _spent(released.epsilon, covers)
+            tell(text(released.round_num, spent))
 
         yield show
 
@@ -313,7 +314,8 @@ def _turns(prepared: PreparedRun, round_num: int) -> str:
 
 
 def _label(prepared: PreparedRun) -> str:
-    return prepared.experiment.name + (" (synthetic)" if prepared.synthetic else "")
+    name = prepared.folder.document.get("label") or prepared.experiment.name
+    return name + (" (synthetic)" if prepared.synthetic else "")
 
 
 def _headline(prepared: PreparedRun) -> Measure | None:
@@ -329,6 +331,11 @@ def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
     return f"{headline.label} {headline.text(value)}{mark}"
 
 
+def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
+    """Return what was spent before the first round that is followed; 0 but in a resumed run."""
+    return _spent(prepared.ledger.epsilon().value, covers)
+
+
 def _spent(value: float, covers: Coverage) -> str:
     gap = " (does NOT cover all)" if covers.mark else ""
-    return f"{rounded_up(value, 2):,.2f}{gap}"
+    return f"≤ {rounded_up(value, 2):,.2f}{gap}"

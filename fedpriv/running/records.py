@@ -18,8 +18,10 @@ class Released:
     Attributes:
         round_num: From 1.
         attempt: The attempt that succeeded, from 1.
-        epsilon: Spent so far, lost attempts included; None without privacy, and in rounds that
-            are not accounted (`accounted_rounds`): accounting one can take longer than the round.
+        epsilon: An upper bound on what is spent so far, lost attempts included: the price of
+            `epsilon_charges` charges. None without privacy.
+        epsilon_charges: At least those made so far, and no more than the next count that is priced
+            (`accounted_rounds`): pricing each round can take longer than the round.
         delta: That goes with every ε of the run; None without privacy.
         measured: On users outside the roster, by the names of the task's measures; None where it
             was not evaluated.
@@ -31,6 +33,7 @@ class Released:
     round_num: int
     attempt: int
     epsilon: float | None
+    epsilon_charges: int | None
     delta: float | None
     measured: Mapping[str, float | None]
     update_norm: float | None

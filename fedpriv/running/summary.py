@@ -49,6 +49,7 @@ def summary_of(
     figures = _measured(components, ledger.mode, state, record, selection)
     return {
         "experiment": name,
+        "label": folder.document.get("label"),
         "measures": [measure.to_json() for measure in components.task.measures],
         **figures,
         "majority_class_accuracy": corpus.get("majority_class_accuracy"),

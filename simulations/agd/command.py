@@ -19,7 +19,7 @@ from simulations.agd.study import Study, found
 from simulations.linear_models.store import Store
 
 _PASSES = ("seeds", "results", "out", "plot")
-_TINY = ("--tiny", "--seeds", "2", "--epsilon", "0.4", "1.6")
+_TINY = ("--tiny", "--seeds", "2", "--target-epsilon", "0.4", "1.6")
 
 REPRODUCTIONS = tuple(
     Script(
@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="simulations.agd.command")
     parser.add_argument("--problem", nargs="+", default=["mnist-3-8"])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 0.4, 0.8, 1.6])
+    parser.add_argument(
+        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=[0.1, 0.4, 0.8, 1.6]
+    )
     parser.add_argument(
         "--ablate", nargs="*", default=[], help="problems of which one thing at a time is changed"
     )

@@ -25,7 +25,7 @@ from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Store
 
 _PASSED = ("seeds", "results", "out", "plot")
-_TINY = ("--tiny", "--seeds", "2", "--epsilon", "1", "--passes", "1")
+_TINY = ("--tiny", "--seeds", "2", "--target-epsilon", "1", "--passes", "1")
 _ROWS = (500, 1_000, 2_000, 4_000, 8_000, 11_862)
 
 #: Problem and loss by name.
@@ -83,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--study", nargs="*", default=["mnist"], choices=tuple(STUDIES))
     parser.add_argument("--side", nargs="*", default=[], choices=SIDES)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS))
+    parser.add_argument(
+        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=list(EPSILONS)
+    )
     parser.add_argument("--passes", type=int, nargs="+", default=list(PASSES))
     parser.add_argument("--tiny", action="store_true", help="synthetic data and a grid of two")
     parser.add_argument("--results", type=Path, default=None, help="JSON lines of all runs")

@@ -357,7 +357,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="DP-NSGD and DP-SGD on SST-2.")
     parser.add_argument("--weights", type=Path, help="folder of RoBERTa-base")
     parser.add_argument("--data", help="SST-2.zip or its folder; looked for if not given")
-    parser.add_argument("--epsilon", type=float, default=8.0)
+    parser.add_argument("--target-epsilon", dest="epsilon", type=float, default=8.0)
     parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated")
     parser.add_argument("--rate", action="append", type=float, default=[], help="instead of grid's")
     parser.add_argument("--size", action="append", type=float, default=[], help="r or c, likewise")

@@ -34,7 +34,9 @@ REPRODUCTIONS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the studies and print their page."""
     parser = argparse.ArgumentParser(description=__doc__, prog="simulations.scraps.command")
-    parser.add_argument("--epsilon", type=float, nargs="+", default=[8.0, 1.0])
+    parser.add_argument(
+        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=[8.0, 1.0]
+    )
     parser.add_argument("--tiny", action="store_true", help="few runs, short ones")
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
     parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")

@@ -37,7 +37,9 @@ def parser_of(described: str | None, program: str, *, seeds: int) -> argparse.Ar
     )
     parser.add_argument("--folds", type=int, default=NUM_FOLDS)
     parser.add_argument("--seeds", type=int, default=seeds)
-    parser.add_argument("--epsilon", type=float, nargs="+", default=[2.0, 8.0])
+    parser.add_argument(
+        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=[2.0, 8.0]
+    )
     parser.add_argument("--results", type=Path, default=Path("results/tags"))
     parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
     return parser

@@ -132,7 +132,7 @@ class TestPlan:
         noise = {
             "plan": {"l2_clip_norm": 1.0, "noise_multiplier": 1.0},
             "account": {"noise_multiplier": 1.0},
-            "calibrate": {"epsilon": 2.0},
+            "calibrate": {"target_epsilon": 2.0},
         }[asked]
         with pytest.raises(ValueError, match=said):
             getattr(fp, asked)(**numbers, **noise)
@@ -141,8 +141,8 @@ class TestPlan:
         numbers = {"users": 40, "cohort": 4, "rounds": 10}
         with pytest.raises(ValueError, match=r"^target_epsilon 0"):
             fp.plan(**numbers, l2_clip_norm=1.0, target_epsilon=0)
-        with pytest.raises(ValueError, match=r"^epsilon 0"):
-            fp.calibrate(**numbers, epsilon=0)
+        with pytest.raises(ValueError, match=r"^target_epsilon 0"):
+            fp.calibrate(**numbers, target_epsilon=0)
 
 
 class TestBoundedSum:

@@ -11,9 +11,12 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import fedpriv as fp
+from fedpriv.api.stream_account import account_stream
 from fedpriv.backends import SerialBackend
+from fedpriv.deployment.status.read import run_status
 from fedpriv.privacy.statement.verify import verify_run
 from tests.repeats import every_case
 from tests.resealed import reseal
@@ -68,6 +71,34 @@ class TestRun:
         assert run.summary["corpus"] == "tiny-synthetic" and run.summary["rounds"] == 2
         assert "SYNTHETIC corpus tiny-synthetic" in repr(run)
         assert fp.load(tmp_path / "run").summary == run.summary
+
+    def test_a_label_names_a_run_wherever_it_is_shown_and_changes_nothing_else(
+        self, dense, kept, tmp_path
+    ):
+        run = fp.run(dense.experiment(), tmp_path / "run", label="wide <b>", progress=False)
+        assert (run.label, kept.label) == ("wide <b>", "dense")
+        for name, array in kept.params.items():  # not in the root of the noise
+            np.testing.assert_array_equal(array, run.params[name])
+        assert run.record.plan == kept.record.plan and run.options == kept.options
+        assert run.summary["label"] == "wide <b>" and kept.summary["label"] is None
+        assert "Run of wide <b> (dense)" in repr(run) and "wide &lt;b&gt;" in run._repr_html_()
+        page = run.report().read_text("utf-8")
+        assert "<h1>wide &lt;b&gt;</h1>" in page and "dense: A small dense model." in page
+        table = fp.compare(run, kept)
+        assert list(table["label"]) == ["wide <b>", "dense"]
+        status = run_status(run.path)
+        assert status.to_json()["label"] == "wide <b>" and verify_run(run.path).ok
+        assert fp.load(run.path).save(tmp_path / "copy").label == "wide <b>"
+
+    @every_case("label", ["", " ", "two\nlines", "x" * 101, "\x1b[31m"])
+    def test_a_label_that_is_no_line_is_refused(self, dense, tmp_path, label):
+        with pytest.raises(ValueError, match=r"^label "):
+            fp.run(dense.experiment(), tmp_path / "run", label=label, progress=False)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_name_given_to_an_experiment_is_answered_with_the_label(self):
+        with pytest.raises(ValueError, match=r"label="):
+            fp.experiment("dp-fedavg-tags", name="wide")
 
     def test_without_a_folder_it_goes_with_its_value(self, dense):
         run = fp.run(dense.experiment(), rounds=1, progress=False)
@@ -175,6 +206,24 @@ class TestFrames:
         assert released.attrs["privacy"] == kept.statement.headline
         assert not diagnosed.attrs["covered_by_epsilon"]
 
+    def test_a_curve_of_rounds_is_drawn_where_not_every_round_is_evaluated(self, tiny_corpus):
+        options = {"rounds": 12, "eval_every": 4, "cohort": 6, "noise_multiplier": 1.0}
+        where = tiny_corpus.directory
+        run = fp.run("dp-fedavg-tags", corpus=where, delta=1e-3, progress=False, **options)
+        for frame, name in (
+            (run.rounds(), "accuracy_public"),
+            (run.rounds(), "epsilon"),
+            (run.diagnostics(), "accuracy"),
+        ):
+            (line,) = frame.plot(y=name, ax=Figure().add_subplot()).get_lines()
+            x, y = line.get_data()
+            assert list(x) == [4, 8, 12] and np.isfinite(np.ma.filled(y, np.nan)).all()
+        every = run.rounds(every=True)
+        assert list(every.index) == list(range(1, 13)) == list(run.diagnostics(every=True).index)
+        assert every["accuracy_public"].notna().sum() == 3  # what was not measured is not filled in
+        assert every["epsilon"].is_monotonic_increasing and every["epsilon"].notna().all()
+        assert (every["epsilon_charges"] >= every.index).all()
+
     def test_runs_side_by_side(self, dense, kept):
         other = fp.run(dense.experiment(), noise_multiplier=2, progress=False)
         table = fp.compare(kept.path, other)
@@ -192,6 +241,19 @@ class TestShown:
         for said in ("SYNTHETIC", "simulated ε = ", *TERMS, "3 of 3 rounds", "Tuning"):
             assert said in text and said in page
         assert "<script" not in page and page.count("<div") == page.count("</div>")
+
+    def test_numbers_and_statements_are_shown_as_they_are_printed(self, kept):
+        sizes = {"users": 400, "cohort": 20, "rounds": 10, "delta": 1e-3}
+        price = fp.account(**sizes, noise_multiplier=1.0)
+        grid = fp.noise_grid(
+            users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(10,), delta=1e-3
+        )
+        stream = account_stream(
+            noise="tree", steps_per_tree=4, trees=2, noise_multiplier=4.0, delta=1e-3
+        )
+        for value in (price, price.epsilon, kept.epsilon, kept.statement, grid, stream):
+            assert repr(value) == str(value) and f"{type(value).__name__}(" not in repr(value)
+            assert "ε" in repr(value)
 
     def test_epsilon_is_rounded_up(self, kept):
         shown = float(re.search(r"ε = ([\d.]+)", repr(kept))[1])

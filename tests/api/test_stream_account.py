@@ -68,7 +68,7 @@ def test_noise_for_a_target_by_the_conversion_of_papers(wanted, sigma):
     ids=lambda pattern: pattern["noise"],
 )
 def test_it_is_calibrated_from_below(epsilon, pattern):
-    found = calibrate_stream(epsilon=epsilon, delta=1e-3, **pattern)
+    found = calibrate_stream(target_epsilon=epsilon, delta=1e-3, **pattern)
     assert epsilon * (1 - 1e-6) <= found.epsilon.value <= epsilon
     sigma = found.noise.noise_multiplier
     again = account_stream(noise_multiplier=sigma, delta=1e-3, **pattern)
@@ -82,7 +82,9 @@ def test_it_is_calibrated_from_below(epsilon, pattern):
 @every_case("noise", ["tree", "banded", "blt"])
 def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
     """20,000 numbers a row: of a root mean square over 30 rows the spread is below 0.3 %."""
-    found = calibrate_stream(noise=noise, rounds=30, min_separation=6, epsilon=4.0, delta=1e-3)
+    found = calibrate_stream(
+        noise=noise, rounds=30, min_separation=6, target_epsilon=4.0, delta=1e-3
+    )
     template, key = {"w": np.zeros(20_000, np.float32)}, Key.simulation(3)
     memory, rows = found.noise.init(template, key), []
     for _ in range(30):

@@ -108,10 +108,10 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     prepared = resume_run(out, make_backend=ray_backends(ray, tiny_corpus))
     summary = prepared.run()
     assert same(out, oracle)
-    engines = lines(out, "engines")
-    assert [(line["name"], line["first_round"]) for line in engines] == [("serial", 1), ("ray", 3)]
-    assert summary["engine"] == {k: v for k, v in engines[1].items() if k != "first_round"}
-    assert summary["engine"]["workers"] == 2 and len(summary["engine"]["devices"]) == 2
+    backends = lines(out, "backends")
+    assert [(line["name"], line["first_round"]) for line in backends] == [("serial", 1), ("ray", 3)]
+    assert summary["backend"] == {k: v for k, v in backends[1].items() if k != "first_round"}
+    assert summary["backend"]["workers"] == 2 and len(summary["backend"]["devices"]) == 2
     expected = json.loads((oracle / "summary.json").read_text())
     for figure in ("accuracy", "recall_at_5", "accuracy_public", "recall_at_5_public", "epsilon"):
         assert summary[figure] == expected[figure]
@@ -139,7 +139,7 @@ def command(corpus, out, *more):
     options = [text for name, value in OPTIONS.items() for text in ("-s", f"{name}={value}")]
     return [
         *(sys.executable, "-m", "fedpriv", "run", NAME, "--corpus", str(corpus.directory)),
-        *(*options, "--engine", "ray", "--workers", "2", "--out", str(out), *more),
+        *(*options, "--backend", "ray", "--workers", "2", "--out", str(out), *more),
     ]
 
 

@@ -41,8 +41,8 @@ def test_a_run_ends_with_the_bits_and_figures_of_the_serial_one(tiny_corpus, tmp
     assert all(np.array_equal(params[name], expected[name]) for name in expected)
     for name in ("accuracy", "recall_at_5", "accuracy_public", "epsilon"):
         assert found[name] == told[name] is not None
-    (engine,) = (tmp_path / "threads" / "engines.jsonl").read_text().splitlines()
-    assert json.loads(engine) == {
+    (backend,) = (tmp_path / "threads" / "backends.jsonl").read_text().splitlines()
+    assert json.loads(backend) == {
         "first_round": 1,
         "name": "threads",
         "workers": workers,

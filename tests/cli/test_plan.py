@@ -13,7 +13,7 @@ from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
-BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--epsilon", "2")
+BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--target-epsilon", "2")
 GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")
 
 SOURCE = """

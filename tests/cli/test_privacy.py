@@ -69,7 +69,7 @@ def test_delta_defaults_and_one_in_n_is_remarked():
 
 
 def test_calibrate_answers_with_noise_that_keeps_the_target():
-    told = figures("calibrate", *PAPER, "--epsilon", 2, "--no-grid")
+    told = figures("calibrate", *PAPER, "--target-epsilon", 2, "--no-grid")
     assert told["noise_on_mean"] == told["noise_multiplier"] / 20 and "grid" not in told
     assert 1.999 <= told["epsilon"] <= 2.0
     again = figures("account", *PAPER, "--noise-multiplier", repr(told["noise_multiplier"]))
@@ -111,11 +111,11 @@ def test_people_get_a_table_with_the_terms():
         ("account", ["--noise-multiplier", "1", "--cap", "0"], "cap 0"),
         ("account", ["--noise-multiplier", "1", "--cap", "500"], "500"),
         ("account", ["--noise-multiplier", "1", "--cap", "39"], "cap 39 is below 40, twice"),
-        ("calibrate", ["--epsilon", "2", "--cap", "39"], "cap 39 is below 40, twice"),
-        ("calibrate", ["--epsilon", "nan"], "epsilon nan"),
-        ("calibrate", ["--epsilon", "0"], "epsilon 0"),
-        ("calibrate", ["--epsilon", "1e9"], "epsilon 1e+09"),
-        ("calibrate", ["--epsilon", "1", "--delta", "2"], "delta 2"),
+        ("calibrate", ["--target-epsilon", "2", "--cap", "39"], "cap 39 is below 40, twice"),
+        ("calibrate", ["--target-epsilon", "nan"], "target-epsilon nan"),
+        ("calibrate", ["--target-epsilon", "0"], "target-epsilon 0"),
+        ("calibrate", ["--target-epsilon", "1e9"], "target-epsilon 1e+09"),
+        ("calibrate", ["--target-epsilon", "1", "--delta", "2"], "delta 2"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_code_2(command, options, named, capsys):

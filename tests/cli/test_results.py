@@ -60,14 +60,14 @@ def test_compare_takes_whatever_lies_in_the_folder(make_run, tmp_path, monkeypat
         return status, *capsys.readouterr()
 
     make_run("runs/a", public_only=0.18)
-    make_run("runs/b", engine="ray")
+    make_run("runs/b", backend="ray")
     make_run("runs/c", rounds=3, planned=9, seed=1)
     (tmp_path / "runs" / "notes.txt").write_text("")
     outs = [tmp_path / f"all{suffix}" for suffix in (".html", ".csv", ".tex", ".svg")]
     runs = sorted((tmp_path / "runs").iterdir())
     status, shown, warned = compare(*runs, *(w for out in outs for w in ("--out", out)))
     assert status == 0 and "notes.txt" in warned and "notes.txt" not in shown
-    assert "engine ray" in shown and "unfinished:" in shown and "3 of 9" in shown
+    assert "backend ray" in shown and "unfinished:" in shown and "3 of 9" in shown
     assert "points" in shown and re.search(r"public-only +18\.0", shown)
     assert all(out.is_file() for out in outs)
     rows = json.loads(compare(*runs, "--json")[1])

@@ -46,7 +46,7 @@ class TestList:
             "target-epsilon",
             "delta",
             "seed",
-            "engine",
+            "backend",
             "out",
             "resume",
             "json",

@@ -37,12 +37,12 @@ BAD = {
     ),
     "set type": (["dp-fedavg-tags", "--set", "rounds=many"], "many"),
     "set no axis": (["dp-fedavg-tags", "--set", "local-batch-size=0"], "local-batch-size 0 must"),
-    "engine": (["dp-fedavg-tags", "--engine", "spark"], "spark"),
+    "backend": (["dp-fedavg-tags", "--backend", "spark"], "spark"),
     "serial workers": (["dp-fedavg-tags", "--workers", "2"], "--workers 2 is for several workers"),
-    "no threads": (["dp-fedavg-tags", "--engine", "threads", "--workers", "0"], "--workers 0"),
+    "no threads": (["dp-fedavg-tags", "--backend", "threads", "--workers", "0"], "--workers 0"),
     "gpu threads": (
-        ["dp-fedavg-tags", "--engine", "threads", "--gpus-per-worker", "1"],
-        "use --engine ray",
+        ["dp-fedavg-tags", "--backend", "threads", "--gpus-per-worker", "1"],
+        "use --backend ray",
     ),
     "keep": (["dp-fedavg-tags", "--keep-checkpoints", "0"], "'0'"),
     "secure seed": (["dp-fedavg-tags", "--secure", "--seed", "1"], "--secure takes no seed"),
@@ -108,7 +108,7 @@ class TestErrors:
         (tmp_path / "dense_model.py").write_text(DENSE, "utf-8")
         monkeypatch.chdir(tmp_path)
         out = tmp_path / "run"
-        arguments = ["dense_model:experiment", "--engine", "threads", "--workers", "2"]
+        arguments = ["dense_model:experiment", "--backend", "threads", "--workers", "2"]
         assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
         assert "threads: " in capsys.readouterr().err
         assert not out.exists()
@@ -118,7 +118,7 @@ class TestErrors:
         monkeypatch.setattr(machine, lambda request: {"CPU": 2.0, "GPU": 1.0})
         out = tmp_path / "run"
         arguments = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL]
-        arguments += ["--engine", "ray", "--gpus-per-worker", "1"]
+        arguments += ["--backend", "ray", "--gpus-per-worker", "1"]
         assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
         shown = capsys.readouterr().err
         assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown

@@ -358,8 +358,8 @@ def test_a_backend_equals_the_oracle(page):
 
 def test_a_backend_of_one_s_own_runs_in_a_folder(page):
     halves = page("halves").halves
-    prepared = start("lines", "run", engine="halves", make_backend=halves)
-    assert prepared.run()["engine"]["name"] == "halves"
+    prepared = start("lines", "run", backend="halves", make_backend=halves)
+    assert prepared.run()["backend"]["name"] == "halves"
     assert verify_run("run").ok
 
 

@@ -161,7 +161,7 @@ def test_nodes_of_their_own_files_train_what_one_process_with_all_of_them_does(p
     start_run(
         chosen, place.experiment, None, tmp_path / "whole",
         make_backend=lambda experiment, components: serial(experiment, everybody),
-        engine="flower",
+        backend="flower",
     ).run()  # fmt: skip
     whole = fp.load(tmp_path / "whole")
     assert all(np.array_equal(array, found.params[name]) for name, array in whole.params.items())

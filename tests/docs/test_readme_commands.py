@@ -40,7 +40,7 @@ def is_quick(command: Command) -> bool:
 
 
 def _is_quick_run(words: list[str]) -> bool:
-    if "ray" in words or "--engine=ray" in words:
+    if "ray" in words or "--backend=ray" in words:
         return False
     if "--resume" in words:
         return True

@@ -115,7 +115,7 @@ def test_a_secure_folder_says_nothing_that_a_rostered_users_records_change(
         left, right = (json.loads((folder / file).read_text("utf-8")) for folder in (a, b))
         assert differs(left, right, free) == set(), file
     assert (a / "vocabulary.json").read_bytes() == (b / "vocabulary.json").read_bytes()
-    assert (a / "engines.jsonl").read_bytes() == (b / "engines.jsonl").read_bytes()
+    assert (a / "backends.jsonl").read_bytes() == (b / "backends.jsonl").read_bytes()
     first = [json.loads((f / "ledger.jsonl").read_text("utf-8").split("\n")[0]) for f in (a, b)]
     assert differs(*first, {"hash", "run_id", "extra.experiment_sha256"}) == set()
     assert not (a / "diagnostics.jsonl").exists()

@@ -62,8 +62,9 @@ def write_run(
     delta: float | None = None,
     checkpoints: bool = False,
     unit: str = "user",
-    engine: str = "serial",
+    backend: str = "serial",
     public_only: float | None = None,
+    label: str | None = None,
 ) -> Path:
     """Write a run folder whose figures follow a smooth curve, and return it.
 
@@ -115,11 +116,13 @@ def write_run(
         }
         | (corpus or {}),
         "mode": mode,
-        "engine": engine,
+        "backend": backend,
         "reference": name,
         "versions": {"fedpriv": "0.1.0", "python": "3.11.9", "numpy": "2.4.6", "torch": "2.13.0"},
         "baseline": {"majority_class_accuracy": 0.119},
     }
+    if label is not None:
+        description["label"] = label
     (directory / "experiment.json").write_text(json.dumps(description), encoding="utf-8")
     released, diagnosed = [], []
     for round_num in range(1, rounds + 1):

@@ -123,7 +123,7 @@ class TestOrigin:
     @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
     def test_the_command_gives_the_very_experiment(self, make_run, name):
         experiment = load_experiment(name).with_options({"cohort": 30.0, "rounds": 7, "seed": 3})
-        folder = make_run(name=name, engine="ray")
+        folder = make_run(name=name, backend="ray")
         document = json.loads((folder / "experiment.json").read_text())
         document["experiment"] = experiment.options()
         (folder / "experiment.json").write_text(json.dumps(document))
@@ -131,14 +131,14 @@ class TestOrigin:
         command = provenance_of(read_run(folder)).command
         assert command is not None
         fedpriv, run, reference, *rest = shlex.split(command)
-        assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--engine", "ray"])
+        assert (fedpriv, run, reference, rest[:2]) == ("fedpriv", "run", name, ["--backend", "ray"])
         typed = dict(text.split("=", 1) for flag, text in zip(rest[2::2], rest[3::2], strict=True))
         assert rest[2::2] == ["-s"] * len(typed)
         options = {k: _as_typed(v) for k, v in typed.items()}
         assert load_experiment(name).with_options(options) == experiment
 
     def test_where_no_single_command_does_it_says_so(self, make_run):
-        assert provenance_of(read_run(make_run("a", engine="flower"))).command is None
+        assert provenance_of(read_run(make_run("a", backend="flower"))).command is None
         folder = make_run("b")
         document = json.loads((folder / "experiment.json").read_text())
         for reference, said in ((None, "made from Python"), ("a b", "fedpriv run 'a b'")):

@@ -150,7 +150,7 @@ def test_every_string_of_the_folder_is_escaped(make_run) -> None:
         corpus={"name": evil, "roster": evil, "credit": evil, evil: evil, "licence": [evil]},
     )
     document = json.loads((folder / "experiment.json").read_text())
-    document |= {"description": evil, "engine": evil, "versions": {evil: evil}}
+    document |= {"description": evil, "backend": evil, "versions": {evil: evil}}
     (folder / "experiment.json").write_text(json.dumps(document))
     reseal(folder)
     page = _page(folder)

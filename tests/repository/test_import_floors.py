@@ -67,7 +67,7 @@ def broken_rules(sources: dict[str, str]) -> list[str]:
                 and top == "fedpriv",
                 "post-processing sees users": room in ("checkpoints", "report")
                 and to_room in ("data", "training", "tasks"),
-                "client imports the loop or an engine": top == "client"
+                "client imports the loop or a backend": top == "client"
                 and (
                     to_room in ("running", "cli", "report", "api")
                     or (to_room == "backends" and to_rest.split(".")[1:2] != ["flower"])

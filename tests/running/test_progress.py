@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedpriv.measures import UNNAMED
+from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AdaptivePlan
@@ -57,8 +58,7 @@ class Prepared:
             self.ledger.charge(number, 1)
             self.clock.seconds += 1
             due = number % 5 == 0
-            epsilon = 1.001 if due else None
-            released = SimpleNamespace(round_num=number, epsilon=epsilon, delta=0.001)
+            released = SimpleNamespace(round_num=number, epsilon=1.001, delta=0.001)
             figures = {"accuracy": 0.5 if due else None}
             on_round(SimpleNamespace(released=released, figure=figures.get, diagnostics=None))
         return {"rounds": 30}
@@ -99,7 +99,7 @@ def printed(to):
 def test_a_terminal_gets_a_bar():
     to = console(force_terminal=True)
     assert follow(Prepared(), console=to) == {"rounds": 30}
-    assert "30/30" in printed(to) and "ε 1.01" in printed(to) and "50.0%" in printed(to)
+    assert "30/30" in printed(to) and "ε ≤ 1.01" in printed(to) and "50.0%" in printed(to)
 
 
 def test_elsewhere_nothing_is_printed_unless_asked_for():
@@ -115,16 +115,29 @@ def test_lines_come_every_few_seconds_and_end_with_the_last_round():
     lines = printed(to).splitlines()
     rounds = [line.partition("round ")[2].partition(" ")[0] for line in lines]
     assert rounds == ["1", "6", "11", "16", "21", "26", "30"]
-    assert lines[-1] == ("[b]old (synthetic): round 30 of 30, accuracy 50.0%, ε 1.01 at δ = 0.001")
+    assert lines[-1] == (
+        "[b]old (synthetic): round 30 of 30, ε ≤ 1.01 at δ = 0.001, accuracy 50.0%"
+    )
 
 
-def test_an_earlier_epsilon_is_not_said_of_a_later_round():
+def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
     to, prepared = console(), Prepared()
     prepared.ledger.charge(1, 1)
+    spent = prepared.ledger.epsilon().value
     follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
     first, second, *_ = printed(to).splitlines()
-    assert first.endswith("round 1 of 30")
-    assert second.endswith("round 6 of 30; round 5: accuracy 50.0%, ε 1.01 at δ = 0.001")
+    assert first.endswith(f"round 1 of 30, ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
+    assert second.endswith("round 6 of 30, ε ≤ 1.01 at δ = 0.001; round 5: accuracy 50.0%")
+
+
+def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_round():
+    to, prepared = console(force_terminal=True), Prepared()
+    for number in range(1, 8):
+        prepared.ledger.charge(number, 1)
+    prepared.run = lambda on_round: {"rounds": 30}  # of which none ends
+    follow(prepared, console=to, head=False)
+    spent = prepared.ledger.epsilon().value
+    assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "7/30" in printed(to)
 
 
 def test_what_is_promised_is_said_first():
@@ -174,7 +187,7 @@ class Adaptive(Prepared):
         for number in range(1, 16):
             self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
             self.clock.seconds += 3
-            released = SimpleNamespace(round_num=number, epsilon=None, delta=0.001)
+            released = SimpleNamespace(round_num=number, epsilon=7.77, delta=0.001)
             on_round(SimpleNamespace(released=released, figure={}.get, diagnostics=None))
         self.ledger.end("refused")
         released = SimpleNamespace(round_num=15, epsilon=7.77, delta=0.001)
@@ -188,14 +201,16 @@ def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
     head, promise, *lines = printed(to).splitlines()
     assert head and promise.startswith("plan: ε = ") and "for ρ = 2, however much" in promise
     assert len(lines) == 9
-    assert lines[1] == "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges"
+    assert lines[1] == (
+        "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges, ε ≤ 7.77 at δ = 0.001"
+    )
     assert lines[-1] == (
-        "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, accuracy 50.0%, "
-        "ε 7.77 at δ = 0.001"
+        "[b]old (synthetic): round 15, ρ = 1.875 of 2 spent in 15 charges, ε ≤ 7.77 at δ = 0.001, "
+        "accuracy 50.0%"
     )
     bar = console(force_terminal=True)
     follow(Adaptive(), console=bar)
-    assert "15  ρ 1.88/2" in printed(bar) and "ε 7.77" in printed(bar)
+    assert "15  ρ 1.88/2" in printed(bar) and "ε ≤ 7.77" in printed(bar)
 
 
 def test_what_could_not_be_tried_is_said_before_the_run():

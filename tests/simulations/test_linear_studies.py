@@ -225,7 +225,8 @@ class TestCommands:
         from simulations.bolt_on.command import main
 
         main([
-            "--study", "pair-svm", "--tiny", "--seeds", "2", "--epsilon", "1", "--passes", "1",
+            "--study", "pair-svm", "--tiny", "--seeds", "2", "--target-epsilon", "1",
+            "--passes", "1",
             "--out", str(tmp_path / "page.md"), "--plot", str(tmp_path / "b.png"),
             "--results", str(tmp_path / "runs.jsonl"),
         ])  # fmt: skip

@@ -265,7 +265,14 @@ class TestCommand:
         weights, results = tmp_path / "weights", tmp_path / "r.jsonl"
         weights.mkdir()
         write_tiny_weights(weights)
-        arguments = ["--weights", str(weights), "--data", str(glue(tmp_path)), "--epsilon", "2"]
+        arguments = [
+            "--weights",
+            str(weights),
+            "--data",
+            str(glue(tmp_path)),
+            "--target-epsilon",
+            "2",
+        ]
         arguments += ["--method", "dp-sgd", "--rate", "0.4", "--size", "0.4"]
         main([*arguments, "--results", str(results), "--out", str(tmp_path)])
         rows = list(read(results).values())
@@ -283,7 +290,10 @@ class TestCommand:
         for arguments, says in (
             ([], "give --weights DIR, or --reduced"),
             ([*given, str(weights)], "fedpriv data fetch sst2"),
-            ([*given, str(made), "--epsilon", "5"], r"epsilon 5\.0 is not one of the paper's"),
+            (
+                [*given, str(made), "--target-epsilon", "5"],
+                r"epsilon 5\.0 is not one of the paper's",
+            ),
             ([*given, str(made)], "pickled weights .* convert them once"),
         ):
             with pytest.raises(SystemExit, match=says):

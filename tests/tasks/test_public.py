@@ -125,7 +125,7 @@ def test_all_that_is_missing_is_said_at_once(tmp_path):
 
 
 def test_a_program_is_told_what_to_call(tmp_path):
-    """Red before: it was told of --resume and --engine, which a program has not got."""
+    """Red before: it was told of --resume and --backend, which a program has not got."""
     out = tmp_path / "run"
     run(experiment(), out, progress=False)
     with pytest.raises(ValueError, match=r"already holds a run; go on with it by fedpriv.resume\("):

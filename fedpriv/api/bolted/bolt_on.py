@@ -9,7 +9,7 @@ def train(walk):                                  # was: train(rows)
 
 made = fp.bolt_on(train, fp.loss_constants("logistic", regulariser=0.01), 10,
                   fp.StepSchedule(name="strongly-convex"), num_rows=len(rows),
-                  params={"weights": np.zeros(50)}, epsilon=1.0, out="runs/own")
+                  params={"weights": np.zeros(50)}, target_epsilon=1.0, out="runs/own")
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Moved:
     paper_sensitivity: float
     paper_lipschitz: float
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"Δ₂ = {self.sensitivity:.6g} (L₀ = {self.lipschitz:.4g}; of the paper's L = "
             f"{self.paper_lipschitz:.4g} it would be {self.paper_sensitivity:.6g})"
@@ -136,7 +136,7 @@ def bolt_on(
     *,
     num_rows: int,
     params: Mapping[str, np.ndarray],
-    epsilon: float,
+    target_epsilon: float,
     delta: float | None = None,
     batch_size: int = 1,
     last_batch: Literal["dropped", "divided"] = "dropped",
@@ -161,7 +161,7 @@ def bolt_on(
         schedule: Of the step sizes; a number for a constant step.
         num_rows: m; public.
         params: What training starts from, by name; made without looking at any row.
-        epsilon: ε of the release.
+        target_epsilon: ε of the release.
         delta: None for pure ε (noise of uniform direction and Gamma length); else δ of Gaussian
             noise.
         batch_size: b, by which every batch's sum is divided.
@@ -223,7 +223,7 @@ def bolt_on(
     )
     length = tree.l2_norm(start)
     found = work.sensitivity(size, length)
-    plan = _plan(number, found, epsilon, delta, Relation.of(relation), unit)
+    plan = _plan(number, found, target_epsilon, delta, Relation.of(relation), unit)
     components = OwnComponents(
         plan=plan,
         algorithm=BoltOn(longest_start=length),
@@ -290,12 +290,12 @@ def _times(relation: Relation) -> float:
 def _plan(
     num_rows: int,
     sensitivity: float,
-    epsilon: float,
+    target_epsilon: float,
     delta: float | None,
     relation: Relation,
     unit: Unit,
 ) -> Plan:
-    target = positive_float("epsilon", epsilon)
+    target = positive_float("target_epsilon", target_epsilon)
     noise: Sphere | OutputGaussian = Sphere(epsilon=target / _times(relation))
     if delta is not None:
         sigma = calibrate(

@@ -53,7 +53,7 @@ class PrivateClassifier:
     classifier: Any
     released: Perturbed
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return repr(self.released)
 
 
@@ -63,7 +63,7 @@ def bolt_on_classifier(
     y: Any,
     *,
     classes: Sequence[Any],
-    epsilon: float,
+    target_epsilon: float,
     delta: float | None = None,
     inputs: float = 1.0,
     sample_weight: Any = None,
@@ -79,7 +79,7 @@ def bolt_on_classifier(
             prediction; one that is not finite, or whose label is no class, counts as empty.
         y: Labels (m,).
         classes: All labels there may be; public, and not looked for among the rows.
-        epsilon: ε of the release, of all classes together.
+        target_epsilon: ε of the release, of all classes together.
         delta: As of `bolt_on`.
         inputs: r, which rows are shortened to.
         sample_weight: Refused: a row's weight is its share of everything.
@@ -113,7 +113,7 @@ def bolt_on_classifier(
         _schedule(given),
         num_rows=len(targets),
         params={"weights": np.zeros(shape, np.float32)},
-        epsilon=epsilon,
+        target_epsilon=target_epsilon,
         delta=delta,
         average=given["average"] is True,
         **options,

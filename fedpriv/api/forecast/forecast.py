@@ -68,7 +68,7 @@ class Forecast:
     unit: str
     settings: Settings | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
         words = words_of(self.unit)
         lines = [

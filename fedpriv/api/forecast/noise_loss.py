@@ -66,7 +66,7 @@ class NoiseLoss:
     num_draws: int = 0
     reason: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.start is None or self.noised is None or self.spread is None:
             return f"not known: {self.reason}"
         return (

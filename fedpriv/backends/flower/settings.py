@@ -47,6 +47,7 @@ OWN_KEYS: dict[str, Value] = {
     "out": "",
     "resume": "",
     "anchor": "",
+    "label": "",
     "own-options": "",
     "secure": False,
     "max-in-flight": 16,

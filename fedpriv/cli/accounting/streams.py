@@ -10,6 +10,7 @@ import typer
 
 from fedpriv.cli.terminal.grouped import grouped
 from fedpriv.cli.terminal.output import console, fail, print_json
+from fedpriv.experiments.composing.options import renamed
 
 NoiseName = Annotated[
     str,
@@ -18,6 +19,8 @@ NoiseName = Annotated[
         "sampling earns nothing, and users and cohort are left out."
     ),
 ]
+#: What the API calls numbers to their flags.
+FLAGS_OF = {"noise_multiplier": "noise-multiplier", "target_epsilon": "target-epsilon"}
 _OF_STREAMS: Mapping[str, tuple[type, str]] = {
     "min_separation": (int, "Noise with a memory: how many rounds apart one user's are at least."),
     "max_participations": (
@@ -74,7 +77,7 @@ def price_stream(
     noise: str,
     *,
     noise_multiplier: float | None = None,
-    epsilon: float | None = None,
+    target_epsilon: float | None = None,
     delta: float | None,
     relation: str | None,
     rounds: int | None,
@@ -89,14 +92,14 @@ def price_stream(
     given: dict[str, Any] = {"noise": noise, "delta": delta, "relation": relation or "zero-out"}
     given |= pattern if rounds is None else {"rounds": rounds, **pattern}
     try:
-        if epsilon is not None:
-            found = calibrate_stream(epsilon=epsilon, **given)
+        if target_epsilon is not None:
+            found = calibrate_stream(target_epsilon=target_epsilon, **given)
         elif noise_multiplier is None:
             fail("missing option '--noise-multiplier'")
         else:
             found = account_stream(noise_multiplier=noise_multiplier, **given)
     except ValueError as error:
-        fail(str(error).replace("noise_multiplier", "noise-multiplier"))
+        fail(renamed(str(error), FLAGS_OF))
     if as_json:
         return print_json(found.to_json())
     return console.print(str(found), markup=False, highlight=False, soft_wrap=True)

@@ -41,8 +41,9 @@ def _lines(found: RunStatus) -> list[tuple[str, str]]:
     held = "a process holds it" if found.held else "no process holds it"
     planned = "" if found.rounds_planned is None else f" of {found.rounds_planned:,}"
     lost = f", {found.lost_attempts:,} lost attempts (spent)" if found.lost_attempts else ""
+    named = found.experiment or "a training of your own"
     lines = [
-        ("run", f"{found.run_dir} ({found.experiment or 'a training of your own'})"),
+        ("run", f"{found.run_dir} ({f'{found.label}, ' if found.label else ''}{named})"),
         ("state", f"{found.state}; {held}"),
         ("round", f"{found.round_num:,}{planned}{lost}"),
     ]

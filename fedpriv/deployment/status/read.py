@@ -29,6 +29,7 @@ class RunStatus:
     Attributes:
         run_dir: The folder.
         experiment: Its name; "" of a training of one's own.
+        label: What the run was called; "" where it was not.
         mode: "simulation" or "secure".
         state: As `fedpriv.running.standing.written.STATES`, or "interrupted" (a server was killed),
             "running" and "not running" where no server wrote anything down.
@@ -49,6 +50,7 @@ class RunStatus:
 
     run_dir: str
     experiment: str
+    label: str
     mode: str
     state: str
     held: bool
@@ -88,6 +90,7 @@ class RunStatus:
         return {
             "run_dir": self.run_dir,
             "experiment": self.experiment,
+            "label": self.label,
             "mode": self.mode,
             "state": self.state,
             "held": self.held,
@@ -133,6 +136,7 @@ def run_status(folder: Path) -> RunStatus:
     return RunStatus(
         run_dir=str(folder),
         experiment="" if document is None else str(document["name"]),
+        label="" if document is None else str(document.get("label") or ""),
         mode=ledger.mode,
         state=state,
         held=held,

@@ -45,7 +45,7 @@ class Knee:
     cohort: float | None
     side: Literal["at", "below", "above", "unknown"]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.cohort is None:
             return "unknown"
         shown = f"{float(f'{self.cohort:.2g}'):,g}"

@@ -116,7 +116,7 @@ class NoiseGrid:
         """Why cells have no noise, in a line each."""
         return tuple(sorted({f"–: {point.reason}" for point in self.points if point.reason}))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         words = words_of(self.unit)
         rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:

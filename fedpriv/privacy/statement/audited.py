@@ -116,7 +116,7 @@ class AuditRecord:
         found = {name: value for name, value in asdict(self).items() if name != "of"}
         return {"outcome": self.outcome, **found, "of": asdict(self.of)}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         least = math.floor(1000 * self.bound) / 1000  # a lower bound is rounded down
         return (
             f"{self.outcome.upper() if self.refuted else self.outcome}: ε ≥ {least:.3f} with "

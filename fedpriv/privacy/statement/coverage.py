@@ -26,6 +26,9 @@ PUBLIC_EXAMPLES = "public examples"
 
 NO_NOISE = "no noise is added"
 
+OWN = "own"
+"""What a description has that was read from a ledger alone, of a training of one's own."""
+
 FLOATS = "what the last bits of noise in floating point betray"
 """What the ε of a secure run does not cover whose sums or noise are not of whole numbers."""
 
@@ -91,8 +94,11 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
     Raises:
         ValueError: If the document holds no plan.
     """
+    plan = read_plan(document.get("plan"))
+    if OWN in document:
+        return not_known(document) if plan.is_private else Coverage(reason=NO_NOISE)
     return coverage(
-        read_plan(document.get("plan")),
+        plan,
         corpus=document.get("corpus"),
         side_information=document.get("side_information"),
         options=document.get("experiment"),

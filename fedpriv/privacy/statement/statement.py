@@ -23,9 +23,11 @@ from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
+    OWN,
     Coverage,
     as_object,
     coverage,
+    coverage_of,
 )
 from fedpriv.privacy.statement.protected import protects, who
 from fedpriv.privacy.statement.provenance import (
@@ -34,7 +36,7 @@ from fedpriv.privacy.statement.provenance import (
     words_of_others,
 )
 from fedpriv.privacy.statement.randomness import randomness
-from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.statement.sealed import DOCUMENT, SEAL, SealedRun, read_sealed
 from fedpriv.privacy.statement.wording import factor, one_of, short, sure
 from fedpriv.privacy.unit_words import words_of
 
@@ -85,7 +87,7 @@ class Statement:
     audit: AuditRecord | None = None
     with_start: Epsilon | None = None
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         parts = [self.headline]
         for part in self.sections:
             parts.append("\n".join([part.title, *(f"  {text}" for text in part.paragraphs)]))
@@ -113,7 +115,7 @@ def privacy_statement(
     num_charges: int,
     num_lost: int = 0,
     mode: str,
-    engine: str = "serial",
+    backend: str = "serial",
     corpus: Mapping[str, Any] | None = None,
     side_information: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -121,6 +123,7 @@ def privacy_statement(
     hardened: bool = False,
     anchored: bool | None = None,
     audit: AuditRecord | None = None,
+    covers: Coverage | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -129,7 +132,7 @@ def privacy_statement(
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
         mode: "simulation" or "secure".
-        engine: The backend; "flower" adds what nodes and the network see.
+        backend: The backend; "flower" adds what nodes and the network see.
         corpus: What `experiment.json` says of the corpus; missing facts are left out.
         side_information: Its "source" and "description", or None without preconditioning.
         options: The experiment's, by their command-line names; they tell noise that is added
@@ -138,9 +141,10 @@ def privacy_statement(
         hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
         audit: What an audit of this run's mechanism found.
+        covers: What ε does not cover; None where corpus, side information and options tell it.
     """
     corpus = corpus or {}
-    covers = coverage(
+    covers = covers or coverage(
         plan,
         corpus=corpus,
         side_information=side_information,
@@ -193,7 +197,7 @@ def privacy_statement(
         ),
         ("Audit", audit_words(plan, audit)),
         (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
-        ("What nodes are trusted with", _nodes(plan, engine)),
+        ("What nodes are trusted with", _nodes(plan, backend)),
     )
     return Statement(
         headline=f"{headline}: {'; '.join(said)}" if said else headline,
@@ -212,22 +216,21 @@ def privacy_statement(
 def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """Return the statement of a run folder, from its `experiment.json` and its ledger.
 
+    Of a training of one's own the ledger is all there is.
+
     Raises:
         ValueError: If either is missing or damaged, the document is not the one that the ledger
             seals, or `audit.json` is another run's.
     """
     run = read_sealed(run_dir)
-    document, state = run.document, run.state
-    if document is None:
-        raise ValueError(
-            f"{run.folder} holds no experiment.json; give the folder that `fedpriv run` wrote"
-        )
+    state = run.state
+    document = own_description(run) if run.document is None else run.document
     return privacy_statement(
         state.plan,
         num_charges=len(state.charges),
         num_lost=len(state.lost),
         mode=state.mode,
-        engine=str(document.get("engine", "serial")),
+        backend=str(document.get("backend", "serial")),
         corpus=as_object(document.get("corpus")),
         side_information=as_object(document.get("side_information")) or None,
         options=as_object(document.get("experiment")),
@@ -235,7 +238,32 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
         audit=read_audit(run.folder, run.records, state),
+        covers=coverage_of(document) if OWN in document else None,
     )
+
+
+def own_description(run: SealedRun) -> dict[str, Any]:
+    """Return what the ledger of a training of one's own says of it, in place of `experiment.json`.
+
+    Such are the folders of `fedpriv.averaging` in a Flower app, and of `fedpriv.bolt_on`.
+
+    Raises:
+        ValueError: If the ledger is of a run that has an `experiment.json`.
+    """
+    state = run.state
+    if SEAL in state.extra:
+        raise ValueError(
+            f"{run.folder} has lost its {DOCUMENT}, of which its ledger holds the digest; restore "
+            "that file"
+        )
+    return {
+        **state.extra,
+        "plan": state.plan.to_json(),
+        "mode": state.mode,
+        "measures": [],
+        "corpus": {"num_users": state.plan.num_users},
+        OWN: {"rounds_done": state.rounds_done, "finished": not state.pays_for_more},
+    }
 
 
 def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
@@ -334,8 +362,8 @@ def _copies(plan: AnyPlan, anchored: bool | None) -> list[str]:
     ]
 
 
-def _nodes(plan: AnyPlan, engine: str) -> list[str]:
-    if not plan.is_private or engine != "flower":
+def _nodes(plan: AnyPlan, backend: str) -> list[str]:
+    if not plan.is_private or backend != "flower":
         return []
     return [
         "A node learns which of its own users take part, and so does a network without TLS. "

@@ -30,7 +30,7 @@ from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.file import LedgerError
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import read_plan
+from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_check
 from fedpriv.privacy.statement.before import with_start
 from fedpriv.privacy.statement.coverage import (
@@ -267,16 +267,7 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
             elif pair not in released:
                 problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
             else:
-                # A round need not be accounted, but says so, as null; the plan's last must be.
-                ended = released[pair] == plan.affordable_rounds
-                unaccounted = "epsilon" in row and row["epsilon"] is None and not ended
-                value = 0.0 if unaccounted else plan.epsilon(released[pair]).value
-                silent = plan.is_private and row.get("epsilon") is None
-                if not unaccounted and (silent or not _same(row.get("epsilon"), value)):
-                    problems.append(
-                        f"round {pair[0]} states ε {row.get('epsilon')}, the charges "
-                        f"give {value:.6f}"
-                    )
+                problems += _stated_epsilon(row, released[pair], plan)
                 if not _same(row.get("delta", plan.delta), plan.delta):
                     problems.append(
                         f"round {pair[0]} states δ {row['delta']}, the plan has {plan.delta}"
@@ -293,6 +284,24 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
             ),
         )
     ]
+
+
+def _stated_epsilon(row: Mapping[str, Any], charges: int, plan: AnyPlan) -> list[str]:
+    """Return what is wrong with the ε of a round after which so many charges were made."""
+    stated, counted = row.get("epsilon"), row.get("epsilon_charges")
+    if stated is None and "epsilon" in row and charges != plan.affordable_rounds:
+        return []  # it says nothing, and says so; the plan's last round must say something
+    counted = charges if counted is None else counted
+    if type(counted) is not int or not charges <= counted <= (plan.affordable_rounds or counted):
+        return [
+            f"round {row['round_num']} states the ε of {counted} charges; {charges} were made, and "
+            f"the plan pays for {plan.affordable_rounds}"
+        ]
+    value = plan.epsilon(counted).value
+    silent = plan.is_private and stated is None
+    if silent or not _same(stated, value):
+        return [f"round {row['round_num']} states ε {stated}, the charges give {value:.6f}"]
+    return []
 
 
 def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage) -> list[Check]:

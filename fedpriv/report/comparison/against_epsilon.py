@@ -6,19 +6,17 @@ import math
 from functools import partial
 from textwrap import wrap
 
-from fedpriv.report.comparison.groups import Group, gaps
+from fedpriv.report.comparison.curves import curves_of
+from fedpriv.report.comparison.groups import gaps
 from fedpriv.report.comparison.sections import Section
 from fedpriv.report.headline import privacy_terms
 from fedpriv.report.plots.lines import both_widths
-from fedpriv.report.plots.theme import series
 from fedpriv.report.plots.tradeoff import Point, dots, tradeoff_plot
 from fedpriv.report.wording import direction, epsilon, figure
 from fedpriv.untrusted_text import safe
 
 _LINE = 105  # letters that a line of the file's title has room for
-
-# Options that only say how much ε is spent: runs that differ in nothing else are one curve.
-_SPENDING = ("seed", "target-epsilon", "noise-multiplier")
+_FEW = 2  # points of which a legend says each
 
 
 def points_of(section: Section) -> list[Point]:
@@ -26,26 +24,27 @@ def points_of(section: Section) -> list[Point]:
     lead, found = section.lead, []
     if lead is None:
         return found
-    keys: list[object] = []
-    for index, group in enumerate(section.groups):
-        value = group.measure(lead)
-        if value is None or not 0 < group.epsilon < math.inf:
-            continue
-        key = _curve(group)
-        if key not in keys:
-            keys.append(key)
-        reached = f"{figure(lead.measure, value.mean)} at ε {epsilon(group.epsilon)}"
-        found.append(
+    for place, curve in enumerate(curves_of(section.groups)):
+        reached = [(group, group.measure(lead)) for group in curve.groups]
+        known = [(g, v) for g, v in reached if v is not None and 0 < g.epsilon < math.inf]
+        known.sort(key=lambda one: one[0].epsilon)
+        said = [f"{figure(lead.measure, v.mean)} at ε {epsilon(g.epsilon)}" for g, v in known]
+        if len(said) > _FEW:
+            said = [f"{said[0]} to {said[-1]}"]
+        mark = curve.groups[0].unfinished_mark
+        found += [
             Point(
-                label=", ".join(filter(None, (group.label, reached, group.unfinished_mark))),
+                label=f"{curve.label}: {', '.join(filter(None, (*said, mark)))}",
                 epsilon=group.epsilon,
                 value=value.mean,
                 half_width=value.half_width,
-                colour=series(index),
+                colour=curve.colour,
+                marker=curve.marker,
                 hollow=not group.finished,
-                series=keys.index(key),
+                series=place,
             )
-        )
+            for group, value in known
+        ]
     return found
 
 
@@ -113,10 +112,5 @@ def _terms(section: Section) -> str:
 
 
 def _alternative(section: Section, points: list[Point]) -> str:
-    ends = "; ".join(point.label for point in points)
+    ends = "; ".join(dict.fromkeys(point.label for point in points))
     return f"{section.title}, against ε. {ends}."
-
-
-def _curve(group: Group) -> object:
-    options = {k: v for k, v in group.head.options.items() if k not in _SPENDING}
-    return group.name, repr(sorted(options.items())), group.finished

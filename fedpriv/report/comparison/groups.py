@@ -185,7 +185,7 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
             and not any(_same_seed(other, run) for other in others)
         ]
         # Seeds 0 and 1 of two backends are two groups of one backend each.
-        same.sort(key=lambda others: _engine(others[0]) != _engine(run))
+        same.sort(key=lambda others: _backend(others[0]) != _backend(run))
         if same:
             same[0].append(run)
         else:
@@ -197,11 +197,13 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 
 
 def _sample_key(run: RunRecord) -> tuple[object, ...]:
-    return (*same_experiment_key(run), run.finished)
+    # Nothing says in what trainings of one's own differ: each is a group of its own.
+    alone = None if run.own is None else str(run.directory)
+    return (*same_experiment_key(run), run.label, run.finished, alone)
 
 
-def _engine(run: RunRecord) -> object:
-    return run.description.get("engine")
+def _backend(run: RunRecord) -> object:
+    return run.description.get("backend")
 
 
 def _same_seed(one: RunRecord, other: RunRecord) -> bool:

@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.report.comparison.against_epsilon import epsilon_figure
+from fedpriv.report.comparison.curves import Style, styles
 from fedpriv.report.comparison.groups import Column, Group, columns_of, gaps, mismatches
 from fedpriv.report.comparison.sections import Section, sections_of
 from fedpriv.report.comparison.table import difference_table, nouns_of, runs_table
 from fedpriv.report.headline import estimate, privacy_terms
 from fedpriv.report.page import write_page
 from fedpriv.report.plots.lines import Line, both_widths, legend, line_plot
-from fedpriv.report.plots.theme import document, series
+from fedpriv.report.plots.theme import document
 from fedpriv.report.series import points
 from fedpriv.report.wording import direction, figure
 from fedpriv.untrusted_text import safe
@@ -128,7 +129,7 @@ def _line_label(group: Group) -> str:
     return ", ".join(filter(None, (group.label, group.unfinished_mark)))
 
 
-def _mean_line(group: Group, column: Column, index: int) -> Line:
+def _mean_line(group: Group, column: Column, style: Style) -> Line:
     """Return the mean over seeds against rounds, over the rounds that every seed measured."""
     tracks = [dict(zip(*points(column.rows(r), column.key), strict=True)) for r in group.runs]
     rounds = sorted(set.intersection(*(set(track) for track in tracks)))
@@ -140,7 +141,8 @@ def _mean_line(group: Group, column: Column, index: int) -> Line:
         label=_line_label(group),
         x=rounds,
         y=[e.mean for e in known],
-        colour=series(index),
+        colour=style.colour,
+        marker=style.marker,
         dashed=not group.head.private,
         low=[max(least, e.mean - (e.half_width or 0)) for e in known] if several else (),
         high=[min(most, e.mean + (e.half_width or 0)) for e in known] if several else (),
@@ -155,7 +157,10 @@ def _plots(section: Section, prefix: str) -> list[tuple[str, str]]:
     parts = []
     for column in (Column(measure=measure, diagnosed=diagnosed) for diagnosed in (True, False)):
         title = f"{measure.title} on {nouns.rostered if column.diagnosed else nouns.public}s"
-        lines = [_mean_line(group, column, index) for index, group in enumerate(groups)]
+        lines = [
+            _mean_line(group, column, style)
+            for group, style in zip(groups, styles(groups), strict=True)
+        ]
         lines = [line for line in lines if line.x]
         if not lines:
             continue

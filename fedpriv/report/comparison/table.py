@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report.comparison.curves import styles
 from fedpriv.report.comparison.groups import Column, Group, columns_of, differences
 from fedpriv.report.comparison.sections import Section
 from fedpriv.report.headline import Estimate, badges
-from fedpriv.report.plots.theme import series
 from fedpriv.report.unit_labels import UnitLabels, labels_of_all
 from fedpriv.report.wording import (
     NOTHING,
@@ -50,10 +50,10 @@ def runs_table(section: Section) -> str:
     scale = max([*values, *(value for _, _, value in known)], default=0.0)
     rest = _rest(section)
     rows = []
-    for index, (group, value) in enumerate(zip(section.groups, reached, strict=True)):
+    for group, value, style in zip(section.groups, reached, styles(section.groups), strict=True):
         cells = [(_whole_name(column, section), _measure_cell(group, column)) for column in columns]
         cells += [(name, _cell(name, group, section)) for name in rest]
-        strip = _strip(value, scale, series(index))
+        strip = _strip(value, scale, style.colour)
         rows.append(_row(f"{safe(group.label)}{_remark(group)}", strip, cells))
     for name, spent, value in known:
         cells = [

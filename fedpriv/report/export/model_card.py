@@ -37,7 +37,7 @@ def model_card(
     statement = run_statement(run.directory)
     labels = [label for label, _ in badges(run, statement)]
     corpus = run.corpus
-    parts = [f"# {markdown_safe(run.name)}"]
+    parts = [f"# {markdown_safe(run.title)}"]
     if run.about:
         parts.append(markdown_safe(run.about))
     if labels:
@@ -125,6 +125,6 @@ def _figures(run: RunRecord, round_num: int) -> str:
 def _table(run: RunRecord) -> str:
     rows = [
         f"| {markdown_safe(name)} | {markdown_safe(value)} |"
-        for name, value in flatten(run.options)
+        for name, value in flatten(run.options or run.plan)
     ]
     return "\n".join(["| option | value |", "|---|---|", *rows])

@@ -24,6 +24,15 @@ SENTINELS = {role: f"#0a0b{index:02x}" for index, role in enumerate(theme.LIGHT,
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 64, 10, 40
 _LABEL_GAP = 15.0
 _LETTER = 6.6  # of a label, in pixels
+MARKERS = "osD^v"
+"""Shapes of points, as matplotlib names them."""
+_SHAPES = {
+    "o": '<circle cx="6" cy="6" r="4.2"',
+    "s": '<rect x="2.2" y="2.2" width="7.6" height="7.6"',
+    "D": '<polygon points="6,1 11,6 6,11 1,6"',
+    "^": '<polygon points="6,1.4 10.8,10 1.2,10"',
+    "v": '<polygon points="6,10.6 10.8,2 1.2,2"',
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +104,15 @@ def style_axes(axes: Any, *, share: bool, name: str) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, share)))
     axes.set_xlabel(name, color=SENTINELS["muted"], fontsize=12, labelpad=5, loc="right")
+
+
+def marker_html(marker: str, colour: str, *, hollow: bool = False) -> str:
+    """Return a marker as it stands in a legend: inline SVG, twelve pixels wide."""
+    fill = "var(--paper)" if hollow else f"var(--{colour})"
+    return (
+        f'<svg width="12" height="12" aria-hidden="true">{_SHAPES[marker]} '
+        f'stroke-width="1.8" style="fill:{fill};stroke:var(--{colour})"/></svg>'
+    )
 
 
 def draw_references(axes: Any, references: Sequence[Reference]) -> None:

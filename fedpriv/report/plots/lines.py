@@ -16,6 +16,7 @@ from fedpriv.report.plots.drawing import (
     Reference,
     draw_references,
     label_ends,
+    marker_html,
     new_axes,
     style_axes,
     to_svg,
@@ -35,6 +36,7 @@ class Line:
         dashed: Whether it is drawn dashed, as everything not covered by ε is.
         low: Lower ends of an interval around `y`, or empty.
         high: Upper ends, or empty.
+        marker: Shape of its points. Circles are left out where there are many.
     """
 
     label: str
@@ -44,6 +46,7 @@ class Line:
     dashed: bool = False
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    marker: str = "o"
 
 
 def line_plot(
@@ -104,6 +107,7 @@ def legend(lines: Sequence[Line]) -> str:
         items.append(
             '<li><svg width="24" height="8" aria-hidden="true"><line x1="0" y1="4" x2="24" y2="4" '
             f'stroke-width="2" style="stroke:var(--{line.colour})"{dashes}/></svg>'
+            f"{'' if line.marker == 'o' else marker_html(line.marker, line.colour)}"
             f"{safe(line.label)}</li>"
         )
     return f'<ul class="legend">{"".join(items)}</ul>'
@@ -126,7 +130,7 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> tuple[float, float]:
     """
     bottom = top = 0.0
     for order, line in enumerate(reversed(lines)):
-        colour = SENTINELS[line.colour]
+        colour, few = SENTINELS[line.colour], len(line.x) <= 24
         if len(line.low):
             axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.13, linewidth=0)
             bottom, top = min(bottom, *line.low), max(top, *line.high)
@@ -137,8 +141,9 @@ def _draw_lines(axes: Any, lines: Sequence[Line]) -> tuple[float, float]:
             linewidth=1.6 if line.dashed else 2.0,
             linestyle=(0, (4, 2.4)) if line.dashed else "-",
             # Few measurements are shown as such; many would hide the line.
-            marker="o" if len(line.x) <= 24 else "",
-            markersize=3.6,
+            marker=line.marker if few or line.marker != "o" else "",
+            markevery=1 if few else max(1, len(line.x) // 12),
+            markersize=3.6 if line.marker == "o" else 5.0,
             clip_on=False,
             zorder=3 + order,
         )

@@ -13,6 +13,7 @@ from fedpriv.report.plots.drawing import (
     Reference,
     draw_references,
     label_ends,
+    marker_html,
     new_axes,
     style_axes,
     to_svg,
@@ -88,7 +89,7 @@ def tradeoff_plot(
         )
     for point in points:
         _draw_point(axes, point)
-    _limit(axes, points, references)
+    _limit(axes, points, references, share=share)
     style_axes(axes, share=share, name="ε")
     ends = [EndLabel(value=r.value, text=r.said, colour=r.colour) for r in references]
     label_ends(axes, ends, height + below, below)
@@ -99,15 +100,12 @@ def tradeoff_plot(
 
 
 def dots(points: Sequence[Point]) -> str:
-    """Return the legend of the points as an HTML list."""
-    items = []
-    for point in points:
-        fill = "var(--paper)" if point.hollow else f"var(--{point.colour})"
-        items.append(
-            '<li><svg width="12" height="12" aria-hidden="true"><circle cx="6" cy="6" r="4.2" '
-            f'stroke-width="1.8" style="fill:{fill};stroke:var(--{point.colour})"/></svg>'
-            f"{safe(point.label)}</li>"
-        )
+    """Return the legend of the points as an HTML list: an item for each label."""
+    items = [
+        f"<li>{marker_html(point.marker, point.colour, hollow=point.hollow)}"
+        f"{safe(point.label)}</li>"
+        for point in _entries(points)
+    ]
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -148,15 +146,21 @@ def _marker(point: Point) -> dict[str, Any]:
     }
 
 
-def _limit(axes: Any, points: Sequence[Point], references: Sequence[Reference]) -> None:
-    """Let the axes end around what is drawn; the differences are what the plot is for."""
+def _limit(
+    axes: Any, points: Sequence[Point], references: Sequence[Reference], *, share: bool
+) -> None:
+    """Let the axes end around what is drawn; the differences are what the plot is for.
+
+    An axis of shares ends at 0 and at 1, however wide an interval is.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     spans = [(p.value - (p.half_width or 0), p.value + (p.half_width or 0)) for p in points]
     spans += [(r.value, r.value) for r in references]
     bottom, top = min(low for low, _ in spans), max(high for _, high in spans)
     room = 0.1 * (top - bottom) or 0.1 * abs(top) or 1.0
-    axes.set_ylim(bottom - room, top + room)
+    bottom, top = bottom - room, top + room
+    axes.set_ylim(max(bottom, 0.0) if share else bottom, min(top, 1.0) if share else top)
     least, most = min(p.epsilon for p in points), max(p.epsilon for p in points)
     first, last = math.floor(math.log2(least / 1.3)), math.ceil(math.log2(most * 1.3))
     step = max(1, math.ceil((last - first) / 8))

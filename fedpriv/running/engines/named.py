@@ -26,7 +26,7 @@ def as_flag(name: str, value: object) -> str:
 
 
 @contextmanager
-def engines(
+def named_backends(
     name: str,
     *,
     workers: int | None = None,
@@ -48,7 +48,7 @@ def engines(
         spelled: Writes an option, by field name, and its value as whoever asks typed them.
 
     Raises:
-        ValueError: If the name is unknown, or an option is of another engine.
+        ValueError: If the name is unknown, or an option is of another backend.
     """
     from fedpriv.backends.ray.cluster import Cluster
     from fedpriv.backends.resources import Request, usable_cores
@@ -56,7 +56,7 @@ def engines(
 
     asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "ray_address": ray_address}
     given = {option: value for option, value in asked.items() if value is not None}
-    ray = spelled("engine", "ray")
+    ray = spelled("backend", "ray")
     if name == "serial":
         for option, value in given.items():
             raise ValueError(f"{spelled(option, value)} is for several workers; add {ray}")
@@ -79,8 +79,8 @@ def engines(
             yield partial(_on_ray, on_ray, cluster)
     else:
         raise ValueError(
-            f"{spelled('engine', name)} is not known; use 'serial', 'threads' or 'ray', or run the "
-            "Flower app"
+            f"{spelled('backend', name)} is not known; use 'serial', 'threads' or 'ray', or run "
+            "the Flower app"
         )
 
 

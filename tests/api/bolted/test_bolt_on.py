@@ -51,7 +51,7 @@ def trainer(x, y, present=None, decay=0.05, radius=None, average=False):
 
 
 def release(train=None, constants=LOGISTIC, passes=2, schedule=0.5, **options):
-    given = {"num_rows": NUMBER, "params": START, "epsilon": 1.0, **options}
+    given = {"num_rows": NUMBER, "params": START, "target_epsilon": 1.0, **options}
     return fp.bolt_on(train or trainer(*people()), constants, passes, schedule, **given)
 
 
@@ -148,7 +148,7 @@ def test_noise_is_of_the_bound_and_the_statement_says_so(ends):
     for delta in (None, 1e-5):
         lengths = []
         for seed in range(100):
-            made = release(passes=1, schedule=0.5, epsilon=2.0, delta=delta, seed=seed)
+            made = release(passes=1, schedule=0.5, target_epsilon=2.0, delta=delta, seed=seed)
             lengths.append(np.linalg.norm(made.params["w"] - ends.pop()))
         moved = made.moved
         assert (moved.lipschitz, moved.paper_lipschitz) == (1.0, 2.0)
@@ -186,7 +186,7 @@ def test_a_folder_keeps_the_books_and_is_read_again(tmp_path):
         other = fp.Constants(name="else", lipschitz=1.0, smoothness=0.3, convexity=0.05)
         release(never, constants=other, out=tmp_path / "run", secure=True)
     with pytest.raises(ValueError, match="ledger of another plan"):
-        release(never, epsilon=2.0, out=tmp_path / "run", secure=True)
+        release(never, target_epsilon=2.0, out=tmp_path / "run", secure=True)
 
 
 KILLED = """
@@ -284,7 +284,7 @@ class TestRefusals:
             ({"schedule": 5.0}, "a step of 5 is above 3.3.*1/β"),
             ({"passes": 0}, "passes"),
             ({"batch_size": 41}, "batch_size 41 is above the 40"),
-            ({"epsilon": 0.0}, "epsilon"),
+            ({"target_epsilon": 0.0}, "target_epsilon"),
             ({"secure": True}, "secure=True needs out="),
             ({"anchor": "somewhere"}, "needs out="),
             ({"num_rows": 0}, "num_rows"),

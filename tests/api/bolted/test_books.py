@@ -57,14 +57,14 @@ def test_a_training_cannot_lengthen_the_path_that_its_end_is_held_against():
 
     for train in (cheating, shuffled):
         with pytest.raises(ValueError, match="read-only"):
-            release(train, epsilon=1e9)
+            release(train, target_epsilon=1e9)
     with pytest.raises(ValueError, match=r"read-only|writeable|WRITEABLE|further away than any"):
-        release(turned, epsilon=1e9)
+        release(turned, target_epsilon=1e9)
 
 
 @pytest.mark.parametrize("epsilon", [1e300, 1e308])
 def test_an_epsilon_of_any_size_is_printed(epsilon):
-    assert "ε = " in repr(release(epsilon=epsilon))
+    assert "ε = " in repr(release(target_epsilon=epsilon))
 
 
 def left(secret):

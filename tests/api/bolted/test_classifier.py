@@ -57,14 +57,14 @@ def test_it_learns_and_is_a_classifier(kind):
     x = rng.normal(size=(4000, 4))
     y = (x[:, 0] > 0).astype(int)
     given = kind(**GOOD)
-    made = fp.bolt_on_classifier(given, x, y, classes=(0, 1), epsilon=10.0)
+    made = fp.bolt_on_classifier(given, x, y, classes=(0, 1), target_epsilon=10.0)
     assert (made.classifier.predict(x) == y).mean() > 0.85
     assert type(made.classifier) is kind and not hasattr(given, "coef_")
     assert np.array_equal(made.classifier.coef_, made.released.params["weights"])
     assert "Δ₂ = " in str(made) and "paper's L = 2" in str(made) and "δ = 0" in str(made)
     sparser = fp.bolt_on_classifier(
         kind(**GOOD), sparse.csr_matrix(x) if kind is not stand_in.SGDClassifier else x, y,
-        classes=(0, 1), epsilon=10.0,
+        classes=(0, 1), target_epsilon=10.0,
     )  # fmt: skip
     assert np.allclose(sparser.classifier.coef_, made.classifier.coef_, atol=1e-5)
 
@@ -87,7 +87,7 @@ def test_measured_distances_never_pass_the_bound(kind, ends, changes, classes):
     """Rows replaced by their opposite, by another label, by an outlier, by one of no class."""
     for case in range(3):
         x, y = data(case, classes=len(classes))
-        options = {"classes": classes, "epsilon": 1.0}
+        options = {"classes": classes, "target_epsilon": 1.0}
         here = fp.bolt_on_classifier(kind(**{**GOOD, **changes}), x, y, **options)
         for who in (0, 17, 59):
             for row, label in ((-x[who], y[who]), (x[who], (y[who] + 1) % 2), (1e9, 1), (x[0], 9)):
@@ -101,7 +101,7 @@ def test_measured_distances_never_pass_the_bound(kind, ends, changes, classes):
 def test_an_extreme_row_passes_half_of_the_bound(kind, ends):
     """A row that all others contradict, there or not: nine tenths of Δ, so that Δ/2 is refuted."""
     x, y = np.tile([1e6, 0.0], (60, 1)), np.ones(60, int)
-    options = {"classes": (0, 1), "epsilon": 1.0, "relation": "add-remove"}
+    options = {"classes": (0, 1), "target_epsilon": 1.0, "relation": "add-remove"}
     changes = {**GOOD, "penalty": None, "eta0": 0.3, "max_iter": 1, "shuffle": False}
     moved = []
     for label in (0, 9):
@@ -116,11 +116,11 @@ def test_no_row_stops_it(kind, ends):
     """Rows that are not finite, labels of no class, classes of no row."""
     x, y = data(0)
     x[3], x[4, 1], y[5], y[y == 1] = np.nan, np.inf, 7, 0
-    made = fp.bolt_on_classifier(kind(**GOOD), x, y, classes=(0, 1), epsilon=1.0)
+    made = fp.bolt_on_classifier(kind(**GOOD), x, y, classes=(0, 1), target_epsilon=1.0)
     assert np.isfinite(made.classifier.coef_).all()
     without, left = x.copy(), y.copy()
     without[[3, 4, 5]], left[5] = 0.0, 0
-    fp.bolt_on_classifier(kind(**GOOD), without, left, classes=(0, 1), epsilon=1.0)
+    fp.bolt_on_classifier(kind(**GOOD), without, left, classes=(0, 1), target_epsilon=1.0)
     assert np.allclose(ends[0], ends[1], rtol=0, atol=1e-12)
 
 
@@ -132,7 +132,7 @@ def test_the_stand_in_is_what_it_stands_for(ends):
                     {"loss": "modified_huber", "eta0": 0.3}):  # fmt: skip
         for one in (stand_in.SGDClassifier, real):
             made = {**GOOD, "shuffle": False, **changes}
-            fp.bolt_on_classifier(one(**made), x, y, classes=(0, 1, 2), epsilon=1.0)
+            fp.bolt_on_classifier(one(**made), x, y, classes=(0, 1, 2), target_epsilon=1.0)
         assert np.allclose(ends[-1], ends[-2], atol=1e-9)
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_bounded_is_refused_by_name(kind, changes, said, tmp_path
     x, y = data(0)
     with pytest.raises(ValueError, match=said):
         made = kind(**{**GOOD, **changes})
-        fp.bolt_on_classifier(made, x, y, classes=(0, 1), epsilon=1.0, out=tmp_path / "run")
+        fp.bolt_on_classifier(made, x, y, classes=(0, 1), target_epsilon=1.0, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -173,17 +173,17 @@ def test_what_was_fitted_or_weighs_rows_is_refused(kind):
     x, y = data(0)
     fitted = kind(**GOOD).partial_fit(x, y, classes=np.array([0, 1]))
     with pytest.raises(ValueError, match="fitted already"):
-        fp.bolt_on_classifier(fitted, x, y, classes=(0, 1), epsilon=1.0)
+        fp.bolt_on_classifier(fitted, x, y, classes=(0, 1), target_epsilon=1.0)
     with pytest.raises(ValueError, match="sample_weight cannot be bounded"):
         fp.bolt_on_classifier(
-            kind(**GOOD), x, y, classes=(0, 1), epsilon=1.0, sample_weight=np.ones(60)
+            kind(**GOOD), x, y, classes=(0, 1), target_epsilon=1.0, sample_weight=np.ones(60)
         )
     with pytest.raises(ValueError, match="Other is not scikit-learn's SGDClassifier"):
         other = type("Other", (kind,), {})
-        fp.bolt_on_classifier(other(**GOOD), x, y, classes=(0, 1), epsilon=1.0)
+        fp.bolt_on_classifier(other(**GOOD), x, y, classes=(0, 1), target_epsilon=1.0)
     for classes in ((0,), (0, 0)):
         with pytest.raises(ValueError, match="two or more different labels"):
-            fp.bolt_on_classifier(kind(**GOOD), x, y, classes=classes, epsilon=1.0)
+            fp.bolt_on_classifier(kind(**GOOD), x, y, classes=classes, target_epsilon=1.0)
 
 
 def test_a_parameter_that_is_not_known_is_refused():
@@ -193,7 +193,7 @@ def test_a_parameter_that_is_not_known_is_refused():
 
     x, y = data(0)
     with pytest.raises(ValueError, match="parameters momentum are not those"):
-        fp.bolt_on_classifier(SGDClassifier(**GOOD), x, y, classes=(0, 1), epsilon=1.0)
+        fp.bolt_on_classifier(SGDClassifier(**GOOD), x, y, classes=(0, 1), target_epsilon=1.0)
 
 
 def _known():

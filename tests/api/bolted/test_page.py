@@ -43,7 +43,9 @@ def right(w, db):
 @pytest.mark.parametrize("delta", [None, 1e-6])
 def test_rows_out_of_sqlite(loops, db, tmp_path, delta):
     plain = loops["before"]["train"](db, NUMBER, 5, 0.2, 0.01)
-    made = loops["after"]["release"](db, NUMBER, tmp_path / "run", epsilon=4.0, delta=delta, seed=3)
+    made = loops["after"]["release"](
+        db, NUMBER, tmp_path / "run", target_epsilon=4.0, delta=delta, seed=3
+    )
     assert right(plain, db) > 0.9 and right(made.params["w"], db) > 0.85
     assert str(made.moved) in PAGE
 

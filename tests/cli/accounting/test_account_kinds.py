@@ -61,7 +61,7 @@ def test_what_was_priced_is_said():
 
 @pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10], ["--cap", 40]], ids=str)
 def test_calibrate_keeps_the_target(options):
-    told = figures("calibrate", *BASE, "--epsilon", 2, "--no-grid", *options)
+    told = figures("calibrate", *BASE, "--target-epsilon", 2, "--no-grid", *options)
     assert 1.999 <= told["epsilon"] <= 2.0
     again = figures("account", *BASE, "--noise-multiplier", told["noise_multiplier"], *options)
     assert again["epsilon"] == told["epsilon"]
@@ -70,7 +70,7 @@ def test_calibrate_keeps_the_target(options):
 @pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10]], ids=str)
 def test_a_grid_is_of_the_same(options):
     cell = ("--grid-cohorts", 20, "--grid-rounds", 100)
-    told = figures("calibrate", *BASE, "--epsilon", 2, *cell, *options)
+    told = figures("calibrate", *BASE, "--target-epsilon", 2, *cell, *options)
     assert told["grid"]["points"][0]["noise_multiplier"] == told["noise_multiplier"]
     assert told["grid"]["accountant"] == told["accountant"]
     assert told["grid"]["unit"] == told["unit"]
@@ -99,7 +99,11 @@ def test_a_grid_is_of_the_same(options):
 )
 @every_case("command", ["account", "calibrate"])
 def test_bad_input_is_one_clear_line_and_code_2(command, options, named, capsys):
-    rest = ["--noise-multiplier", "1"] if command == "account" else ["--epsilon", "2", "--no-grid"]
+    rest = (
+        ["--noise-multiplier", "1"]
+        if command == "account"
+        else ["--target-epsilon", "2", "--no-grid"]
+    )
     with pytest.raises(SystemExit) as end:
         APP([command, *BASE, *rest, *options])
     assert end.value.code == 2

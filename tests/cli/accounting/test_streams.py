@@ -48,7 +48,7 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
     """Other coefficients have another sensitivity, and so another multiplier at one ε."""
     pattern = ("--noise", "banded", "--rounds", 100, "--min-separation", 20, "--delta", 1e-6)
     found = {
-        more: json.loads(call("calibrate", "--epsilon", 8, *pattern, *more, "--json").stdout)
+        more: json.loads(call("calibrate", "--target-epsilon", 8, *pattern, *more, "--json").stdout)
         for more in ((), ("--momentum", "0.9"), ("--coefficients", "square-root"))
     }
     sums = [one["noise_multiplier"] / one["sensitivity"] for one in found.values()]
@@ -61,11 +61,11 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
 
 @every_case("more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str)
 def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
-    result = call("calibrate", *BANDS, *more, "--epsilon", 8, "--json")
+    result = call("calibrate", *BANDS, *more, "--target-epsilon", 8, "--json")
     told = json.loads(result.stdout)
     assert told["epsilon"] == pytest.approx(8.0, rel=1e-5) and told["epsilon"] <= 8.0
     assert told["prefix_rmse"] > told["row_rmse"] > 0
-    shown = call("calibrate", *BANDS, *more, "--epsilon", 8).output
+    shown = call("calibrate", *BANDS, *more, "--target-epsilon", 8).output
     assert "zero-out" in shown and "in the sum of the rows so far" in shown
 
 
@@ -76,9 +76,12 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
         (("account", *TREE[:-2], "--noise-multiplier", 4), "give --delta"),
         (("account", *TREE, "--noise-multiplier", 4, "--users", 9), "--users says nothing of tree"),
         (("account", *TREE, "--noise-multiplier", 4, "--bands", 9), "bands 9 says nothing of tree"),
-        (("calibrate", *TREE, "--epsilon", 4, "--cap", 9), "--cap says nothing of tree noise"),
+        (
+            ("calibrate", *TREE, "--target-epsilon", 4, "--cap", 9),
+            "--cap says nothing of tree noise",
+        ),
         (("account", *BANDS, "--noise-multiplier", "nan"), "noise-multiplier"),
-        (("calibrate", "--bands", 3, "--epsilon", 1), "--bands is of noise with a memory"),
+        (("calibrate", "--bands", 3, "--target-epsilon", 1), "--bands is of noise with a memory"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):

@@ -30,11 +30,11 @@ def test_a_rho_has_two_epsilons(fedpriv):
 
 
 def test_an_epsilon_has_two_rhos(fedpriv):
-    code, out, _ = fedpriv("calibrate", "--zcdp", "--epsilon", 1, "--delta", 1e-5, "--json")
+    code, out, _ = fedpriv("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5, "--json")
     found = json.loads(out)
     assert code == 0 and found["rho_bs16"] == pytest.approx(0.020820, abs=5e-7)
     assert found["rho"] == pytest.approx(0.030557, abs=5e-7) and found["epsilon"] == 1.0
-    _, words, _ = fedpriv("calibrate", "--zcdp", "--epsilon", 1, "--delta", 1e-5)
+    _, words, _ = fedpriv("calibrate", "--zcdp", "--target-epsilon", 1, "--delta", 1e-5)
     assert "ρ = 0.0305566 keeps ε within 1 at δ = 1e-05" in words
 
 
@@ -46,8 +46,11 @@ def test_an_epsilon_has_two_rhos(fedpriv):
         (["account", "--rho", 1, "--delta", 0.1, "--users", 4], "--users says nothing of --rho"),
         (["account", "--users", 4], "missing option '--cohort'"),
         (["account", "--users", 4, "--cohort", 1, "--rounds", 1], "'--noise-multiplier'"),
-        (["calibrate", "--epsilon", 1, "--zcdp", "--cohort", 2, "--delta", 0.1], "--cohort says"),
-        (["calibrate", "--epsilon", 1], "missing option '--users'"),
+        (
+            ["calibrate", "--target-epsilon", 1, "--zcdp", "--cohort", 2, "--delta", 0.1],
+            "--cohort says",
+        ),
+        (["calibrate", "--target-epsilon", 1], "missing option '--users'"),
     ],
 )
 def test_what_does_not_go_together(fedpriv, arguments, said):

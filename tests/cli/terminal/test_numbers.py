@@ -46,7 +46,7 @@ def outputs(tmp_path_factory):
         said["card"] = (top / "model" / "README.md").read_text("utf-8")
         shape = ("--users", USERS, "--cohort", 1111.5, "--rounds", 1500, "--delta", DELTA)
         said["account"] = run("account", *shape, "--noise-multiplier", 1).output
-        said["calibrate"] = run("calibrate", *shape, "--epsilon", 2000, "--no-grid").output
+        said["calibrate"] = run("calibrate", *shape, "--target-epsilon", 2000, "--no-grid").output
     found = fp.load(folder)
     return said | {"api": str(found), "notebook": found._repr_html_(), "top": str(top)}
 

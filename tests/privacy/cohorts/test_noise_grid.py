@@ -48,7 +48,7 @@ def test_each_cell_is_what_calibrating_it_alone_finds(more):
     rest = {name: value for name, value in more.items() if name != "cap"}
     grid = fp.noise_grid(
         users=400,
-        epsilon=3.0,
+        target_epsilon=3.0,
         cohorts=(20, 400),
         rounds=(5, 10),
         cap_over_cohort=more.get("cap"),
@@ -58,7 +58,7 @@ def test_each_cell_is_what_calibrating_it_alone_finds(more):
     for point in grid.points:
         cap = 40 if "cap" in more and point.cohort == 20 else None
         alone = fp.calibrate(
-            users=400, cohort=point.cohort, rounds=point.rounds, epsilon=3.0, cap=cap, **rest
+            users=400, cohort=point.cohort, rounds=point.rounds, target_epsilon=3.0, cap=cap, **rest
         )
         assert point.noise_multiplier == alone.noise_multiplier
         assert point.noise_on_mean == alone.noise_on_mean == alone.point.noise_on_mean
@@ -132,7 +132,7 @@ def test_default_cohorts_are_doublings_within_the_roster(users):
 @every_case(
     ("given", "named"),
     [
-        ({"epsilon": 0}, "epsilon 0"),
+        ({"target_epsilon": 0}, "target_epsilon 0"),
         ({"users": 0}, "users 0"),
         ({"cohorts": (20, 401)}, "401"),
         ({"cohorts": (-1,)}, "cohort -1"),
@@ -145,13 +145,13 @@ def test_default_cohorts_are_doublings_within_the_roster(users):
 )
 def test_bad_numbers_are_named(given, named):
     with pytest.raises(ValueError, match=named.replace("(", r"\(")):
-        fp.noise_grid(**{"users": 400, "epsilon": 2.0, "rounds": (5,), **given})
+        fp.noise_grid(**{"users": 400, "target_epsilon": 2.0, "rounds": (5,), **given})
 
 
 def test_a_cap_over_its_cohort_is_that_cap_again():
     # Times the cohort, 62 / 30 is above 62 by a rounding: a cap of 63 would be another event.
     assert 62 / 30 * 30 > 62
-    given = {"users": 400, "epsilon": 2.0, "sampling": "poisson"}
+    given = {"users": 400, "target_epsilon": 2.0, "sampling": "poisson"}
     cell = fp.noise_grid(cohorts=(30,), rounds=(5,), cap_over_cohort=62 / 30, **given).points[0]
     alone, other = (fp.calibrate(cohort=30, rounds=5, cap=cap, **given) for cap in (62, 63))
     assert cell.noise_multiplier == alone.noise_multiplier != other.noise_multiplier

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
+import fedpriv as fp
+from fedpriv.report.comparison.against_epsilon import points_of
+from fedpriv.report.comparison.curves import styles
 from fedpriv.report.comparison.groups import differences, find_groups, read_groups
 from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.comparison.sections import sections_of
+from fedpriv.report.plots.tradeoff import dots
 
 
 def _labels(*folders) -> list[tuple[str, int]]:
@@ -18,10 +23,10 @@ def _labels(*folders) -> list[tuple[str, int]]:
 
 
 def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_run) -> None:
-    """Red before: `make run`, the same with `--engine ray`, then `compare runs/*` was refused."""
-    assert _labels(make_run("a"), make_run("b", engine="ray")) == [
-        ("adadps-tags · engine serial", 1),
-        ("adadps-tags · engine ray", 1),
+    """Red before: `make run`, the same with `--backend ray`, then `compare runs/*` was refused."""
+    assert _labels(make_run("a"), make_run("b", backend="ray")) == [
+        ("adadps-tags · backend serial", 1),
+        ("adadps-tags · backend ray", 1),
     ]
     # What differs in nothing is told by its folder, and is no second sample of one seed.
     assert _labels(make_run("c"), make_run("d"), make_run("e", seed=1)) == [
@@ -31,8 +36,8 @@ def test_the_same_seed_again_is_a_row_of_its_own_and_told_by_its_backend(make_ru
 
 
 def test_seeds_of_two_backends_stay_with_their_backend(make_run) -> None:
-    runs = [make_run(f"{e}{s}", seed=s, engine=e) for s in (0, 1) for e in ("serial", "ray")]
-    assert _labels(*runs) == [("adadps-tags · engine serial", 2), ("adadps-tags · engine ray", 2)]
+    runs = [make_run(f"{e}{s}", seed=s, backend=e) for s in (0, 1) for e in ("serial", "ray")]
+    assert _labels(*runs) == [("adadps-tags · backend serial", 2), ("adadps-tags · backend ray", 2)]
 
 
 def test_secure_runs_draw_anew_and_are_one_group(make_run) -> None:
@@ -147,3 +152,108 @@ class TestSections:
         assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
         page = render(groups)
         assert "Public-only was not measured." in page and "gap closed" not in page
+
+
+def options_of(**changes):
+    """Every option of an experiment, as its run folder has them."""
+    return dict(fp.experiment("adadps-tags", seed=0, **changes).options())
+
+
+class TestNames:
+    """What tells runs apart is what was chosen, and not what follows from it."""
+
+    def test_a_chosen_part_names_a_run_and_not_an_option_that_it_leaves_out(self, make_run):
+        """Red before: `bound=normalise` was called "clip-norm none"."""
+        chosen = ({}, {"bound": "normalise"}, {"clip_norm": "adaptive"})
+        runs = [make_run(str(place), options=options_of(**kw)) for place, kw in enumerate(chosen)]
+        assert [label for label, _ in _labels(*runs)] == [
+            "adadps-tags · bound clip, clip-norm fixed",
+            "adadps-tags · bound normalise",
+            "adadps-tags · bound clip, clip-norm adaptive",
+        ]
+
+    def test_noise_names_a_run_before_the_sampling_that_it_needs(self, make_run):
+        """Red before: `noise=banded` was called "sampling separated"."""
+        banded = {"noise": "banded", "sampling": "separated"}
+        runs = [make_run("a"), make_run("b")]
+        for run, changes in zip(runs, ({}, banded), strict=True):
+            document = json.loads((run / "experiment.json").read_text("utf-8"))
+            document["experiment"] = options_of(**changes)  # in the order that they have
+            (run / "experiment.json").write_text(json.dumps(document), "utf-8")
+        assert [label for label, _ in _labels(*runs)] == [
+            "adadps-tags · noise gaussian",
+            "adadps-tags · noise banded",
+        ]
+
+    def test_what_is_not_private_is_named_by_its_noise(self, make_run):
+        free = make_run("a", options={"noise": "none", "target-epsilon": None})
+        made = make_run("b", options={"noise": "gaussian", "target-epsilon": 2.0})
+        assert [label for label, _ in _labels(free, made)] == [
+            "adadps-tags · noise none",
+            "adadps-tags · noise gaussian",
+        ]
+
+    def test_an_option_that_only_some_have_comes_after_one_that_all_have(self, make_run):
+        first = make_run("a", options={"bands": 4, "trainer": "fast"})
+        second = make_run("b", options={"trainer": "dense"})
+        assert [label for label, _ in _labels(first, second)] == [
+            "adadps-tags · trainer fast",
+            "adadps-tags · trainer dense",
+        ]
+
+    def test_labels_name_runs_and_keep_them_apart(self, make_run):
+        wide = [make_run(f"a{seed}", label="wide", seed=seed) for seed in (0, 1)]
+        narrow = make_run("b", label="narrow", seed=2)
+        assert _labels(*wide, narrow) == [("wide", 2), ("narrow", 1)]
+
+
+class TestCurves:
+    """Runs that differ in ε alone are one curve, with one colour and one line of the legend."""
+
+    @pytest.fixture
+    def ten(self, make_run):
+        """Five methods at two ε."""
+        return [
+            make_run(
+                f"{method}-{sigma}",
+                name=method,
+                noise_multiplier=sigma,
+                options={"target-epsilon": epsilon},
+            )
+            for method in ("fedavg", "adadps", "banded", "scaffold", "tree")
+            for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
+        ]
+
+    def test_five_methods_at_two_epsilons_are_five_curves(self, ten):
+        [section] = sections_of(read_groups(ten))
+        points = points_of(section)
+        assert len(points) == 10 and len({point.series for point in points}) == 5
+        assert len({point.colour for point in points}) == 5
+        labels = list(dict.fromkeys(point.label for point in points))
+        assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
+        assert "target-epsilon" not in " ".join(labels) and labels[0].count("%") == 2
+        assert dots(points).count("<li>") == 5
+
+    def test_a_label_makes_one_curve_of_differently_tuned_runs(self, make_run):
+        runs = [
+            make_run(str(number), label="mine", noise_multiplier=sigma, options={"cohort": cohort})
+            for number, (sigma, cohort) in enumerate(((2.0, 100.0), (0.7, 500.0)))
+        ]
+        [section] = sections_of(read_groups(runs))
+        first, second = points_of(section)
+        assert first.series == second.series and first.label.startswith("mine: ")
+
+    def test_curves_beyond_the_colours_have_another_marker(self, make_run):
+        runs = [make_run(str(n), name=f"method-{n}", rounds=2) for n in range(10)]
+        [section] = sections_of(read_groups(runs))
+        points = points_of(section)
+        assert len({(point.colour, point.marker) for point in points}) == 10
+
+    def test_the_page_draws_two_runs_of_one_curve_apart(self, ten):
+        [section] = sections_of(read_groups(ten[:2]))
+        (one, two) = styles(section.groups)
+        assert one.colour == two.colour and one.marker != two.marker
+        page = render(read_groups(ten))
+        legends = re.findall(r'<ul class="legend">.*?</ul>', page, re.DOTALL)
+        assert legends[0].count("<li>") == 5 and "<polygon" not in legends[0]
+        assert legends[1].count("<li>") == 10 and legends[1].count("<rect") == 5

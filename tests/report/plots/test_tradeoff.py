@@ -48,3 +48,13 @@ def test_the_legend_shows_unfinished_runs_hollow() -> None:
     text = dots([Point(label="<a>", epsilon=1, value=1, hollow=True)])
     assert "fill:var(--paper)" in text and "&lt;a&gt;" in text
     assert "fill:var(--s1)" in dots([Point(label="a", epsilon=1, value=1)])
+
+
+def test_shares_end_at_nothing_and_at_all() -> None:
+    """Red before: with few seeds the axis went to -25 %."""
+    for value in (0.1, 0.9):
+        wide = _plot([Point(label="a", epsilon=1, value=value, half_width=0.4)])
+        percents = [float(tick) for tick in re.findall(r">([-−\d.]+)\u202f%<", wide)]
+        assert percents and min(percents) >= 0 and max(percents) <= 100
+    free = _plot([Point(label="a", epsilon=1, value=0.1, half_width=0.4)], share=False)
+    assert ">-0.2<" in free  # what is no share may be below 0

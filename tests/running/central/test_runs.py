@@ -258,7 +258,7 @@ def test_a_tampered_line_is_found(tmp_path):
 
 
 class TestRefusals:
-    def test_other_engines_before_a_folder_is_made(self, tmp_path):
+    def test_other_backends_before_a_folder_is_made(self, tmp_path):
         for make_backend in (on_threads(2), on_ray(Unused(), NAME, None)):
             with pytest.raises(ValueError, match=r"one process; leave .* out"):
                 start_run(
@@ -323,10 +323,10 @@ class TestCommand:
         assert said.exit_code == 0, said.output
         assert json.loads(said.output)["rounds"] == 17
 
-    @pytest.mark.parametrize("engine", ["threads", "ray"])
-    def test_engines(self, tmp_path, engine):
-        said = self.run("run", NAME, "--out", tmp_path / "r", "--engine", engine)
-        assert f"leave the backend {engine!r} out" in str(said.exception)
+    @pytest.mark.parametrize("backend", ["threads", "ray"])
+    def test_backends(self, tmp_path, backend):
+        said = self.run("run", NAME, "--out", tmp_path / "r", "--backend", backend)
+        assert f"leave the backend {backend!r} out" in str(said.exception)
         assert not (tmp_path / "r").exists()
 
     def test_options_of_federated_runs(self, tmp_path):

@@ -25,6 +25,7 @@ RELEASED = {
     "round_num",
     "attempt",
     "epsilon",
+    "epsilon_charges",
     "delta",
     "accuracy_public",
     "recall_at_5_public",

@@ -110,7 +110,7 @@ class TestDamage:
             resume_run(folder)
         assert (folder / "ledger.jsonl").read_bytes() == before
 
-    @pytest.mark.parametrize("change", [{"mode": "secure"}, {"engine": "flower"}])
+    @pytest.mark.parametrize("change", [{"mode": "secure"}, {"backend": "flower"}])
     def test_an_edited_document_is_refused(self, tiny_corpus, tmp_path, change):
         """A secure run must never go on as a seeded one, nor the other way round."""
         folder = interrupted(tiny_corpus, tmp_path / "run")

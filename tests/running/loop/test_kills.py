@@ -236,7 +236,8 @@ class Runner:
         assert [line["round_num"] for line in lines] == list(range(1, len(lines) + 1))
         for line in lines:
             position = charges.index((line["round_num"], line["attempt"])) + 1
-            assert line["epsilon"] in (None, self.plan.epsilon(position).value)
+            assert line["epsilon"] == self.plan.epsilon(line["epsilon_charges"]).value
+            assert line["epsilon_charges"] >= position
         on_disk = CheckpointStore(folder / "checkpoints").rounds()
         assert set(on_disk) <= {round_num for round_num, _ in charges}
         saved = folder / "state.safetensors"

@@ -71,7 +71,7 @@ def test_the_digest_is_of_options_plan_and_data_and_not_of_who_works_or_where(
         return noise_digest({**document, **changes})
 
     corpus, options = document["corpus"], document["experiment"]
-    assert digest == changed(engine="ray", reference=None, versions={}, baseline={}, measures=[])
+    assert digest == changed(backend="ray", reference=None, versions={}, baseline={}, measures=[])
     assert digest == changed(corpus={**corpus, "path": "/elsewhere", "provenance": {}})
     assert digest == changed(experiment={**options, **dict.fromkeys(NOT_TRAINED, 3)})
     others = {

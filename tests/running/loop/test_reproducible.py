@@ -47,14 +47,39 @@ class TestReproducible:
         other.run()
         assert not same_tensors(tensors(tmp_path / "a", 6), tensors(tmp_path / "c", 6))
 
-    def test_a_run_verifies_though_not_every_round_is_accounted(self, tiny_corpus, tmp_path):
+    def test_every_round_states_an_epsilon_that_is_no_smaller_than_its_charges_cost(
+        self, tiny_corpus, tmp_path
+    ):
         start(tiny_corpus, tmp_path / "run").run()
-        told = [line["epsilon"] for line in json_lines.read(tmp_path / "run" / "rounds.jsonl")]
-        assert None in told and told[-1] is not None
+        lines, plan = json_lines.read(tmp_path / "run" / "rounds.jsonl"), None
+        plan = ledger_state(tmp_path / "run").plan
+        assert [line["epsilon_charges"] for line in lines] == [2, 2, 4, 4, 6, 6]
+        for line in lines:
+            assert line["epsilon"] == plan.epsilon(line["epsilon_charges"]).value
+            assert line["epsilon"] >= plan.epsilon(line["round_num"]).value
         assert verify_run(tmp_path / "run").ok
+
+    @every_case(
+        ("place", "changes"),
+        [
+            (2, {"epsilon_charges": 2}),  # of fewer charges than were made
+            (2, {"epsilon_charges": 2, "epsilon": "of two charges"}),
+            (2, {"epsilon_charges": 10**9}),
+            (2, {"epsilon_charges": "4"}),
+            (2, {"epsilon": 0.1}),
+            (-1, {"epsilon": None}),  # the plan's last round has to say
+        ],
+    )
+    def test_a_round_that_states_too_small_an_epsilon_does_not_verify(
+        self, tiny_corpus, tmp_path, place, changes
+    ):
+        start(tiny_corpus, tmp_path / "run").run()
         rounds_file = tmp_path / "run" / "rounds.jsonl"
-        lines = [json.loads(line) for line in rounds_file.read_text().splitlines()]
-        lines[-1]["epsilon"] = None  # the plan's last round has to say
+        lines = json_lines.read(rounds_file)
+        two = lines[0]["epsilon"]
+        lines[place] |= {
+            name: two if value == "of two charges" else value for name, value in changes.items()
+        }
         rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert not verify_run(tmp_path / "run").ok
 
@@ -70,8 +95,9 @@ class TestReproducible:
         )
         accounted = accounted_rounds(plan, eval_every)
         evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
-        assert num_rounds in accounted <= evaluated and len(accounted) <= 21
-        assert len(evaluated) > 20 or accounted == evaluated
+        assert accounted[-1] == num_rounds and set(accounted) <= evaluated
+        assert list(accounted) == sorted(accounted) and len(accounted) <= 21
+        assert len(evaluated) > 20 or set(accounted) == evaluated
 
     def test_the_loop_prices_nothing_that_was_not_accounted_before_it(self, tiny_corpus, tmp_path):
         accounting._epsilon.cache_clear()

@@ -46,10 +46,10 @@ def test_a_tampered_folder_is_refused_before_what_it_names_is_imported(trapped, 
     assert before == {file: file.read_bytes() for file in before}
 
 
-@pytest.mark.parametrize("engine", ["serial", "threads", "ray"])
-def test_python_refuses_it_too(trapped, marker, engine):
+@pytest.mark.parametrize("backend", ["serial", "threads", "ray"])
+def test_python_refuses_it_too(trapped, marker, backend):
     with pytest.raises(ValueError, match="not the one the run was started with"):
-        fp.resume(trapped, backend=engine)
+        fp.resume(trapped, backend=backend)
     assert not marker.exists()
 
 

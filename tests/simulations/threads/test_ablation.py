@@ -24,7 +24,7 @@ def short(monkeypatch):
 
 def test_every_part_has_a_row_with_an_interval(short, tiny_corpus, tmp_path, capsys):
     out = tmp_path / "page.md"
-    arguments = ["--corpus", tiny_corpus.directory, "--folds", 1, "--epsilon", 8]
+    arguments = ["--corpus", tiny_corpus.directory, "--folds", 1, "--target-epsilon", 8]
     arguments += ["--results", tmp_path / "tags", "--out", out]
     ablation.main([str(argument) for argument in arguments])
     shown, progress = capsys.readouterr()

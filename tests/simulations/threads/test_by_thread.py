@@ -54,15 +54,15 @@ def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_
 
 
 def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatch):
-    call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8)
+    call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 8)
 
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(study, "rounds", trained)
-    call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8)
+    call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 8)
     with pytest.raises(AssertionError, match="trained again"):
-        call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 2)
+        call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 2)
 
 
 def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monkeypatch):
@@ -71,19 +71,19 @@ def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monk
         num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
     )
     one, other = (synthesize(tmp_path / f"{n}", shape=shape, max_words=n) for n in (40, 60))
-    call(one, tmp_path, "--folds", 1, "--epsilon", 8)
+    call(one, tmp_path, "--folds", 1, "--target-epsilon", 8)
 
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(study, "rounds", trained)
-    call(one, tmp_path, "--folds", 1, "--epsilon", 8)
+    call(one, tmp_path, "--folds", 1, "--target-epsilon", 8)
     with pytest.raises(AssertionError, match="trained again"):
-        call(other, tmp_path, "--folds", 1, "--epsilon", 8)
+        call(other, tmp_path, "--folds", 1, "--target-epsilon", 8)
 
 
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
-    call(tiny_corpus, tmp_path, "--folds", 1, "--epsilon", 8, "--inputs", "tf-idf")
+    call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 8, "--inputs", "tf-idf")
     assert "each user alone" not in capsys.readouterr().out
 
 
@@ -136,18 +136,18 @@ def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
 
 
 def test_users_held_out_are_measured_by_the_same_command(small, tiny_corpus, tmp_path, capsys):
-    call(tiny_corpus, tmp_path, "--split", "by-user", "--folds", 1, "--epsilon", 8,
+    call(tiny_corpus, tmp_path, "--split", "by-user", "--folds", 1, "--target-epsilon", 8,
          "--methods", "from zero")  # fmt: skip
     assert "Split: by user and thread" in capsys.readouterr().out
 
 
 def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus, tmp_path):
     with pytest.raises(ValueError, match="no dates, so it cannot be split by-time"):
-        call(tiny_corpus, tmp_path, "--split", "by-time", "--epsilon", 8)
+        call(tiny_corpus, tmp_path, "--split", "by-time", "--target-epsilon", 8)
 
 
 def test_fewer_public_users_are_said(small, tiny_corpus, tmp_path, capsys):
     number = len(tiny_corpus.view().public_users) // 2
-    call(tiny_corpus, tmp_path, "--folds", 1, "--public-users", number, "--epsilon", 8,
+    call(tiny_corpus, tmp_path, "--folds", 1, "--public-users", number, "--target-epsilon", 8,
          "--methods", "public start")  # fmt: skip
     assert f"{number} of the users outside the roster count as public" in capsys.readouterr().out

@@ -49,14 +49,14 @@ class Command:
 
     Args:
         scratch: For the corpus, the folder and the log.
-        engine: `serial` or `ray`.
+        backend: `serial` or `ray`.
         rounds: Planned: more than are ever played before the last kill.
     """
 
-    def __init__(self, scratch: Path, *, engine: str, rounds: int) -> None:
+    def __init__(self, scratch: Path, *, backend: str, rounds: int) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         self.folder, self.out = scratch / "run", scratch / "said"
-        figures = Figures(what=f"`fedpriv run`, {engine}")
+        figures = Figures(what=f"`fedpriv run`, {backend}")
         self.books = Books(folder=self.folder, draws=scratch / "draws", seed=SEED, figures=figures)
         corpus = scratch / "corpus"
         shape = Shape(
@@ -69,7 +69,7 @@ class Command:
             "l2-clip-norm": 0.5, "eval-every": rounds,
         }  # fmt: skip
         given = [text for name, value in options.items() for text in ("-s", f"{name}={value}")]
-        workers = ["--engine", "ray", "--workers", "2"] if engine == "ray" else []
+        workers = ["--backend", "ray", "--workers", "2"] if backend == "ray" else []
         self.first = ["dp-fedavg-tags", "--corpus", str(corpus), "--out", str(self.folder)]
         self.first += [*given, *workers]
         self.again = ["--resume", str(self.folder), *workers]
@@ -112,7 +112,7 @@ class Command:
 def kill_commands(scratch: Path, kills: int, choice: random.Random) -> Figures:
     """SIGKILL the command so many times."""
     began = time.monotonic()
-    command = Command(scratch, engine="serial", rounds=40 * kills)
+    command = Command(scratch, backend="serial", rounds=40 * kills)
     for _ in range(kills):
         process = command.start()
         # Four lines a round, and up to eight rounds: fewer than are planned.
@@ -127,7 +127,7 @@ def kill_commands(scratch: Path, kills: int, choice: random.Random) -> Figures:
 def kill_workers(scratch: Path, kills: int, servers: int, choice: random.Random) -> Figures:
     """SIGKILL Ray's workers so many times while rounds go on, and the command a few times."""
     began = time.monotonic()
-    command = Command(scratch, engine="ray", rounds=150 * (kills + servers))
+    command = Command(scratch, backend="ray", rounds=150 * (kills + servers))
     left, process = kills, command.start()
     for server in range(servers + 1):
         share = left // (servers + 1 - server)

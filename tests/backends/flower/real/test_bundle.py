@@ -156,7 +156,7 @@ def named_experiments(source: str) -> list[str]:
         if isinstance(node, ast.FunctionDef)
         and isinstance(node.returns, ast.Name)
         and node.returns.id == "Experiment"
-        and not node.args.args
+        and not (node.args.posonlyargs or node.args.args)
     ]
 
 

@@ -41,7 +41,7 @@ def test_supernodes_end_where_one_process_ends(name, processes, flower, tiny_cor
     asked = {"experiment": name, "corpus": str(tiny_corpus), "out": str(run), **options}
     log = flower.run(app, processes.run_config(**asked))
     assert (run / "summary.json").is_file(), log[-4000:]
-    assert json.loads((run / "experiment.json").read_bytes())["engine"] == "flower"
+    assert json.loads((run / "experiment.json").read_bytes())["backend"] == "flower"
 
     experiment = load_experiment(name).with_options(options)
     start_run(experiment, name, Corpus.open(tiny_corpus), tmp_path / "serial").run()

@@ -60,7 +60,7 @@ def assert_equals_in_process(run, corpus, tmp_path, **options):
     assert summary["epsilon"] == expected["epsilon"]
     assert summary["rounds"] == experiment.rounds
     assert (run / "report.html").is_file()
-    assert json.loads((run / "experiment.json").read_text("utf-8"))["engine"] == "flower"
+    assert json.loads((run / "experiment.json").read_text("utf-8"))["backend"] == "flower"
     assert all(line["num_failed"] == 0 for line in lines(run, "diagnostics"))
 
 
@@ -120,7 +120,7 @@ def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus,
     log = flower.run(app, config(processes, tiny_corpus, run, shards=2), federation)
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)
-    assert json.loads((run / "summary.json").read_text("utf-8"))["engine"]["workers"] == 2
+    assert json.loads((run / "summary.json").read_text("utf-8"))["backend"]["workers"] == 2
     log = flower.run(app, config(processes, tiny_corpus, tmp_path / "no", shards=4), federation)
     assert "shards 4 do not fit on 3 nodes; give num-supernodes" in " ".join(log.split())
 

@@ -36,7 +36,7 @@ def inverted(a, bound, floor=0.0):
 
 
 class TestVectors:
-    """algorithms.md 1.9 and 5.3 through an engine; algorithms.md is of the design notes."""
+    """algorithms.md 1.9 and 5.3 through a backend; algorithms.md is of the design notes."""
 
     g, a = ([[3, 0.4, -0.02, 0]], [3, 0.2, 0.01, 0.01])
 

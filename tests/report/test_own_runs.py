@@ -1,0 +1,122 @@
+"""Folders of trainings of one's own: reported, exported, compared and loaded as others are."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import fedpriv as fp
+from fedpriv.cli import main
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.series import read_run
+from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
+
+
+@pytest.fixture
+def fedpriv(monkeypatch, capsys):
+    """Runs a command line and returns its status and what it printed."""
+
+    def run(*argv):
+        monkeypatch.setattr(sys, "argv", ["fedpriv", *map(str, argv)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        said = capsys.readouterr()
+        return done.value.code or 0, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The folder of a finished training, and what came out of it."""
+    out = tmp_path / "own-app"
+    return out, fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=out)(Ones())
+
+
+def test_what_verifies_is_reported_with_its_epsilon_and_its_statement(own, fedpriv):
+    folder, trained = own
+    assert verify_run(folder).ok
+    code, out, err = fedpriv("report", folder)
+    assert code == 0, err
+    page = (folder / "report.html").read_text("utf-8")
+    assert out.strip() == str(folder / "report.html")
+    assert "<h1>own-app</h1>" in page and f"{trained.rounds} of {trained.rounds}" in page
+    for said in ("add-remove relation", "PLD accountant", "does NOT cover: whatever else your own"):
+        assert said in page
+    assert "Unfinished" not in page and "Accuracy" not in page and "every option" not in page
+    run = read_run(folder)
+    assert run.figures == () and run.plan == EXACT.to_json() and not run.synthetic
+
+
+def test_its_model_is_exported_with_a_card(own, fedpriv, tmp_path):
+    folder, trained = own
+    code, _, err = fedpriv("export", folder, "--to", tmp_path / "model")
+    assert code == 0, err
+    found = load_file(tmp_path / "model" / "model.safetensors")
+    assert set(found) == set(trained.params)
+    for name, array in trained.params.items():
+        np.testing.assert_array_equal(found[name], array)
+    card = (tmp_path / "model" / "README.md").read_text("utf-8")
+    assert "# own-app" in card and "| ε |" in card and "does NOT cover" in card
+    assert f"δ = {trained.epsilon.delta}" in card or "δ = " in card
+
+
+def test_it_is_compared_with_others_and_loaded(own, fedpriv, tmp_path):
+    folder, trained = own
+    other = tmp_path / "elsewhere" / "own-app"
+    fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=other, seed=1)(Ones())
+    code, out, err = fedpriv("compare", folder, other, "--json", "--out", tmp_path / "c.html")
+    rows = json.loads(out)
+    assert code == 0 and err == "" and len(rows) == 2  # nothing says that they differ in a seed
+    assert [row["epsilon"] for row in rows] == [trained.epsilon.value] * 2
+    assert all(row["finished"] and row["delta"] == EXACT.delta for row in rows)
+    assert len({row["label"] for row in rows}) == 2
+    code, out, err = fedpriv("compare", folder, other)
+    assert code == 0 and "add-remove, per user, by PLD" in out and "‡" in out
+    run = fp.load(folder)
+    assert run.epsilon == trained.epsilon and run.epsilon.not_covered == trained.epsilon.not_covered
+    assert "whatever else your own code" in repr(run)
+    np.testing.assert_array_equal(run.params["w"], trained.params["w"])
+    assert list(run.rounds().index) == list(range(1, trained.rounds + 1))
+
+
+def test_a_run_under_way_is_reported_as_one(tmp_path, fedpriv):
+    with pytest.raises(KeyboardInterrupt):
+        fp.averaging(EXACT, roster=ROSTER, params=PARAMS, out=tmp_path / "own")(Ones(ends_in=2))
+    assert fedpriv("report", tmp_path / "own")[0] == 0
+    assert "Unfinished" in (tmp_path / "own" / "report.html").read_text("utf-8")
+
+
+def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(
+    tiny_corpus, tmp_path, fedpriv
+):
+    numbers = {"rounds": 1, "cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3}
+    out = tmp_path / "run"
+    fp.run("dp-fedavg-tags", out, corpus=tiny_corpus.directory, progress=False, **numbers)
+    (out / "experiment.json").unlink()
+    for command in (("report", out), ("export", out, "--to", tmp_path / "m"), ("compare", out)):
+        code, _, err = fedpriv(*command)
+        assert code != 0 and "experiment.json" in err and "restore" in err
+
+
+def test_a_perturbed_training_is_read_too(tmp_path, fedpriv):
+    made = fp.bolt_on(
+        lambda walk: {"w": np.zeros(3)},
+        fp.loss_constants("logistic", regulariser=0.01),
+        1,
+        0.2,
+        num_rows=100,
+        params={"w": np.zeros(3, np.float32)},
+        target_epsilon=2.0,
+        out=tmp_path / "run",
+    )
+    assert fedpriv("report", tmp_path / "run")[0] == 0
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "1 of 1" in page and "Unfinished" not in page
+    assert fedpriv("export", tmp_path / "run", "--to", tmp_path / "model")[0] == 0
+    found = load_file(tmp_path / "model" / "model.safetensors")
+    np.testing.assert_array_equal(found["w"], made.params["w"])
