@@ -118,7 +118,7 @@ def perform(run: Run) -> dict[str, Any]:
         )
     last, seen, curve = None, None, []
     played = rounds(
-        components, backend, Key.simulation(run.seed), eval_every=steps, ends_useless=False
+        components, backend, Key.simulation(run.seed), eval_every=steps, ends_if_all_fail=False
     )
     for record, state in played:
         step = record.released.round_num

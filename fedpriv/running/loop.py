@@ -101,7 +101,7 @@ def rounds(
     state: State | None = None,
     eval_every: int = 10,
     noise: Key | None = None,
-    ends_useless: bool = True,
+    ends_if_all_fail: bool = True,
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     """Run a plan to its end and yield every released round.
 
@@ -118,8 +118,8 @@ def rounds(
         eval_every: Rounds between evaluations; the last is always evaluated.
         noise: The root key of the noise, `fedpriv.running.noise_root`; None takes `root`, and two
             simulations at one seed then add the same.
-        ends_useless: Whether a simulation ends where all who were drawn failed; a sweep goes on,
-            in which settings that diverge are a result.
+        ends_if_all_fail: Whether a simulation ends where all who were drawn failed; a sweep goes
+            on, in which settings that diverge are a result.
 
     Yields:
         What is said of a round, and the state after it.
@@ -131,8 +131,8 @@ def rounds(
           exceeds the plan's.
 
     Raises:
-        NobodyUsefulError: In a simulation, if all users that were drawn for an answer failed; in a
-            secure run that is neither said nor acted upon, for it is covered by no ε.
+        AllUsersFailedError: In a simulation, if all users that were drawn for an answer failed; in
+            a secure run that is neither said nor acted upon, for it is covered by no ε.
         KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
             released is kept, and no user's contribution is left out because of it.
         ValueError: If the folder says that the run is hardened, and these components are not.
@@ -149,7 +149,7 @@ def rounds(
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
-    turnout = Turnout(ends=ends_useless) if root.mode == "simulation" else None
+    turnout = Turnout(ends=ends_if_all_fail) if root.mode == "simulation" else None
     noise = root if noise is None else noise
     if isinstance(backend, PromiseBound):
         backend = backend.under(promise_digest(plan, components.task.roster))

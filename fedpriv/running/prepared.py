@@ -99,17 +99,21 @@ class PreparedRun:
         on_round: Callable[[RoundRecord], None] = lambda record: None,
         tell: Callable[[str], None] = lambda text: None,
         *,
-        ends_useless: bool = True,
+        ends_if_all_fail: bool = True,
     ) -> dict[str, Any]:
         """Run what is left of the plan and return the summary.
 
         Args:
             on_round: Called with each record, for progress bars only.
+<<<<<<< HEAD
             tell: Called with what is done after the last round, likewise.
             ends_useless: As of `fedpriv.running.loop.rounds`.
+=======
+            ends_if_all_fail: As of `fedpriv.running.loop.rounds`.
+>>>>>>> faults-training
 
         Raises:
-            NobodyUsefulError: A ValueError; in a simulation, if all who were drawn failed.
+            AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
         """
         state, record = self.state, None
         with (
@@ -128,7 +132,7 @@ class PreparedRun:
                 state=self.state,
                 eval_every=self.experiment.eval_every,
                 noise=noise_root(self.root, self.ledger.extra),
-                ends_useless=ends_useless,
+                ends_if_all_fail=ends_if_all_fail,
             )
             with closing(played):
                 for record, state in played:  # noqa: B007 - the last of both is summarised

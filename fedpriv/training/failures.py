@@ -34,12 +34,12 @@ class Failures:
     Attributes:
         count: How many.
         first: The kind of the first error.
-        told: What it says, as `fedpriv.sums.PartialSum.first_error`; None in a secure run.
+        text: What it says, as `fedpriv.sums.PartialSum.first_error`; None in a secure run.
     """
 
     count: int = 0
     first: str | None = None
-    told: str | None = None
+    text: str | None = None
 
 
 _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
@@ -60,7 +60,7 @@ def counted_failures() -> Iterator[Failures]:
         _COUNTED.reset(before)
         outer = _COUNTED.get()
         if outer is not None and outer.first is None:
-            outer.first, outer.told = failures.first, failures.told
+            outer.first, outer.text = failures.first, failures.text
 
 
 _PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
@@ -135,13 +135,13 @@ def contributes_zero(error: BaseException) -> None:
         failures.count += 1
         if failures.first is None:
             failures.first = type(error).__name__
-            failures.told = None if _UNSAID.get() else _told(error)
+            failures.text = None if _UNSAID.get() else _as_text(error)
     say_of_users(_LOG, logging.WARNING, "a user contributes zero: %s", type(error).__name__)
     if _LOG.isEnabledFor(logging.DEBUG):
         say_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
 
 
-def _told(error: BaseException) -> str:
+def _as_text(error: BaseException) -> str:
     """Return an error in a line, and its traceback where both are this process's to show."""
     kind = type(error).__name__
     if _PLACES.get():

@@ -122,7 +122,7 @@ def summed(
     """
     with users_unsaid(key), counted_failures() as failures:
         done = work.partial_sum(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
-    return done if failures.told is None else replace(done, first_error=failures.told)
+    return done if failures.text is None else replace(done, first_error=failures.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,7 @@ class GridStudy:
                 trials=self.trials,
                 **backend,
             )
-        prepared.run(ends_useless=False)  # a setting that diverges is a bad one, and no error
+        prepared.run(ends_if_all_fail=False)  # a setting that diverges is a bad one, and no error
 
 
 def _promise(made: Components) -> tuple[Any, ...]:

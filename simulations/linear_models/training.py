@@ -151,7 +151,7 @@ def run(
     )
     backend, states = SerialBackend(trainer=works), []
     for _, state in rounds(
-        components, backend, Key.simulation(seed), eval_every=10**9, ends_useless=False
+        components, backend, Key.simulation(seed), eval_every=10**9, ends_if_all_fail=False
     ):
         states = [*states, state] if keep else [state]
     if not states:  # the plan did not pay for a first step

@@ -162,7 +162,7 @@ class Study:
                 Key.simulation(seed),
                 state=state,
                 eval_every=10**9,
-                ends_useless=False,
+                ends_if_all_fail=False,
             )
             for _, state in played:  # noqa: B007 - the last is measured
                 pass

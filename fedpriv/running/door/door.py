@@ -380,7 +380,7 @@ class RunDoor:
     def _check_useful(self) -> None:
         """End a simulation in which all who were drawn for an answer failed."""
         if self._turnout is not None:
-            self._turnout.refuse_useless(self._round_num, self._plan.unit)
+            self._turnout.end_if_all_failed(self._round_num, self._plan.unit)
 
     def _check_again(self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum) -> None:
         """Refuse to replay a release on another sum than before: it would bare the difference.

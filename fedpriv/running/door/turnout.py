@@ -11,7 +11,7 @@ from fedpriv.training.failures import mostly_failed
 _LOG = logging.getLogger(__name__)
 
 
-class NobodyUsefulError(ValueError):
+class AllUsersFailedError(ValueError):
     """All users that a simulation drew failed, so that nothing but noise would be learnt."""
 
 
@@ -47,15 +47,15 @@ class Turnout:
         self.cohort_size, self.num_failed = cohort_size, total.num_failed
         self.first_error = total.first_error or self.first_error
 
-    def refuse_useless(self, round_num: int, unit: str) -> None:
+    def end_if_all_failed(self, round_num: int, unit: str) -> None:
         """End the run where all who were drawn failed; an empty cohort is no failure.
 
         Raises:
-            NobodyUsefulError: With the first error.
+            AllUsersFailedError: With the first error.
         """
         if self._useful or not self._asked or not self.ends:
             return
-        raise NobodyUsefulError(
+        raise AllUsersFailedError(
             f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "
             "zero, so that the run learns nothing but noise; it ends here, before more is charged. "
             f"The first error: {self._why()}"

@@ -27,6 +27,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.document import read_document
 from fedpriv.running.door.noise_root import noise_root
+from fedpriv.running.door.turnout import AllUsersFailedError
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import start_run
@@ -252,9 +253,9 @@ class TestABoundOfOnesOwn:
     def test_one_that_the_experiment_does_not_name_is_made_nowhere(
         self, made, deploy, own, tmp_path
     ):
-        deploy(experiment=f"{own}:unnamed", out=tmp_path / "run")
-        lines = self.rounds_of(tmp_path / "run")
-        assert all(line["num_failed"] == line["cohort_size"] for line in lines)
+        with pytest.raises(AllUsersFailedError, match="bound 'halving' is unknown here"):
+            deploy(experiment=f"{own}:unnamed", out=tmp_path / "run")
+        assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 
 def test_a_missing_corpus_is_said_before_a_folder_is_made(made, deploy, tmp_path):

@@ -18,7 +18,7 @@ from fedpriv.backends.threads import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.running.door.turnout import NobodyUsefulError
+from fedpriv.running.door.turnout import AllUsersFailedError
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
@@ -85,7 +85,7 @@ def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, t
     """Red before: six rounds of noise, and the summary of a finished run."""
     out = tmp_path / "run"
     prepared = start(tiny_corpus, out, make_backend=carriers()[carrier])
-    with pytest.raises(NobodyUsefulError) as caught:
+    with pytest.raises(AllUsersFailedError) as caught:
         prepared.run()
     said = str(caught.value)
     assert "round 1" in said and "ValueError" in said and "trainer.py" in said
@@ -96,9 +96,9 @@ def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, t
 
 def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tmp_path):
     out = tmp_path / "run"
-    with pytest.raises(NobodyUsefulError):
+    with pytest.raises(AllUsersFailedError):
         start(tiny_corpus, out, make_backend=carriers()["serial"]).run()
-    with pytest.raises(NobodyUsefulError):
+    with pytest.raises(AllUsersFailedError):
         resume_run(out, make_backend=carriers()["serial"]).run()
     assert charges(out) == 2
     assert resume_run(out).run()["rounds"] >= 1
@@ -175,13 +175,13 @@ def experiment(labels):
 def test_labels_numbered_from_one_end_a_simulation(tmp_path):
     """The case of a first day: without public examples nothing can be known beforehand."""
     prepared = start_run(experiment([2] * 24), "own:x", None, tmp_path / "run")
-    with pytest.raises(NobodyUsefulError, match=r"(?s)IndexError: Target 2 is out of bounds"):
+    with pytest.raises(AllUsersFailedError, match=r"(?s)IndexError: Target 2 is out of bounds"):
         prepared.run()
 
 
 def test_the_command_ends_with_an_error_and_that_traceback(tmp_path, monkeypatch, capfd):
     """Red before: 65 equal warnings, the whole ε spent, and exit status 0."""
-    name, out = "tests.running.loop.test_nobody_useful:numbered_from_one", tmp_path / "run"
+    name, out = "tests.running.test_all_failed:numbered_from_one", tmp_path / "run"
     monkeypatch.setattr(sys, "argv", ["fedpriv", "run", name, "--out", str(out)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -203,7 +203,7 @@ def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_co
         )
 
     play(started("bolt-on-tags", tiny_corpus, tmp_path / "a", backend(lambda r: r[1:2])))
-    with pytest.raises(NobodyUsefulError):
+    with pytest.raises(AllUsersFailedError):
         play(started("bolt-on-tags", tiny_corpus, tmp_path / "b", backend(lambda r: r)))
 
 
@@ -211,12 +211,12 @@ def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_co
 def test_on_workers_too(ray, tmp_path, monkeypatch):
     from fedpriv.running.engines.factories import on_ray
 
-    name = "tests.running.loop.test_nobody_useful:numbered_from_one"
+    name = "tests.running.test_all_failed:numbered_from_one"
     ray.share = replace(ray.share, num_workers=2)
     prepared = start_run(
         numbered_from_one(), name, None, tmp_path / "run", make_backend=on_ray(ray, name, None)
     )
-    with pytest.raises(NobodyUsefulError, match=r"(?s)round 1.*IndexError: Target 2 is out of"):
+    with pytest.raises(AllUsersFailedError, match=r"(?s)round 1.*IndexError: Target 2 is out of"):
         prepared.run()
 
 
