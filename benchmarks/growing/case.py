@@ -59,7 +59,7 @@ def engine(case: Case) -> Iterator[Any]:
     Raises:
         UnavailableError: If the engine is not installed, or its workers cannot be had.
     """
-    from fedpriv.running import prepared as factories
+    from fedpriv.running.engines import factories
 
     if case.engine == "serial":
         yield factories.serial
