@@ -67,7 +67,10 @@ def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option
                 if not fnmatch.fnmatch(case.name, only):
                     continue
                 if isinstance(case, RunCase) and "options" in like.get(case.name, {}):
-                    case = replace(case, options=as_typed(like[case.name]["options"]))
+                    typed = as_typed(like[case.name]["options"])
+                    if case.secure:
+                        del typed["seed"]
+                    case = replace(case, options={**case.options, **typed})
                 since = time.monotonic()
                 try:
                     if isinstance(case, FigureCase):
