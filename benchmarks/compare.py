@@ -39,6 +39,7 @@ from harness.worker_process import WorkerError, WorkerProcess
 from jobs.cifar_job import NUM_USERS
 
 HERE = Path(__file__).resolve().parent
+COHORTS = {"cifar": 50, "words": 20}
 PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar", "words")
 Answer = TypeVar("Answer")
 
@@ -153,14 +154,16 @@ def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Cal
     if part == "best":
         return [("Best client code of each tool", lambda: contestants.best(arguments.corpus))]
     if part == "cifar":
+        users, cohort = arguments.cifar_users, arguments.cohort or COHORTS[part]
         title = (
-            f"pfl's own benchmark: CIFAR-10, {arguments.cifar_users:,} users, 50 a round, 5 steps "
-            "of 10 images each"
+            f"pfl's own benchmark: CIFAR-10, {users:,} users, {cohort} a round, 5 steps of 10 "
+            "images each"
         )
-        return [(title, lambda: contestants.cifar(arguments.cifar, arguments.cifar_users))]
+        return [(title, lambda: contestants.cifar(arguments.cifar, users, cohort))]
     if part == "words":
-        title = "Next words: the LSTM of Stack Overflow, 20 of 400 users a round"
-        return [(title, lambda: contestants.words(arguments.corpus))]
+        cohort = arguments.cohort or COHORTS[part]
+        title = f"Next words: the LSTM of Stack Overflow, {cohort} of 400 users a round"
+        return [(title, lambda: contestants.words(arguments.corpus, cohort))]
     private = part == "plumbing-dp"
     manner = "with clipping and noise" if private else "no clipping, no noise"
     return [
@@ -184,8 +187,9 @@ def about_data(part: str, arguments: argparse.Namespace) -> list[str]:
         told = json.loads((contestants.words_folder(corpus) / "about.json").read_text("utf-8"))
         label = "SYNTHETIC corpus" if told["synthetic"] else "Corpus"
         return [
-            f"{label} {told['corpus']}, roster {told['roster']}: 20 of {told['num_users']} users a "
-            f"round, at most {told['max_examples']} sentences a user of 20 words at most "
+            f"{label} {told['corpus']}, roster {told['roster']}: {arguments.cohort or 20} of "
+            f"{told['num_users']} users a round, at most {told['max_examples']} sentences a user "
+            "of 20 words at most "
             f"({told['words_a_sentence']:.1f} targets on average), batches of 16, one local epoch, "
             "4.05 million float32 parameters, clipping and Gaussian noise. Peers train the torch "
             "client of `jobs/words_job`, fedpriv its own trainer (and, where it says so, theirs)."
@@ -204,7 +208,7 @@ def run(part: str, arguments: argparse.Namespace) -> None:
     """Run one part and write its files."""
     lines = [f"# {part}", "", *figures.where()]
     sections, texts = [], []
-    users = 50 if part == "cifar" else 20
+    users = (arguments.cohort or COHORTS[part]) if part in COHORTS else 20
     for title, people in comparisons(part, arguments):
         tell(title)
         chosen = [
@@ -237,6 +241,7 @@ def main() -> None:
     parser.add_argument("--corpus", default=None, help="as for `fedpriv run`")
     parser.add_argument("--cifar", type=Path, default=None, help="records in the canonical layout")
     parser.add_argument("--cifar-users", type=int, default=NUM_USERS, help="of 50 images each")
+    parser.add_argument("--cohort", type=int, help="users a round of cifar and words")
     parser.add_argument("--only", action="append", help="pattern of contestants' names")
     parser.add_argument("--size", type=int, action="append", help="of plumbing, instead of all")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -244,7 +249,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.smallest:
         arguments.blocks, arguments.block_seconds, arguments.warm_up = 1, 0.0, 1
-        arguments.size, arguments.cifar_users = [contestants.PLUMBING_SIZES[0]], 50
+        arguments.size = [contestants.PLUMBING_SIZES[0]]
+        arguments.cifar_users, arguments.cohort = 4, 1
     # A stop from outside ends the workers too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = [p for name in arguments.parts for p in (PARTS if name == "full" else (name,))]

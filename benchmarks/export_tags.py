@@ -48,6 +48,7 @@ def export(folder: Path, *, corpus_name: str | None, roster: str | None, inputs:
     }
     about = {
         "corpus": corpus.name,
+        "directory": str(corpus.directory.resolve()),
         "synthetic": corpus.synthetic,
         "roster": view.roster_name,
         "num_users": len(view.roster),

@@ -112,6 +112,8 @@ class Floor:
         clock = time.perf_counter
         for user in cohort:
             rows, steps = self.users[user]
+            if not len(rows):  # nothing to train on
+                continue
             change = self.change[: len(rows)]
             at = clock()
             change.fill(0)

@@ -132,18 +132,15 @@ def quick_panels() -> Panels:
 
 
 def smallest_panels() -> Panels:
-    """Return the smallest cases of every panel; their figures mean nothing."""
+    """Return the fewest and smallest cases; their figures mean nothing."""
     many, few = equal_users(120, 100), equal_users(80, 100)
     return {
         "cohort": [
-            (engine, Case(corpus=few, cohort=cohort, rounds=3, engine=engine))
-            for engine, cohort in (("serial", 5), ("threads", 5))
+            (engine, Case(corpus=few, cohort=5, rounds=2, engine=engine, workers=workers))
+            for engine, workers in (("serial", 1), ("threads", 2))
         ],
-        "users": [("serial", Case(corpus=path, cohort=5, rounds=3)) for path in (few, many)],
-        "params": [("serial", Case(corpus=few, cohort=5, rounds=3))],
-        "workers": [("80 users", Case(corpus=few, cohort=5, rounds=3, engine="threads"))],
         "equal": [
-            (said, Case(corpus=path, cohort=5, rounds=3))
+            (said, Case(corpus=path, cohort=5, rounds=2))
             for said, path in (("few", few), ("many", many), ("many, large cohort", many))
         ],
     }

@@ -59,7 +59,7 @@ def backend_factory(case: Case) -> Iterator[Any]:
     Raises:
         UnavailableError: If the backend is not installed, or its workers cannot be had.
     """
-    from fedpriv.running import prepared as factories
+    from fedpriv.running.engines import factories
 
     if case.backend == "serial":
         yield factories.serial

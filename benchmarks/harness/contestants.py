@@ -124,7 +124,7 @@ def best(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
     job = Job(client="sparse", data=str(folder), workers=_cores())
     dense = Job(client="dense", data=str(folder), workers=_cores())
     told = json.loads((folder / "about.json").read_text("utf-8"))
-    own = [f"--corpus={told['corpus']}", f"--roster={told['roster']}"]
+    own = [f"--corpus={told['directory']}", f"--roster={told['roster']}"]
     ours = [
         _fedpriv(job, "serial", *own),
         _fedpriv(job, "serial", *own, "--checkpoints"),
@@ -157,13 +157,13 @@ def plumbing(num_params: int, *, private: bool) -> list[Contestant]:
     ]
 
 
-def cifar(file: Path | None, num_users: int = cifar_job.NUM_USERS) -> list[Contestant]:
+def cifar(file: Path | None, num_users: int, cohort: int) -> list[Contestant]:
     """Return who trains pfl's CIFAR-10 network, without privacy, as pfl's baseline does."""
     job = Job(
         client="cnn",
         data=str(cifar_folder(file, num_users)),
         num_users=num_users,
-        cohort=50,
+        cohort=cohort,
         batch_size=10,
         learning_rate=0.1,
         l2_clip_norm=None,
@@ -178,10 +178,11 @@ def cifar(file: Path | None, num_users: int = cifar_job.NUM_USERS) -> list[Conte
     ]
 
 
-def words(corpus: str | None) -> list[Contestant]:
+def words(corpus: str | None, cohort: int) -> list[Contestant]:
     """Return who trains the recurrent network of Stack Overflow: peers with the torch client."""
     settings = {
         "data": str(words_folder(corpus)),
+        "cohort": cohort,
         "batch_size": 16,
         "learning_rate": 0.5,
         "l2_clip_norm": 1.0,
@@ -211,7 +212,7 @@ def tag_folder(corpus: str | None) -> Path:
     return _made(folder, lambda: _export("export_tags.py", folder, corpus))
 
 
-def cifar_folder(file: Path | None, num_users: int = cifar_job.NUM_USERS) -> Path:
+def cifar_folder(file: Path | None, num_users: int) -> Path:
     """Return the CIFAR-10 users, making them first if need be."""
     folder = DATA / ("cifar" if num_users == cifar_job.NUM_USERS else f"cifar-{num_users}")
     return _made(folder, lambda: cifar_job.export(file or _beside("cifar10"), folder, num_users))

@@ -2,14 +2,23 @@
 
     python benchmarks/unchanged record --out OLD.json        # with the code as it was
     python benchmarks/unchanged record --out NEW.json --like OLD.json    # as it is
-    python benchmarks/unchanged compare OLD.json NEW.json    # exits 1 where anything differs
+    python benchmarks/unchanged compare OLD.json NEW.json                # exits 1 if unlike
 
+<<<<<<< HEAD
 Some hundred and thirty small runs, through the command line and the files of the run folder: every
 experiment by name, users and single examples, every backend, Flower's apps, runs killed right after
 their k-th charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of each the
 SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its JSON
 files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About five minutes of
 one core; `--only 'examples*'` records or compares a part.
+=======
+Some hundred and twenty small runs, through the command line and the files of the run folder: every
+experiment by name, users and single examples, every engine, Flower's apps, runs killed right after
+their k-th charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of
+each the SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its
+JSON files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About five
+minutes of one core; `--only 'examples*'` records or compares a part.
+>>>>>>> bench
 
 A recording holds every option of every run, and `--like` gives each run all of its options, so that
 a default that has changed since changes nothing; `--set NAME=VALUE` is given to every run whose
@@ -67,7 +76,10 @@ def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option
                 if not fnmatch.fnmatch(case.name, only):
                     continue
                 if isinstance(case, RunCase) and "options" in like.get(case.name, {}):
-                    case = replace(case, options=as_typed(like[case.name]["options"]))
+                    typed = as_typed(like[case.name]["options"])
+                    if case.secure:
+                        del typed["seed"]
+                    case = replace(case, options={**case.options, **typed})
                 since = time.monotonic()
                 try:
                     if isinstance(case, FigureCase):

@@ -230,7 +230,6 @@ LATER = [
         {**_AGD, "conversion": "plain", "prices": "paper", "estimates": "discard",
          "selection": "permute-and-flip", "start": "fresh"},
     ),
-    method("AGD, secure", "agd-tags", _AGD, secure=True, compared="epsilon"),
     method("bolt-on", "bolt-on-tags", _OF_USERS),
     method(
         "bolt-on, Gaussian",
@@ -388,7 +387,6 @@ EXAMPLES = [
         options={"sampling": "cyclic", "min-separation": 4, "noise": "banded"},
     ),
     examples("AGD", options=_AGD),
-    examples("AGD, secure", options=_AGD, secure=True, compared="epsilon"),
     examples("bolt-on", options=_OF_EXAMPLES),
     examples("bolt-on, secure", options=_OF_EXAMPLES, secure=True, compared="epsilon"),
     *(

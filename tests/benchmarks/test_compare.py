@@ -41,7 +41,7 @@ def fakes(compare: ModuleType, **last_rounds: int) -> list:
         compare.Contestant(
             name=f"fake {tool}",
             tool=tool,
-            command=[sys.executable, "-c", FAKE.format(folder=str(BENCHMARKS / "jobs"), last=last)],
+            command=["-c", FAKE.format(folder=str(BENCHMARKS / "jobs"), last=last)],
         )
         for tool, last in last_rounds.items()
     ]

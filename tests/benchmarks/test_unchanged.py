@@ -2,6 +2,7 @@
 
 import copy
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+
+from fedpriv.rng import Key
+from fedpriv.running import prepared
+from fedpriv.running.door import noise_root as roots
 
 UNCHANGED = Path(__file__).resolve().parents[2] / "benchmarks" / "unchanged"
 
@@ -116,6 +121,22 @@ ALLOWED = {
 def test_what_may_differ_is_no_difference(comparing, change):
     run, *path, to = change
     assert differing(comparing, changed(run, *path, to=to)) == set()
+
+
+def test_an_option_that_is_new_changes_no_noise(monkeypatch):
+    """The digest of an experiment counts for nothing while two checkouts are compared."""
+    took = [m for m in list(sys.modules.values()) if vars(m).get("noise_root") is roots.noise_root]
+    for module in took:  # put back after the test
+        monkeypatch.setattr(module, "noise_root", roots.noise_root)
+    monkeypatch.syspath_prepend(str(UNCHANGED))
+    old, new, seed = {roots.NOISE: "a" * 64}, {roots.NOISE: "b" * 64}, Key.simulation(0)
+    assert prepared.noise_root(seed, old) != prepared.noise_root(seed, new)
+    runpy.run_path(str(UNCHANGED / "same_noise.py"))["draw_same_noise"]()
+    assert prepared.noise_root(seed, old) == prepared.noise_root(seed, new) != seed
+    assert prepared.noise_root(seed, old) != prepared.noise_root(Key.simulation(1), old)
+    assert prepared.noise_root(seed, {}) == seed
+    secure = Key.secure()
+    assert prepared.noise_root(secure, old) == secure
 
 
 SCRIPT = """
