@@ -49,7 +49,7 @@ def adadps_tags() -> Experiment:
         precondition="local",
         preconditioner_gain=20.0,
         local_learning_rate=10.0,
-        l2_clip_norm=30.0,
+        presets={"l2-clip-norm": 30.0},
         target_epsilon=8.0,
         aggregate="ema",
         automatic=("cohort", "rounds", "l2-clip-norm"),

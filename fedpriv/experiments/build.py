@@ -7,6 +7,7 @@ from typing import Any
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments import of_examples, of_users
+from fedpriv.experiments.automatic import settle
 from fedpriv.experiments.components import Components, refined
 from fedpriv.experiments.composing.options import said_as_options
 from fedpriv.experiments.experiment import Experiment
@@ -41,6 +42,6 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
     if task is None:
         check_heeded(experiment, made)
     with said_as_options(experiment.field_names() | of_users.FIELD_NAMES):
-        settled, settings = of_users.settle(experiment, made)
+        settled, settings = settle(experiment, made)
         components = refined(settled, of_users.make_components(settled, made))
         return replace(components, experiment=settled, settings=settings)

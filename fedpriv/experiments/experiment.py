@@ -129,7 +129,8 @@ class Experiment:
             bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
-            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm".
+            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm". One that is given
+                is not; `presets` say what holds where nothing can be chosen.
             **options: Options by name, with underscores; their parts must be chosen.
 
         Raises:
@@ -171,7 +172,9 @@ class Experiment:
             "refine": refine,
             "bounds": dict(bounds or {}),
             "values": merged,
-            "automatic": tuple(name for name in automatic if name in option_values(parts)),
+            "automatic": tuple(
+                name for name in automatic if name in option_values(parts) and name not in given
+            ),
             "parts": parts,
         }.items():
             object.__setattr__(self, item, value)

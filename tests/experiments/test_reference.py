@@ -86,14 +86,16 @@ class TestList:
         experiment = load_experiment(name)
         told = json.loads(self.call(name, "--json"))
         assert (told["name"], told["unit"]) == (name, experiment.unit)
-        assert {line["name"]: line["value"] for line in told["options"]} == experiment.options()
+        expected = experiment.options() | dict.fromkeys(experiment.automatic, "automatic")
+        assert {line["name"]: line["value"] for line in told["options"]} == expected
         assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 
     def test_as_a_table(self):
         shown = self.call("adadps-tags")
         for line in load_experiment("adadps-tags").lines():
             assert line.name in shown
-        assert "ema-decay" not in shown and "60.0" in shown and "(default" in shown
+        assert "start-file" not in shown and "10.0" in shown and "(default" in shown
+        assert "automatic" in shown
 
 
 class TestCompletion:
