@@ -34,7 +34,7 @@ RESERVED = frozenset({
     "gap_closed",
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
-    "users_drawn", "users_failed", "first_failure", "gain", "start",
+    "users_drawn", "users_failed", "first_failure", "gain", "start", "selection",
 })
 # fmt: on
 

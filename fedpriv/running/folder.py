@@ -17,6 +17,7 @@ secret/                where it is needed: keys of noise with memory and of a re
                        replayed, who took part so far (`running/door/vault.py`); readable by its
                        owner alone, never to be published
 summary.json           the figures of a finished run
+selected.safetensors   the model that it returns, where that was selected on public examples
 status.json            of a deployed run: nodes, last error, when the last round ended
                        (`running/standing/written.py`)
 =====================  ======================================================================

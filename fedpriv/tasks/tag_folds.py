@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +14,10 @@ from fedpriv.data.corpus.view import TagView
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import SCORED_EXAMPLES, evaluate_tags, tag_probabilities
+from fedpriv.tasks.task import Task
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.in_public.tags import TagLearner
 from fedpriv.tree import Params
-
-if TYPE_CHECKING:
-    from fedpriv.tasks.tag_prediction import TagPrediction
 
 NUM_FOLDS = 5
 
@@ -38,7 +35,7 @@ class TagFold:
         learning: Rows of all others.
     """
 
-    task: TagPrediction
+    task: Task
     norm: str
     word_features: WordFeatures | None
     view: TagView = field(repr=False)
@@ -107,7 +104,7 @@ class TagFold:
 
 
 def thread_folds(
-    task: TagPrediction,
+    task: Task,
     view: TagView,
     text: PublicText,
     norm: str,
@@ -156,7 +153,7 @@ def thread_folds(
 
 
 def user_folds(
-    task: TagPrediction,
+    task: Task,
     view: TagView,
     text: PublicText,
     norm: str,

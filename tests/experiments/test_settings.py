@@ -1,10 +1,11 @@
 """Cohort, rounds and clip norm that follow from the data's size, and nothing else of the roster."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from fedpriv.experiments import of_users
+from fedpriv.experiments import automatic as automatic_options
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
@@ -93,6 +94,15 @@ def test_where_nothing_can_be_chosen_the_experiments_own_values_hold(corpus, cha
     assert components.experiment.options() == experiment.options()
 
 
+def test_what_an_experiment_gives_is_not_automatic():
+    """Red when those derived by `replace` were chosen anew, whatever they gave."""
+    large, update = (load_experiment(name) for name in ("adadps-tags-large", "adadps-update-tags"))
+    assert large.automatic == () and update.automatic == CHOSEN
+    assert [large.options()[name] for name in CHOSEN] == [2000.0, 200, 30.0]
+    assert replace(update, rounds=5).automatic == ("cohort", "l2-clip-norm")
+    assert load_experiment(NAME).options()["l2-clip-norm"] == 30.0
+
+
 def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_path):
     rest = topical.make(tmp_path / "c", without=[topical.ALONE, "r21"])
     one, other = (build(automatic(), made).settings for made in (corpus, rest))
@@ -133,8 +143,8 @@ def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
     def again(*args):
         raise AssertionError("chosen anew")
 
-    monkeypatch.setattr(of_users, "public_update_norm", again)
-    monkeypatch.setattr(of_users, "choose_settings", again)
+    monkeypatch.setattr(automatic_options, "public_update_norm", again)
+    monkeypatch.setattr(automatic_options, "choose_settings", again)
     resumed = resume_run(tmp_path / "r")
     assert {name: resumed.experiment.options()[name] for name in CHOSEN} == before
     assert resumed.run()["rounds"] == 4
