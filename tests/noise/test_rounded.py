@@ -126,6 +126,39 @@ def test_next_to_a_half_it_reads_on_until_it_knows(digits, reads, side, sine):
         REAL.prec = 500
 
 
+class _Tail:
+    """A key of which some radii begin with 64 zeros; its further words are its own."""
+
+    PAIRS = (0, 1, 7, 8)
+
+    def __init__(self, own):
+        self.own, self.fold = own, own.fold
+
+    def words(self, count, stream):
+        bits = self.own.words(count, stream).copy()
+        bits[list(self.PAIRS)] = 0
+        bits[[count // 2 + pair for pair in self.PAIRS]] = 2**61  # an eighth of a turn
+        return bits
+
+
+def test_every_undecided_place_has_further_bits_of_its_own():
+    """Two blocks, four pairs each whose first bits are the same: what they become is not.
+
+    Both numbers of a pair are of the same further bits, as Box and Muller want it.
+    """
+    size = (1 << 16) + 64
+    own, scale = key(5), rounded.LARGEST_SCALE
+    found = rounded_gaussian(_Tail(own), (size,), scale, threads=1)
+    seen = []
+    for number, (first, half) in enumerate(((0, 1 << 15), (1 << 16, 32))):
+        for pair in _Tail.PAIRS:
+            uniforms = longer(own, number, pair, 0, 2**61)
+            expected = [nearest(value) for value in real(*uniforms, 64 + 512, scale)]
+            assert [int(found[first + pair]), int(found[first + half + pair])] == expected
+            seen.append(expected[0])
+    assert len(set(seen)) == 8
+
+
 def test_without_the_check_some_numbers_are_wrong():
     """The power of the tests above: rint of double precision alone is not rint of the real."""
     scale, own = rounded.LARGEST_SCALE, key()
