@@ -16,6 +16,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedpriv.kernels.normals import box_muller
+from fedpriv.kernels.philox import philox
 from fedpriv.rng import Key
 from tests.repeats import every_case
 
@@ -205,6 +207,29 @@ class TestStreams:
         for a, b in itertools.combinations([p[: size // 8] for p in parts], 2):
             # 28 pairs, |r| > 6 / sqrt(n) once in 5e8 each.
             assert abs(np.corrcoef(a, b)[0, 1]) < 6 / np.sqrt(size // 8)
+
+    def test_secure_blocks_are_box_mullers_of_53_bits_of_chacha20(self):
+        """Even and odd blocks, to the bit: (b + 1/2) 2^-53 of the upper 53 bits, never 0 or 1."""
+        key = fixed("secure", 5)
+        for size in (2, 3, 1000, 1001):
+            half = (size + 1) // 2
+            unit = ((key.words(2 * half, 0) >> np.uint64(11)) + 0.5) * 2.0**-53
+            radius, angle = np.sqrt(-2 * np.log(unit[:half])) * 0.7, 2 * np.pi * unit[half:]
+            expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+            found = key.normal((size,), np.float64, stddev=0.7)
+            np.testing.assert_array_equal(found, expected)
+
+    def test_simulated_blocks_are_of_the_first_sixteen_bytes_and_their_own_number(self):
+        """Two words are Philox's key, two the upper half of its counter."""
+        size = (1 << 16) + 10
+        key = fixed("simulation", 6)
+        found, words = key.normal((size,)), np.frombuffer(key.to_bytes(), np.uint32)
+        for number, block in enumerate((found[: 1 << 16], found[1 << 16 :])):
+            bits = np.empty(-(-block.size // 4) * 4, np.uint32)
+            philox(words[:2], np.array([0, number, words[2], words[3]], np.uint32), bits)
+            expected = np.empty(bits.size, np.float32)
+            box_muller(bits, np.float32(1), expected)
+            np.testing.assert_array_equal(block, expected[: block.size])
 
     @both_modes()
     @every_case("dtype", [np.float32, np.float64])

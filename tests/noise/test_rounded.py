@@ -269,6 +269,12 @@ class TestGridNoise:
         with pytest.raises(ValueError, match=r"steps of a grid of 1\.0"):
             grid_noise(key(), self.TEMPLATE, stddev=stddev, granularity=1.0)
 
+    def test_it_is_the_number_of_steps_that_counts(self):
+        with pytest.raises(ValueError, match="steps of a grid"):
+            rounded.check_scale(1.0, 2.0**-40)
+        rounded.check_scale(1.0, 1.01 * 2.0**-40)
+        rounded.check_scale(2.0**60, 2.0**60)
+
     @every_case("other", [np.random.default_rng(0), np.random.RandomState(0), 7, None, b"0" * 32])
     def test_generators_and_seeds_are_refused_by_type(self, other):
         with pytest.raises(TypeError, match=r"fedpriv\.rng\.Key"):
