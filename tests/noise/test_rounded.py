@@ -117,7 +117,7 @@ def test_next_to_a_half_it_reads_on_until_it_knows(digits, reads, side, sine):
         more = _Given((radius & mask, angle & mask))
         found = rounded._decided(more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine)
         assert found == expected
-        assert more.read >= max(reads, 1)
+        assert max(reads, 1) <= more.read <= reads + 1
         bits = np.array([radius >> 16 * 64, angle >> 16 * 64], np.uint64)
         early = np.empty(2, np.int64)
         rounded_normals(bits, SCALE, early)
@@ -182,6 +182,24 @@ def test_extreme_bits_are_never_decided_early():
         expected = real(*uniforms, 64 + 1024, SCALE)
         found = rounded._decided(_Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False)
         assert found == nearest(expected[0])
+
+
+@every_case("side", ["none", "all"])
+def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
+    """At the largest scale the first 64 bits of such a radius leave hundreds of whole numbers."""
+    angle, further = 2**61, 0xABCDEF0123456789 << 960
+    radius = 0 if side == "none" else 2**64 - 1
+    expected = real((radius << 1024) + further, angle << 1024, 1088, rounded.LARGEST_SCALE)
+    for sine in (False, True):
+        more = _Given((further, 0))
+        found = rounded._decided(more, radius, angle, rounded.LARGEST_SCALE, sine=sine)
+        assert found == nearest(expected[sine]) and more.read == 1
+
+
+def test_where_all_bits_run_out_it_ends():
+    more = _Given((0, 0))
+    rounded._decided(more, 0, 2**61, 16.0, sine=False)
+    assert more.read == 4  # 64 bits and four times 256 more
 
 
 @every_case("threads", [1, 2, 5])
