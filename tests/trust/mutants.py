@@ -55,11 +55,7 @@ GROUPS = {
     ),
     "door": Group(
         modules=("running/door/door.py", "running/door/vault.py", "running/door/raw_sums.py"),
-        tests=(
-            "running/door",
-            "backends/door/test_streams.py",
-            "backends/door/test_paid_by_another.py",
-        ),
+        tests=("running/door", "backends/door/test_paid_by_another.py"),
     ),
     "mechanism": Group(
         modules=("privacy/mechanism.py", "privacy/sampling.py", "privacy/event.py"),

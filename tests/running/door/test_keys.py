@@ -71,7 +71,7 @@ def test_no_two_attempts_share_a_key(mode, tmp_path):
     An attempt whose sum failed was charged, its noise drawn and its users asked. Drawn again under
     the same key, the difference of two sums would have no noise on it.
     """
-    keys = []
+    keys, expected, root, noise = [], [], KEYS[mode], KEYS[mode].fold("noise's own")
     mechanism = Mechanism(
         sampler=Noted(num_users=2, keys=keys),
         bound=Clip(l2_clip_norm=1.0),
@@ -86,20 +86,30 @@ def test_no_two_attempts_share_a_key(mode, tmp_path):
             backend=backend,  # type: ignore[arg-type]
             works={"train": SimpleNamespace(template=lambda params: params)},  # type: ignore
             roster=ROSTER,
-            root=KEYS[mode],
-            vault=Vault(tmp_path / "secret", KEYS[mode]),
+            root=root,
+            noise=noise,
+            vault=Vault(tmp_path / "secret", root),
             noise_thread=thread,
         )
         for round_num in (1, 2):
             for name in (UPDATE, "losses", "below"):
-                for backend.failing in (True, True, False):
+                for attempt, backend.failing in enumerate((True, True, False), 1):
                     door.begin(round_num)
+                    for stream, of in (("cohort", root), ("noise", noise), ("users", root)):
+                        key = of.fold(stream)
+                        key = key if name == UPDATE else key.fold(name)
+                        expected.append((stream, key.fold(round_num).fold(attempt).to_bytes()))
+                    if name == UPDATE:  # a public choice is that of the coming attempt
+                        public = root.fold("order").fold(round_num).fold(attempt)
+                        assert door.key("order") == public
                     query = Query(params=PARAMS, name=name)
                     if not backend.failing:
                         door.ask(query)
                         continue
                     with pytest.raises(ConnectionError):
                         door.ask(query)
-    for stream in ("cohort", "noise", "users"):
-        assert sum(name == stream for name, _ in keys) == 18
-    assert len({value for _, value in keys}) == 54
+        for secret in ("cohort", "noise", "users", "vault", "program"):
+            with pytest.raises(ValueError, match="is secret"):
+                door.key(secret)
+    assert len({value for _, value in keys}) == len(keys) == 54
+    assert sorted(keys) == sorted(expected)
