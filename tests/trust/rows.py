@@ -59,7 +59,7 @@ _REAL = "backends/flower/real"
 _FIFTY = "trust/kills/test_fifty_kills.py"
 _LEDGER = "privacy/ledger"
 _PLAN = "privacy/plans/test_plan.py"
-_KEYS = "running/door/test_keys.py"
+_KEYS = "running/door/test_draws.py"
 _NOISY_MIN = "noise/test_noisy_min.py"
 _CAPPED = "mechanisms/test_capped.py"
 
