@@ -55,7 +55,12 @@ GROUPS = {
     ),
     "door": Group(
         modules=("running/door/door.py", "running/door/vault.py", "running/door/raw_sums.py"),
-        tests=("running/door", "backends/door/test_paid_by_another.py"),
+        tests=(
+            "running/door",
+            "backends/door/test_paid_by_another.py",
+            "backends/door/test_streams.py",
+            "backends/door/test_door.py",
+        ),
     ),
     "mechanism": Group(
         modules=("privacy/mechanism.py", "privacy/sampling.py", "privacy/event.py"),
@@ -91,7 +96,7 @@ pytest_add_cli_args=
 do_not_mutate_patterns=
     raise \\w+
 track_dependencies=false
-timeout_multiplier=5.0
+timeout_multiplier=3.0
 timeout_constant=4.0
 """
 
