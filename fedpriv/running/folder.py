@@ -32,6 +32,7 @@ are lost attempts, and spent.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,6 @@ from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, not_known
-from fedpriv.rng import Key
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
 from fedpriv.running.door.noise_root import NOISE, noise_digest
 from fedpriv.running.records import decided_as_json
@@ -118,7 +118,7 @@ class RunFolder:
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
         files = checked_files(components.task)
-        secret = Key.secure().to_bytes() if mode == "secure" else None
+        secret = secrets.token_bytes(32) if mode == "secure" else None
         document = make_document(
             experiment=experiment,
             reference=reference,
