@@ -8,13 +8,14 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: deploy-test deploy-guide deploy-test-docker trust trust-quick options run test test-full check collected install clean help bench bench-full
+.PHONY: deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
 	@echo "make test       lint, types and the default tests (a few minutes)"
 	@echo "make test-full  everything, slow statistics and long processes included"
 	@echo "make trust      the scoreboard: each privacy claim's tests, and broken twins that must fail them"
+	@echo "make mutants    small changes to privacy-critical code, which tests must notice (hours)"
 	@echo "make deploy-test  the compose file's commands as processes on loopback (a few minutes)"
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
 	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
@@ -77,6 +78,12 @@ trust: $(STAMP)
 
 trust-quick: $(STAMP)
 	$(BIN)/python -m tests.trust.scoreboard --quick
+
+# mutmut asks for a newer click than Flower allows, and runs with this one.
+mutants: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps mutmut==3.8.1 libcst==1.9.0 coverage==7.17.3 \
+	  setproctitle==1.3.8
+	$(BIN)/python -m tests.trust.mutants $(MUTANTS)
 
 # Tables on stdout and in a scratch folder; benchmarks/results is left as it is.
 BENCH_SHORT := --blocks 3 --block-seconds 3 --results benchmarks/.data/short

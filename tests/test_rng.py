@@ -16,6 +16,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedpriv.kernels.normals import box_muller
+from fedpriv.kernels.philox import philox
 from fedpriv.rng import Key
 from tests.repeats import every_case
 
@@ -134,6 +136,21 @@ class TestSecrecy:
         # |r| > 0.016 happens once in 2.3 million pairs (5.06 standard errors).
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.016
 
+    def test_secure_keys_are_of_more_than_four_bytes_of_entropy(self):
+        """300,000 keys, all different: of 32 random bits, however stretched, 10 pairs would be one.
+
+        Such a source passes once in 35,000 runs, and one of 256 bits fails once in 10^66. Bytes
+        that are constant, or copies of others, are looked for in 2,000 of them: 32 positions and
+        496 pairs, each of which agrees in 60 keys or more once in 10^30 and not in 2,000.
+        """
+        keys = [Key.secure().to_bytes() for _ in range(300_000)]
+        different = len(set(keys))
+        assert different == 300_000
+        places = np.frombuffer(b"".join(keys[:2000]), np.uint8).reshape(2000, 32)
+        assert max(np.bincount(column).max() for column in places.T) < 60
+        for a, b in itertools.combinations(places.T, 2):
+            assert np.count_nonzero(a == b) < 60
+
     def test_a_secure_key_takes_no_seed(self):
         with pytest.raises(TypeError):
             Key.secure(0)  # type: ignore[call-arg]
@@ -190,6 +207,29 @@ class TestStreams:
         for a, b in itertools.combinations([p[: size // 8] for p in parts], 2):
             # 28 pairs, |r| > 6 / sqrt(n) once in 5e8 each.
             assert abs(np.corrcoef(a, b)[0, 1]) < 6 / np.sqrt(size // 8)
+
+    def test_secure_blocks_are_box_mullers_of_53_bits_of_chacha20(self):
+        """Even and odd blocks, to the bit: (b + 1/2) 2^-53 of the upper 53 bits, never 0 or 1."""
+        key = fixed("secure", 5)
+        for size in (2, 3, 1000, 1001):
+            half = (size + 1) // 2
+            unit = ((key.words(2 * half, 0) >> np.uint64(11)) + 0.5) * 2.0**-53
+            radius, angle = np.sqrt(-2 * np.log(unit[:half])) * 0.7, 2 * np.pi * unit[half:]
+            expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+            found = key.normal((size,), np.float64, stddev=0.7)
+            np.testing.assert_array_equal(found, expected)
+
+    def test_simulated_blocks_are_of_the_first_sixteen_bytes_and_their_own_number(self):
+        """Two words are Philox's key, two the upper half of its counter."""
+        size = (1 << 16) + 10
+        key = fixed("simulation", 6)
+        found, words = key.normal((size,)), np.frombuffer(key.to_bytes(), np.uint32)
+        for number, block in enumerate((found[: 1 << 16], found[1 << 16 :])):
+            bits = np.empty(-(-block.size // 4) * 4, np.uint32)
+            philox(words[:2], np.array([0, number, words[2], words[3]], np.uint32), bits)
+            expected = np.empty(bits.size, np.float32)
+            box_muller(bits, np.float32(1), expected)
+            np.testing.assert_array_equal(block, expected[: block.size])
 
     @both_modes()
     @every_case("dtype", [np.float32, np.float64])

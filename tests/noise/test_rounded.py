@@ -117,13 +117,46 @@ def test_next_to_a_half_it_reads_on_until_it_knows(digits, reads, side, sine):
         more = _Given((radius & mask, angle & mask))
         found = rounded._decided(more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine)
         assert found == expected
-        assert more.read >= max(reads, 1)
+        assert max(reads, 1) <= more.read <= reads + 1
         bits = np.array([radius >> 16 * 64, angle >> 16 * 64], np.uint64)
         early = np.empty(2, np.int64)
         rounded_normals(bits, SCALE, early)
         assert early[int(sine)] == UNDECIDED
     finally:
         REAL.prec = 500
+
+
+class _Tail:
+    """A key of which some radii begin with 64 zeros; its further words are its own."""
+
+    PAIRS = (0, 1, 7, 8)
+
+    def __init__(self, own):
+        self.own, self.fold = own, own.fold
+
+    def words(self, count, stream):
+        bits = self.own.words(count, stream).copy()
+        bits[list(self.PAIRS)] = 0
+        bits[[count // 2 + pair for pair in self.PAIRS]] = 2**61  # an eighth of a turn
+        return bits
+
+
+def test_every_undecided_place_has_further_bits_of_its_own():
+    """Two blocks, four pairs each whose first bits are the same: what they become is not.
+
+    Both numbers of a pair are of the same further bits, as Box and Muller want it.
+    """
+    size = (1 << 16) + 64
+    own, scale = key(5), rounded.LARGEST_SCALE
+    found = rounded_gaussian(_Tail(own), (size,), scale, threads=1)
+    seen = []
+    for number, (first, half) in enumerate(((0, 1 << 15), (1 << 16, 32))):
+        for pair in _Tail.PAIRS:
+            uniforms = longer(own, number, pair, 0, 2**61)
+            expected = [nearest(value) for value in real(*uniforms, 64 + 512, scale)]
+            assert [int(found[first + pair]), int(found[first + half + pair])] == expected
+            seen.append(expected[0])
+    assert len(set(seen)) == 8
 
 
 def test_without_the_check_some_numbers_are_wrong():
@@ -149,6 +182,24 @@ def test_extreme_bits_are_never_decided_early():
         expected = real(*uniforms, 64 + 1024, SCALE)
         found = rounded._decided(_Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False)
         assert found == nearest(expected[0])
+
+
+@every_case("side", ["none", "all"])
+def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
+    """At the largest scale the first 64 bits of such a radius leave hundreds of whole numbers."""
+    angle, further = 2**61, 0xABCDEF0123456789 << 960
+    radius = 0 if side == "none" else 2**64 - 1
+    expected = real((radius << 1024) + further, angle << 1024, 1088, rounded.LARGEST_SCALE)
+    for sine in (False, True):
+        more = _Given((further, 0))
+        found = rounded._decided(more, radius, angle, rounded.LARGEST_SCALE, sine=sine)
+        assert found == nearest(expected[sine]) and more.read == 1
+
+
+def test_where_all_bits_run_out_it_ends():
+    more = _Given((0, 0))
+    rounded._decided(more, 0, 2**61, 16.0, sine=False)
+    assert more.read == 4  # 64 bits and four times 256 more
 
 
 @every_case("threads", [1, 2, 5])
@@ -235,6 +286,12 @@ class TestGridNoise:
     def test_what_no_grid_can_carry_is_refused(self, stddev):
         with pytest.raises(ValueError, match=r"steps of a grid of 1\.0"):
             grid_noise(key(), self.TEMPLATE, stddev=stddev, granularity=1.0)
+
+    def test_it_is_the_number_of_steps_that_counts(self):
+        with pytest.raises(ValueError, match="steps of a grid"):
+            rounded.check_scale(1.0, 2.0**-40)
+        rounded.check_scale(1.0, 1.01 * 2.0**-40)
+        rounded.check_scale(2.0**60, 2.0**60)
 
     @every_case("other", [np.random.default_rng(0), np.random.RandomState(0), 7, None, b"0" * 32])
     def test_generators_and_seeds_are_refused_by_type(self, other):

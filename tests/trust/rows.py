@@ -58,6 +58,10 @@ _HOSTILE = "backends/flower/hostile"
 _REAL = "backends/flower/real"
 _FIFTY = "trust/kills/test_fifty_kills.py"
 _LEDGER = "privacy/ledger"
+_PLAN = "privacy/plans/test_plan.py"
+_KEYS = "running/door/test_draws.py"
+_NOISY_MIN = "noise/test_noisy_min.py"
+_CAPPED = "mechanisms/test_capped.py"
 
 ROWS = (
     Row(
@@ -146,9 +150,10 @@ ROWS = (
     Row(
         number=8,
         claim="No noise, no cohort and no study's number of trials is drawn twice, a crash between",
-        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE, _FIFTY),
+        tests=(_BUDGET, _RANDOM_KILLS, _DRAWN_ONCE, _FIFTY, _KEYS),
         twins=(
             Twin(name="noise_by_the_round", tests=(_BUDGET,)),
+            Twin(name="named_queries_by_the_round", tests=(_KEYS,)),
             Twin(name="number_drawn_again", tests=(_DRAWN_ONCE,)),
         ),
     ),
@@ -172,6 +177,7 @@ ROWS = (
         twins=(
             Twin(name="noise_in_floats", tests=("noise/test_checkpoint_attack.py",)),
             Twin(name="undecided_bits_ignored", tests=(_ROUNDED,)),
+            Twin(name="undecided_bits_shared", tests=(_ROUNDED,)),
         ),
     ),
     Row(
@@ -180,12 +186,14 @@ ROWS = (
         "nothing is left of a study's losing trials",
         tests=(
             _RELEASED,
+            "test_rng.py",
             "running/loop/test_reproducible.py",
             "running/loop/test_kept.py",
             "backends/flower/hostile/test_secure_logs.py",
         ),
         twins=(
             Twin(name="secure_by_a_seed", tests=("running/loop/test_reproducible.py",)),
+            Twin(name="four_random_bytes", tests=("test_rng.py",)),
             Twin(name="cohorts_in_the_log", tests=("running/loop/test_kept.py",)),
             Twin(name="losing_trials_kept", tests=(_RELEASED,)),
         ),
@@ -205,7 +213,20 @@ ROWS = (
     Row(
         number=15,
         claim="A run stops before the charge that its budget does not pay for",
-        tests=(_BUDGET, "privacy/ledger/test_ledger.py"),
-        twins=(Twin(name="one_charge_too_many", tests=("privacy/ledger/test_ledger.py",)),),
+        tests=(_BUDGET, "privacy/ledger/test_ledger.py", _PLAN),
+        twins=(
+            Twin(name="one_charge_too_many", tests=("privacy/ledger/test_ledger.py",)),
+            Twin(name="target_passed_by_a_thousandth", tests=(_PLAN,)),
+        ),
+    ),
+    Row(
+        number=16,
+        claim="Whose losses a line search selects by moves its choice by the ε' that is charged",
+        tests=(_NOISY_MIN, _CAPPED, "training/agd", "running/adaptive"),
+        twins=(
+            Twin(name="cap_of_scores_halved", tests=(_NOISY_MIN,)),
+            Twin(name="sign_of_the_noise_turned", tests=(_NOISY_MIN,)),
+            Twin(name="losses_capped_one_percent_high", tests=(_CAPPED,)),
+        ),
     ),
 )

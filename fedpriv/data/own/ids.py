@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hmac
 import os
-import secrets
 import stat
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
+
+from fedpriv.rng import Key
 
 _DOMAIN = b"fedpriv user id\0"
 _KEY_BYTES = 32
@@ -49,7 +50,7 @@ def write_key(path: Path) -> None:
             "name a new file"
         ) from None
     with os.fdopen(made, "w") as out:
-        out.write(secrets.token_hex(_KEY_BYTES) + "\n")
+        out.write(Key.secure().to_bytes().hex() + "\n")
 
 
 def read_key(path: Path) -> bytes:

@@ -8,7 +8,6 @@ what is drawn from them must be drawn again after a crash.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,7 +69,7 @@ class Vault:
                     f"{path} is gone: restore it, or start a new run (without it the noise that "
                     "was drawn cannot be continued)"
                 )
-            self._write(path, secrets.token_bytes(32))
+            self._write(path, Key.secure().to_bytes())
         value = path.read_bytes()
         if len(value) != 32:
             emptied = "; it is empty since the run ended, on a newer ledger than this: restore that"

@@ -203,6 +203,38 @@ def test_a_replay_on_another_sum_is_refused(tmp_path):
     assert len(play([shot("train", 1.0)], methods.OneShot.plan, tmp_path)) == 1
 
 
+@pytest.mark.parametrize("by", ["ask", "program"])
+def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
+    """Cut off together, they come back as they were, and not each with the other's sum."""
+
+    class Killed(BaseException):
+        pass
+
+    def asking(name, distance):
+        def ask(door, params):
+            query = Query(params={"w": params["w"] + np.float32(distance)}, name=name)
+            if by == "ask":
+                return door.ask(query)
+            return door.run(query, lambda raw: raw.sum(query.params, bound=methods.CLIP))
+
+        return ask
+
+    def cut(door, params):
+        raise Killed
+
+    right, swapped = (
+        [asking("one", first), asking("two", second)] for first, second in ((1, 5), (5, 1))
+    )
+    plan = replace(methods.OneShot.plan, num_rounds=2)
+    whole = play(right, plan, tmp_path / "whole")
+    with pytest.raises(Killed):
+        play([*right, cut], plan, tmp_path / "cut")
+    with pytest.raises(ValueError, match="'one' was cut off by a crash, and its sum is not the"):
+        play(swapped, plan, tmp_path / "cut")
+    for answer, before in zip(play(right, plan, tmp_path / "cut"), whole, strict=True):
+        np.testing.assert_array_equal(answer, before)
+
+
 def test_nothing_is_asked_from_within_a_program(tmp_path):
     def ask(door, params):
         def program(raw):

@@ -206,6 +206,16 @@ def test_a_budget_stops_before_the_charge_that_would_exceed_it():
     assert plan().affordable_rounds == 100
 
 
+def test_a_target_is_not_passed_by_one_bit():
+    """Charge 701 costs less than 0.1 % more than 700: the target is just what 700 spend."""
+    many = plan(num_rounds=1000, expected_cohort_size=400)
+    spent = many.epsilon(700).value
+    assert replace(many, target_epsilon=spent).affordable_rounds == 700
+    below = replace(many, target_epsilon=math.nextafter(spent, 0.0))
+    assert below.affordable_rounds == 699
+    assert below.affords(698) and not below.affords(699)
+
+
 def test_plans_are_frozen_and_keyword_only():
     with pytest.raises(FrozenInstanceError):
         plan().num_rounds = 200  # type: ignore[misc]

@@ -126,6 +126,7 @@ class TestSimulatedKeys:
             SIMULATED.fold(stream) for stream in ("noise", "cohort", "users", "guide", "stream")
         ]
         assert len({key.to_bytes() for key in keys + others}) == 9
+        assert keys[0] == SIMULATED.fold("vault").fold("stream")  # whatever resumes an old run
 
     def test_they_are_not_read_from_a_file_either(self, folder):
         Vault(folder, Key.secure()).key("stream", fresh=True)
@@ -243,3 +244,58 @@ def test_a_key_that_something_was_drawn_from_is_missed(tmp_path):
         vault.key("stream")
     made = vault.key("stream", fresh=True)
     assert Vault(tmp_path / "secret", Key.secure()).key("stream") == made
+
+
+class TestForgetting:
+    """What only a replayed release is made from is gone once that is on the ledger."""
+
+    def filled(self, folder):
+        vault = Vault(folder, Key.secure())
+        for name in ("replay", "stream"):
+            vault.key(name, fresh=True)
+        for name in ("replay-update", "replay-losses", "replayed", "cohorts-update"):
+            vault.remember(name, {"a": np.ones(2)})
+        return vault
+
+    def test_a_key_is_emptied_and_what_goes_with_it_deleted(self, folder):
+        vault = self.filled(folder)
+        kept = vault.key("stream")
+        vault.forget("replay")
+        assert {path.name: path.stat().st_size > 0 for path in folder.iterdir()} == {
+            "replay.key": False,
+            "stream.key": True,
+            "replayed.safetensors": True,
+            "cohorts-update.safetensors": True,
+        }
+        for again in (vault, Vault(folder, Key.secure())):
+            assert again.recall("replay-update") is again.recall("replay-losses") is None
+            assert again.recall("replayed") and again.recall("cohorts-update")
+            assert again.key("stream") == kept
+            with pytest.raises(ValueError, match=r"replay\.key is not a key.*it is empty since"):
+                again.key("replay", fresh=True)
+        vault.forget("replay")  # a second time changes nothing
+        assert (folder / "replay.key").read_bytes() == b""
+
+    def test_it_is_synced_and_an_empty_folder_goes(self, folder, monkeypatch):
+        synced, real = [], os.fsync
+        monkeypatch.setattr(
+            os,
+            "fsync",
+            lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1],
+        )
+        vault = Vault(folder, SIMULATED)
+        vault.remember("replay-update", {"a": np.ones(2)})
+        synced.clear()
+        vault.forget("replay")
+        assert synced == [str(folder), str(folder.parent)] and not folder.exists()
+        vault.forget("replay")
+        assert not folder.exists()
+
+    def test_in_memory(self):
+        vault = self.filled(None)
+        before, kept = vault.key("replay"), vault.key("stream")
+        vault.forget("replay")
+        assert vault.recall("replay-update") is vault.recall("replay-losses") is None
+        assert vault.recall("replayed") and vault.recall("cohorts-update")
+        assert vault.key("stream") == kept and vault.key("replay", fresh=True) != before
+        vault.forget("never made")

@@ -282,6 +282,70 @@ def losing_trials_kept(secret_state):
     secret_state.SecretState.release = wrong
 
 
+def cap_of_scores_halved(noisy_min):
+    """ε' of a noisy minimum over half of what one contribution adds: twice what is charged."""
+    right = noisy_min._scores
+
+    def wrong(total, offset):
+        scores, cap = right(total, offset)
+        return scores, cap // 2
+
+    noisy_min._scores = wrong
+
+
+def sign_of_the_noise_turned(noisy_min):
+    """The least of sums plus exponential noise, as a published code has it."""
+    import math
+
+    def wrong(scores, rate, form, draws):
+        noise = [-math.log((draws.below(2**53) + 0.5) * 2.0**-53) for _ in scores]
+        noisy = [float(rate) * score + own for score, own in zip(scores, noise, strict=True)]
+        return noisy.index(min(noisy))
+
+    noisy_min.chosen = wrong
+
+
+def losses_capped_one_percent_high(capped):
+    """Losses let through at 1.01 C."""
+    right = capped.Capped.most.fget
+    capped.Capped.most = property(lambda self: 1.01 * right(self))
+
+
+def four_random_bytes(rng):
+    """Secure keys of 32 random bits."""
+    rng.Key.secure = classmethod(lambda cls: cls(rng.secrets.token_bytes(4) * 8, "secure"))
+
+
+def target_passed_by_a_thousandth(calibration):
+    """A charge is affordable that goes beyond the target by 0.1 %."""
+    right = calibration.affordable_rounds
+    calibration.affordable_rounds = lambda event, rounds, target, *more: right(
+        event, rounds, 1.001 * target, *more
+    )
+
+
+def named_queries_by_the_round(door):
+    """Keys of a query with a name of its own by the round: what is redone meets them again."""
+    right = door._Draw.key
+
+    def wrong(self, stream, name, *keys):
+        from dataclasses import replace
+
+        return right(self if name == door.UPDATE else replace(self, attempt=1), stream, name, *keys)
+
+    door._Draw.key = wrong
+
+
+def undecided_bits_shared(rounded):
+    """All numbers that 64 bits leave undecided are decided by the same further bits."""
+    right, one = rounded._decided, rounded.Key.simulation(0)
+
+    def wrong(key, *given, **more):
+        return right(one if isinstance(key, rounded.Key) else key, *given, **more)
+
+    rounded._decided = wrong
+
+
 _PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.running.door.door"
 BREAKS = {
     change.__name__: (module, change)
@@ -314,5 +378,12 @@ BREAKS = {
         (f"{_PRIVACY}.selection.trials", trials_not_paid),
         ("fedpriv.tuning.secret_state", number_drawn_again),
         ("fedpriv.tuning.secret_state", losing_trials_kept),
+        ("fedpriv.noise.noisy_min", cap_of_scores_halved),
+        ("fedpriv.noise.noisy_min", sign_of_the_noise_turned),
+        ("fedpriv.mechanisms.capped", losses_capped_one_percent_high),
+        ("fedpriv.rng", four_random_bytes),
+        (f"{_PRIVACY}.calibration", target_passed_by_a_thousandth),
+        (_DOOR, named_queries_by_the_round),
+        ("fedpriv.noise.rounded", undecided_bits_shared),
     )
 }

@@ -1,0 +1,181 @@
+"""What is drawn and asked under one charge: keys of its own, and what the query says."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedpriv.mechanisms import Clip
+from fedpriv.noise.gaussian import Gaussian
+from fedpriv.privacy.ledger.entries import UPDATE
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.rng import Key
+from fedpriv.running.door.door import RunDoor
+from fedpriv.running.door.vault import Vault
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Query
+
+ROSTER = ("a", "b")
+PARAMS = {"w": np.zeros(3, np.float32)}
+KEYS = {
+    mode: Key.from_bytes(Key.simulation(3).to_bytes(), mode) for mode in ("simulation", "secure")
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted(Everybody):
+    """A sampler that notes the keys of its cohorts."""
+
+    keys: list = field(default_factory=list, compare=False)
+
+    def next(self, memory, key, roster):
+        self.keys.append(("cohort", key.to_bytes()))
+        return Everybody.next(self, memory, key, roster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedNoise(Gaussian):
+    """Gaussian noise that notes its keys."""
+
+    keys: list = field(default_factory=list, compare=False)
+
+    def draw(self, memory, *, template, sensitivity, key):
+        self.keys.append(("noise", key.to_bytes()))
+        return Gaussian.draw(self, memory, template=template, sensitivity=sensitivity, key=key)
+
+
+class Fails:
+    """A backend that fails when it is told to, and notes the users' keys and all it is asked."""
+
+    def __init__(self, keys):
+        self.keys, self.failing, self.asked = keys, False, []
+
+    def partial_sum(self, *, key, **asked):
+        self.keys.append(("users", key.to_bytes()))
+        self.asked.append(asked)
+        if self.failing:
+            raise ConnectionError
+        total = {name: np.zeros(array.shape) for name, array in asked["template"].items()}
+        return PartialSum(total=total, num_users=2)
+
+
+@contextmanager
+def opened(folder, mode, keys):
+    """A door, its backend, and the root key of its noise."""
+    root, noise = KEYS[mode], KEYS[mode].fold("noise's own")
+    mechanism = Mechanism(
+        sampler=Noted(num_users=2, keys=keys),
+        bound=Clip(l2_clip_norm=1.0),
+        privatizer=NotedNoise(noise_multiplier=1.0, keys=keys),
+    )
+    plan = Plan(mechanism=mechanism, num_rounds=18, delta=1e-3)
+    backend = Fails(keys)
+    shapes = {
+        "train": SimpleNamespace(template=lambda params: params),
+        "losses": SimpleNamespace(template=lambda params: {"losses": params["w"][:1]}),
+    }
+    with ThreadPoolExecutor(1) as thread:
+        yield (
+            RunDoor(
+                plan=plan,
+                ledger=Ledger.create(folder / "ledger.jsonl", plan=plan, mode=mode),
+                backend=backend,  # type: ignore[arg-type]
+                works=shapes,  # type: ignore[arg-type]
+                roster=ROSTER,
+                root=root,
+                noise=noise,
+                vault=Vault(folder / "secret", root),
+                noise_thread=thread,
+            ),
+            backend,
+            noise,
+        )
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_no_two_attempts_share_a_key(mode, tmp_path):
+    """Three queries, two rounds, three attempts: 18 keys of each of three streams, none twice.
+
+    An attempt whose sum failed was charged, its noise drawn and its users asked. Drawn again under
+    the same key, the difference of two sums would have no noise on it.
+    """
+    keys, expected, root = [], [], KEYS[mode]
+    with opened(tmp_path, mode, keys) as (door, backend, noise):
+        for round_num in (1, 2):
+            for name in (UPDATE, "losses", "below"):
+                for attempt, backend.failing in enumerate((True, True, False), 1):
+                    door.begin(round_num)
+                    for stream, of in (("cohort", root), ("noise", noise), ("users", root)):
+                        key = of.fold(stream)
+                        key = key if name == UPDATE else key.fold(name)
+                        expected.append((stream, key.fold(round_num).fold(attempt).to_bytes()))
+                    if name == UPDATE:  # a public choice is that of the coming attempt
+                        public = root.fold("order").fold(round_num).fold(attempt)
+                        assert door.key("order") == public
+                    query = Query(params=PARAMS, name=name)
+                    if not backend.failing:
+                        door.ask(query)
+                        continue
+                    with pytest.raises(ConnectionError):
+                        door.ask(query)
+        for secret in ("cohort", "noise", "users", "vault", "program"):
+            with pytest.raises(ValueError, match="is secret"):
+                door.key(secret)
+    assert len({value for _, value in keys}) == len(keys) == 54
+    assert sorted(keys) == sorted(expected)
+
+
+def test_each_pass_of_a_program_is_of_what_it_asks(tmp_path):
+    """Params, work, bound and users are the program's own; round, attempt and keys the query's."""
+    keys, seen = [], []
+    other, moved = Clip(l2_clip_norm=7.0), {"w": np.ones(3, np.float32)}
+    with opened(tmp_path, "secure", keys) as (door, backend, _):
+        door.begin(4)
+
+        def program(raw):
+            seen.extend([raw, raw.num_users, raw.key("order")])
+            raw.sum(moved, work="losses", bound=other, among=[1])
+            with pytest.raises(ValueError, match="from within a program"):
+                door.ask(Query(params=PARAMS, name="another"))
+            return raw.sum(moved)
+
+        door.run(Query(params=PARAMS, name="steps"), program)
+        first, second = backend.asked
+        assert (first["cohort"], second["cohort"]) == (("b",), ("a", "b"))
+        assert (first["bound"], second["bound"]) == (other, door._plan.live_mechanism.bound)
+        assert (first["work"], second["work"]) == ("losses", "train")
+        assert (list(first["template"]), second["template"]) == (["losses"], moved)
+        for asked in backend.asked:
+            assert asked["params"] is moved
+            assert (asked["round_num"], asked["attempt"]) == (4, 1)
+        key = KEYS["secure"].fold("program").fold("steps").fold(4).fold(1)
+        assert seen[1:] == [2, key.fold("order")]
+        with pytest.raises(ValueError, match="the program has ended"):
+            seen[0].sum(PARAMS)
+        assert repr(seen[0]) == "Passes(hidden)"
+        assert [stream for stream, _ in keys].count("noise") == 1
+        door.ask(Query(params=PARAMS, name="another", work="losses"))
+        assert list(backend.asked[-1]["template"]) == ["losses"]
+        assert backend.asked[-1]["work"] == "losses"
+
+
+def test_places_that_are_nobodys_or_named_twice_are_refused(tmp_path):
+    with opened(tmp_path, "simulation", []) as (door, backend, _):
+
+        def program(raw):
+            for places in ([0, 0], [2], [-1]):
+                with pytest.raises(ValueError, match="must be distinct, and below 2"):
+                    raw.sum(PARAMS, among=places)
+            return raw.sum(PARAMS, among=[1, 0])
+
+        door.begin(1)
+        door.run(Query(params=PARAMS), program)
+        assert [asked["cohort"] for asked in backend.asked] == [("b", "a")]
