@@ -53,10 +53,6 @@ def adadps_tags() -> Experiment:
         precondition="local",
         preconditioner_gain=20.0,
         local_learning_rate=10.0,
-<<<<<<< HEAD
-=======
-        presets={"l2-clip-norm": 30.0},
->>>>>>> selection
         target_epsilon=8.0,
         aggregate="ema",
         ema_warmup=True,

@@ -4,21 +4,12 @@
     python benchmarks/unchanged record --out NEW.json --like OLD.json    # as it is
     python benchmarks/unchanged compare OLD.json NEW.json                # exits 1 if unlike
 
-<<<<<<< HEAD
-Some hundred and thirty small runs, through the command line and the files of the run folder: every
-experiment by name, users and single examples, every backend, Flower's apps, runs killed right after
-their k-th charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of each the
-SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its JSON
-files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About five minutes of
-one core; `--only 'examples*'` records or compares a part.
-=======
 Some hundred and twenty small runs, through the command line and the files of the run folder: every
-experiment by name, users and single examples, every engine, Flower's apps, runs killed right after
+experiment by name, users and single examples, every backend, Flower's apps, runs killed right after
 their k-th charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of
 each the SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its
 JSON files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About five
 minutes of one core; `--only 'examples*'` records or compares a part.
->>>>>>> bench
 
 A recording holds every option of every run, and `--like` gives each run all of its options, so that
 a default that has changed since changes nothing; `--set NAME=VALUE` is given to every run whose

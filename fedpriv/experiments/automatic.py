@@ -1,11 +1,7 @@
-<<<<<<< HEAD
-"""Automatic options of an experiment, and the public facts that their values follow from."""
-=======
 """Values of an experiment's automatic options, from the task's public facts; made once a run.
 
 The rule is `fedpriv.experiments.settings`; a run folder keeps the values, and a resume reads them.
 """
->>>>>>> selection
 
 from __future__ import annotations
 
@@ -15,11 +11,7 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
 from fedpriv.experiments.experiment import Experiment
-=======
-from fedpriv.experiments.experiment import AUTOMATIC, Experiment
->>>>>>> selection
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.settings import Settings, choose_settings
@@ -29,11 +21,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.task import HoldsOutPublicUsers, Task
 from fedpriv.training.in_public.learning import learn
 from fedpriv.training.work import LocalTrainer
-<<<<<<< HEAD
 from fedpriv.tree import l2_norm, num_elements
-=======
-from fedpriv.tree import l2_norm
->>>>>>> selection
 
 
 def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | None]:
@@ -45,39 +33,24 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     if not experiment.automatic:
         return experiment, None
     options = experiment.options()
-<<<<<<< HEAD
     epsilon = options.get("target-epsilon")
-=======
-    epsilon, measured = options.get("target-epsilon"), None
->>>>>>> selection
     independent = options.get("noise") == "gaussian" and options.get("sampling") == "poisson"
     if epsilon is None or not independent:
         return replace(experiment, automatic=()), None
     fixed: dict[str, Any] = {
         name.replace("-", "_"): options[name]
-<<<<<<< HEAD
         for name in ("cohort", "rounds", "l2-clip-norm")
         if name not in experiment.automatic
     }
     norms, num_public = public_update_norms(experiment, task)
     if not norms or options.get("clip-norm") == "adaptive":  # which begins from the norm given
         fixed["l2_clip_norm"] = options["l2-clip-norm"]
-=======
-        for name in AUTOMATIC
-        if name not in experiment.automatic
-    }
-    if "l2-clip-norm" in experiment.automatic:
-        measured = public_update_norm(experiment, task)
-        if measured is None:
-            fixed["l2_clip_norm"] = options["l2-clip-norm"]
->>>>>>> selection
     num_users = len(task.roster)
     chosen = choose_settings(
         num_users=num_users,
         epsilon=float(epsilon),
         delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
         relation=Relation.of(experiment.relation),
-<<<<<<< HEAD
         update_norm=float(np.median(norms)) if norms else None,
         num_params=num_elements(task.init_params(Key.simulation(0))),
         num_public_examples=num_public,
@@ -90,22 +63,10 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
 
 def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float], int]:
     """Return the l2 norms of public users' updates, and how many examples they have.
-=======
-        update_norm=measured,
-        **fixed,
-    )
-    values = {name: getattr(chosen, name.replace("-", "_")) for name in experiment.automatic}
-    return experiment.with_options(values), chosen
-
-
-def public_update_norm(experiment: Experiment, task: Task) -> float | None:
-    """Return the median l2 norm of public users' updates; None without public users.
->>>>>>> selection
 
     Each is made at a start that was not trained on its user (a start that was would make it too
     short), with the settings that the public search chose for the start.
     """
-<<<<<<< HEAD
     trainer = make_trainer(experiment, task, make_side_information(experiment, task))
     if not isinstance(task, HoldsOutPublicUsers) or not isinstance(trainer, LocalTrainer):
         return [], 0
@@ -121,21 +82,3 @@ def public_update_norm(experiment: Experiment, task: Task) -> float | None:
         norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]
         num_examples += sum(len(examples) for examples in users)
     return [norm for norm in norms if math.isfinite(norm) and norm > 0.0], num_examples
-=======
-    if not isinstance(task, HoldsOutPublicUsers):
-        return None
-    start, key = experiment.part("start"), Key.simulation(0).fold("update norms")
-    found = public_only(task, key) if experiment.start == "public" else None
-    trainer = make_trainer(experiment, task, make_side_information(experiment, task))
-    if not isinstance(trainer, LocalTrainer):
-        return None
-    norms = []
-    for learner, users in task.public_users_held_out():
-        if found is None:
-            params = start.make(task, key).params
-        else:
-            params = learn(learner, start.settings(found)).params
-        norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]
-    norms = [norm for norm in norms if math.isfinite(norm) and norm > 0.0]
-    return float(np.median(norms)) if norms else None
->>>>>>> selection

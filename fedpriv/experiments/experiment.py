@@ -129,13 +129,9 @@ class Experiment:
             bounds: As the attribute; None for none.
             values: Of another experiment, to begin with.
             presets: Values by option name that hold if their part is chosen, now or later.
-<<<<<<< HEAD
             automatic: As the attribute; of "cohort", "rounds", "l2-clip-norm" and "start-factor".
-                One that is given is not.
-=======
-            automatic: As the attribute; of "cohort", "rounds" and "l2-clip-norm". One that is given
-                is not; `presets` say what holds where nothing can be chosen.
->>>>>>> selection
+                One that is given is not;
+                `presets` say what holds where nothing can be chosen.
             **options: Options by name, with underscores; their parts must be chosen.
 
         Raises:

@@ -105,12 +105,8 @@ class PreparedRun:
 
         Args:
             on_round: Called with each record, for progress bars only.
-<<<<<<< HEAD
             tell: Called with what is done after the last round, likewise.
-            ends_useless: As of `fedpriv.running.loop.rounds`.
-=======
             ends_if_all_fail: As of `fedpriv.running.loop.rounds`.
->>>>>>> faults-training
 
         Raises:
             AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.

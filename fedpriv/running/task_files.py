@@ -14,13 +14,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
 # fmt: off
 _TAKEN = frozenset({
     "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
-<<<<<<< HEAD
-    "backends.jsonl", "start.safetensors", "state.safetensors", "summary.json", "report.html",
-    "model.safetensors", "README.md",
-=======
-    "engines.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
+    "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
     "summary.json", "report.html", "model.safetensors", "README.md",
->>>>>>> selection
 })
 # fmt: on
 

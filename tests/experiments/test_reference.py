@@ -108,26 +108,16 @@ class TestList:
         experiment = load_experiment(name)
         told = json.loads(self.call(name, "--json"))
         assert (told["name"], told["unit"]) == (name, experiment.unit)
-<<<<<<< HEAD
         automatic = dict.fromkeys(experiment.automatic, "automatic")
         values = {line["name"]: line["value"] for line in told["options"]}
         assert values == experiment.options() | automatic
-=======
-        expected = experiment.options() | dict.fromkeys(experiment.automatic, "automatic")
-        assert {line["name"]: line["value"] for line in told["options"]} == expected
->>>>>>> selection
         assert all(line["help"] and line["takes"] and line["part"] for line in told["options"])
 
     def test_as_a_table(self):
         shown = self.call("adadps-tags")
         for line in load_experiment("adadps-tags").lines():
             assert line.name in shown
-<<<<<<< HEAD
         assert "aggregate-k" not in shown and "automatic" in shown and "(default" in shown
-=======
-        assert "start-file" not in shown and "10.0" in shown and "(default" in shown
-        assert "automatic" in shown
->>>>>>> selection
 
 
 class TestCompletion:
