@@ -18,6 +18,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.noise.gaussian import Gaussian, NoisedMean
 from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
@@ -179,6 +180,19 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
     program = lambda raw: raw.sum(toys.LIKE, bound=methods.CLIP)  # noqa: E731
     ask = lambda door, p: door.run(Query(params=p, mechanism=loud), program)  # noqa: E731
     with pytest.raises(ValueError, match="what is replayed is the same"):
+        play([ask], plan, tmp_path)
+
+
+def test_a_replayed_answer_is_charged_for_what_it_is(tmp_path):
+    """At ε = 1000 under a plan of ε = 1: the plan's own event would be written down instead."""
+
+    class Loud(methods.Sphere):
+        cost = Cost(kind="pure", value=1000.0)
+
+    plan = methods.OneShot.plan
+    loud = replace(plan.live_mechanism, privatizer=Loud())
+    ask = lambda door, params: door.ask(Query(params=params, mechanism=loud))  # noqa: E731
+    with pytest.raises(BudgetSpentError, match="1000"):
         play([ask], plan, tmp_path)
 
 
