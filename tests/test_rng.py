@@ -208,6 +208,13 @@ class TestStreams:
             # 28 pairs, |r| > 6 / sqrt(n) once in 5e8 each.
             assert abs(np.corrcoef(a, b)[0, 1]) < 6 / np.sqrt(size // 8)
 
+    @both_modes()
+    @every_case("dtype", [np.float32, np.float64])
+    def test_a_standard_deviation_multiplies(self, mode, dtype):
+        key = fixed(mode, 8)
+        unit, scaled = key.normal((100,), dtype), key.normal((100,), dtype, stddev=4.0)
+        np.testing.assert_array_equal(scaled, 4 * unit)
+
     def test_secure_blocks_are_box_mullers_of_53_bits_of_chacha20(self):
         """Even and odd blocks, to the bit: (b + 1/2) 2^-53 of the upper 53 bits, never 0 or 1."""
         key = fixed("secure", 5)

@@ -76,6 +76,7 @@ class RunFolder:
         """Take over what `create` and `open` made; of the rounds, each `every`-th is kept."""
         self.path, self.ledger, self.store, self.document = path, ledger, store, document
         self._every = every
+        self._begun_here = False  # by `of_plan`: whose first state is no resumed one
 
     @property
     def is_hardened(self) -> bool:
@@ -187,7 +188,9 @@ class RunFolder:
         if not file.exists():
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
             ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchors=anchors)
-            return cls(path, ledger, _store(path, None, 1), {})
+            made = cls(path, ledger, _store(path, None, 1), {})
+            made._begun_here = True
+            return made
         ledger = Ledger.open(file, anchors=anchors)
         if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
             ledger.close()
@@ -233,6 +236,9 @@ class RunFolder:
     ) -> State:
         """Return where the run stands, repairing what a kill left between two writes.
 
+        A run that `of_plan` has begun stands at its beginning, and counts as not resumed: its first
+        charge makes the keys of its noise anew, whatever lies in the folder.
+
         Args:
             first: The state before round 1, also the template of the saved one.
             decided: What the method says of a state's numbers.
@@ -250,7 +256,8 @@ class RunFolder:
                     f"{file} is gone, but rounds were released: restore it, or start a new run "
                     "(the checkpoints that were released can still be exported)"
                 )
-            self.ledger.resume()
+            if not self._begun_here:
+                self.ledger.resume()
             return first
         form = first.save()
         rest, metadata = load_state(file, template=form.rest)

@@ -137,7 +137,7 @@ class _Tail:
     def words(self, count, stream):
         bits = self.own.words(count, stream).copy()
         bits[list(self.PAIRS)] = 0
-        bits[[count // 2 + pair for pair in self.PAIRS]] = 2**61  # an eighth of a turn
+        bits[[count // 2 + pair for pair in self.PAIRS]] = 2**60  # a sixteenth of a turn
         return bits
 
 
@@ -152,7 +152,7 @@ def test_every_undecided_place_has_further_bits_of_its_own():
     seen = []
     for number, (first, half) in enumerate(((0, 1 << 15), (1 << 16, 32))):
         for pair in _Tail.PAIRS:
-            uniforms = longer(own, number, pair, 0, 2**61)
+            uniforms = longer(own, number, pair, 0, 2**60)
             expected = [nearest(value) for value in real(*uniforms, 64 + 512, scale)]
             assert [int(found[first + pair]), int(found[first + half + pair])] == expected
             seen.append(expected[0])
@@ -194,6 +194,17 @@ def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
         more = _Given((further, 0))
         found = rounded._decided(more, radius, angle, rounded.LARGEST_SCALE, sine=sine)
         assert found == nearest(expected[sine]) and more.read == 1
+
+
+@every_case("further", [0, 1])
+def test_unread_bits_of_a_small_radius_are_not_taken_for_decided(further):
+    """The ends of its interval lie on two sides of a half: u = 2^-18, where 1 / w is 2^-46."""
+    radius, bits = 2**46, (2**1024 - 1) * further
+    middle = real(radius, 0, 64, 1.0)[0]
+    scale = float((REAL.floor(middle * 2**40) + REAL.mpf(0.5)) / middle)
+    ends = [nearest(real((radius << 1024) + end, 0, 1088, scale)[0]) for end in (0, 2**1024 - 1)]
+    assert ends[0] == ends[1] + 1
+    assert rounded._decided(_Given((bits, 0)), radius, 0, scale, sine=False) == ends[further]
 
 
 def test_where_all_bits_run_out_it_ends():

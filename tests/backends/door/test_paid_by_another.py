@@ -18,6 +18,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.noise.gaussian import Gaussian, NoisedMean
 from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
@@ -42,7 +43,7 @@ class Asking(methods.Steps):
         return state.after(state.params)
 
 
-def play(asks, plan, folder, *, num_rounds=None):
+def play(asks, plan, folder, *, num_rounds=None, mode="simulation"):
     """Run until the plan is spent, or for some rounds; return the answers."""
     made = SimpleNamespace(
         task=toys.TASK,
@@ -52,10 +53,11 @@ def play(asks, plan, folder, *, num_rounds=None):
         trainer=toys.WORKS,
     )
     backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-    kept = RunFolder.of_plan(folder, plan, mode="simulation")
+    kept = RunFolder.of_plan(folder, plan, mode=mode)
     try:
         state = kept.resume(made.algorithm.init(toys.TASK.init_params(Key.simulation(0))))
-        running = rounds(made, backend, Key.simulation(3), folder=kept, state=state)
+        root = Key.simulation(3) if mode == "simulation" else Key.secure()
+        running = rounds(made, backend, root, folder=kept, state=state)
         for number, _ in enumerate(running, start=1):
             if number == num_rounds:
                 break
@@ -181,6 +183,19 @@ def test_a_replay_is_of_what_was_charged(tmp_path):
         play([ask], plan, tmp_path)
 
 
+def test_a_replayed_answer_is_charged_for_what_it_is(tmp_path):
+    """At ε = 1000 under a plan of ε = 1: the plan's own event would be written down instead."""
+
+    class Loud(methods.Sphere):
+        cost = Cost(kind="pure", value=1000.0)
+
+    plan = methods.OneShot.plan
+    loud = replace(plan.live_mechanism, privatizer=Loud())
+    ask = lambda door, params: door.ask(Query(params=params, mechanism=loud))  # noqa: E731
+    with pytest.raises(BudgetSpentError, match="1000"):
+        play([ask], plan, tmp_path)
+
+
 def test_the_next_round_asks_again(tmp_path):
     answers = play([shot("train", 1.0)], replace(methods.OneShot.plan, num_rounds=2), tmp_path)
     assert len(answers) == 2 and not np.array_equal(*answers)
@@ -233,6 +248,22 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
         play(swapped, plan, tmp_path / "cut")
     for answer, before in zip(play(right, plan, tmp_path / "cut"), whole, strict=True):
         np.testing.assert_array_equal(answer, before)
+
+
+def test_a_first_charge_takes_over_no_key_that_lies_there(tmp_path):
+    """Two runs under one key would draw the same rows; a resume goes on with the run's own."""
+    ask = lambda door, params: door.ask(Query(params=params, name="rows"))  # noqa: E731
+    keys = {}
+    for name in ("a", "b"):
+        secret = tmp_path / name / "secret"
+        if name == "b":
+            secret.mkdir(parents=True)
+            (secret / "stream.key").write_bytes(keys["a"])
+        play([ask], STREAM, tmp_path / name, num_rounds=1, mode="secure")
+        keys[name] = (secret / "stream.key").read_bytes()
+    assert keys["a"] != keys["b"]
+    play([ask], STREAM, tmp_path / "b", num_rounds=1, mode="secure")
+    assert (tmp_path / "b" / "secret" / "stream.key").read_bytes() == keys["b"]
 
 
 def test_nothing_is_asked_from_within_a_program(tmp_path):

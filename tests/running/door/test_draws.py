@@ -130,6 +130,7 @@ def test_no_two_attempts_share_a_key(mode, tmp_path):
             with pytest.raises(ValueError, match="is secret"):
                 door.key(secret)
     assert len({value for _, value in keys}) == len(keys) == 54
+    assert not (tmp_path / "secret").exists()  # nothing is kept where an attempt is drawn anew
     assert sorted(keys) == sorted(expected)
 
 
