@@ -43,6 +43,7 @@ class Settings:
     """Settings, and what they follow from.
 
     Attributes:
+        chosen: Names of the options that were not given.
         cohort: Expected number of users a round.
         rounds: T.
         l2_clip_norm: C.
@@ -51,6 +52,7 @@ class Settings:
         noise_on_logit: τ that these settings come to.
     """
 
+    chosen: tuple[str, ...]
     cohort: float
     rounds: int
     l2_clip_norm: float
@@ -60,7 +62,7 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self)
+        return {**asdict(self), "chosen": list(self.chosen)}
 
 
 def choose_settings(
@@ -102,6 +104,7 @@ def choose_settings(
         relation=relation,
     )
     single = sigma / num_users
+    given = {"cohort": cohort, "rounds": rounds, "l2-clip-norm": l2_clip_norm}
     norm = l2_clip_norm
     if norm is None:
         assert update_norm is not None
@@ -115,6 +118,7 @@ def choose_settings(
         share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
         cohort = float(max(1, round(min(1.0, share) * num_users)))
     return Settings(
+        chosen=tuple(name for name, value in given.items() if value is None),
         cohort=cohort,
         rounds=rounds,
         l2_clip_norm=float(norm),
