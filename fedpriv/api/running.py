@@ -133,6 +133,7 @@ def run(
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
+            tell=_teller(console, progress),
         )
         _follow(prepared, console, progress, kept=temporary is None)
     return read(path, temporary)

@@ -198,6 +198,7 @@ def run_command(
                     make_backend=backends(experiment, found and str(found.directory.resolve())),
                     keep_last=keep_last,
                     anchors=anchors,
+                    tell=lambda text: None if as_json else errors.print(text, highlight=False),
                 )
         summary = _followed(prepared, quiet=as_json)
     with writing_to(prepared.folder.path):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fedpriv.running.prepared import PreparedRun
     from fedpriv.running.records import RoundRecord
 
+    _Shows = tuple[Callable[[RoundRecord], None], Callable[[str], None]]
+
 Shown = Literal["auto"] | bool
 """Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as
 lines, which a log can keep; False: nothing is printed."""
@@ -67,8 +69,8 @@ def follow(
             console.print(line, highlight=False, soft_wrap=True)
     bar = way == "bar"
     shows = _bar(prepared, covers, console) if bar else _lines(prepared, covers, console, clock)
-    with shows as on_round:
-        return prepared.run(on_round=on_round)
+    with shows as (on_round, tell):
+        return prepared.run(on_round=on_round, tell=tell)
 
 
 def moves(console: Console) -> bool:
@@ -189,9 +191,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
 
 
 @contextmanager
-def _bar(
-    prepared: PreparedRun, covers: Coverage, console: Console
-) -> Iterator[Callable[[RoundRecord], None]]:
+def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Iterator[_Shows]:
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -219,13 +219,17 @@ def _bar(
             released = record.released.round_num
             bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
 
-        yield show
+        def tell(doing: str) -> None:
+            bar.update(line, description=escape(f"{_label(prepared)}: {doing}"), refresh=True)
+
+        yield show, tell
+        bar.update(line, description=escape(_label(prepared)))
 
 
 @contextmanager
 def _lines(
     prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
-) -> Iterator[Callable[[RoundRecord], None]]:
+) -> Iterator[_Shows]:
     headline, seen, seen_at = _headline(prepared), list[str](), 0
 
     def text(round_num: int) -> str:
@@ -237,10 +241,11 @@ def _lines(
         return said + between + ", ".join(seen)
 
     with plain_lines(console, clock=clock) as tell:
-        tell(text(prepared.ledger.state.rounds_done))
+        said = text(prepared.ledger.state.rounds_done)
+        tell(said)
 
         def show(record: RoundRecord) -> None:
-            nonlocal seen, seen_at
+            nonlocal said, seen, seen_at
             figure, released = _figure(headline, record), record.released
             found = [] if figure is None else [figure]
             if released.epsilon is not None and released.delta is not None:
@@ -248,9 +253,14 @@ def _lines(
                 found.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
             if found:
                 seen, seen_at = found, released.round_num
-            tell(text(released.round_num))
+            said = text(released.round_num)
+            tell(said)
 
-        yield show
+        def also(doing: str) -> None:
+            tell(f"{said}; {doing}")
+
+        yield show, also
+        tell(said)
 
 
 def _used(prepared: PreparedRun) -> Used:
