@@ -87,12 +87,14 @@ class Run:
 
     @property
     def params(self) -> dict[str, np.ndarray]:
-        """The released params of the newest checkpoint, by name, read anew at every call.
+        """The params of the model that the run returns, by name, read anew at every call.
 
-        The average over checkpoints where the experiment aggregates them.
+        That is the model that public examples showed to be best, `summary["selection"]`, which may
+        be one of public examples alone. Where none was selected (`select=last`, another task, a run
+        under way): the newest checkpoint, the average where the experiment aggregates them.
 
         Raises:
-            ValueError: If the run has released nothing yet.
+            ValueError: If the run has released nothing yet, or the selected model was changed.
         """
         return released_params(self.record)[1]
 

@@ -9,7 +9,7 @@ from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.running.announcement import failures
+from fedpriv.running.announcement import failures, returned
 from fedpriv.untrusted_text import plain, safe
 
 _WIDTH = 100
@@ -19,7 +19,14 @@ def as_text(run: RunRecord, statement: Statement) -> str:
     """Return the figures and the promise of a run as lines of text."""
     turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
+<<<<<<< HEAD
     lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
+=======
+    lines = [f"Run of {plain(run.name)}: {turns}" + (f" [{labels}]" if labels else "")]
+    said, _ = returned(run.summary)
+    if said:
+        lines.append(_line("returned", said))
+>>>>>>> selection
     lines += [_line("data", _data(run))]
     for name, value, remarks in key_figures(run):
         if name != "ε":
@@ -36,14 +43,21 @@ def as_html(run: RunRecord, statement: Statement) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
     labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
     turns = _turns(run)
+    said, _ = returned(run.summary)
+    returns = f"<p><b>Returned: {safe(said)}.</b></p>" if said else ""
     figures = "".join(
         f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"
         f"{safe(value)}</td><td style='text-align:left'>{safe('; '.join(remarks))}</td></tr>"
         for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
     )
     return (
+<<<<<<< HEAD
         f"<div><p>Run of <b>{safe(run.title)}</b>: {safe(turns)}{labels}</p>"
         f"<table><tbody>{figures}</tbody></table>"
+=======
+        f"<div><p>Run of <b>{safe(run.name)}</b>: {safe(turns)}{labels}</p>"
+        f"{returns}<table><tbody>{figures}</tbody></table>"
+>>>>>>> selection
         f"<p>{safe(statement.headline)}</p>"
         f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
         "</details></div>"

@@ -49,6 +49,7 @@ class Settings:
     """Settings, and what they follow from.
 
     Attributes:
+        chosen: Names of the options that were not given.
         cohort: Expected number of users a round.
         rounds: T.
         l2_clip_norm: C.
@@ -61,6 +62,7 @@ class Settings:
         num_public_examples: Of the training threads that public users asked.
     """
 
+    chosen: tuple[str, ...]
     cohort: float
     rounds: int
     l2_clip_norm: float
@@ -109,7 +111,11 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
+<<<<<<< HEAD
         return {**asdict(self), "expects_gain": self.expects_gain}
+=======
+        return {**asdict(self), "chosen": list(self.chosen)}
+>>>>>>> selection
 
 
 def choose_settings(
@@ -155,8 +161,12 @@ def choose_settings(
         relation=relation,
     )
     single = sigma / num_users
+<<<<<<< HEAD
     length = single * math.sqrt(num_params)
     travel = TRAVEL / max(1.0, length)
+=======
+    given = {"cohort": cohort, "rounds": rounds, "l2-clip-norm": l2_clip_norm}
+>>>>>>> selection
     norm = l2_clip_norm
     if norm is None:
         assert update_norm is not None
@@ -170,6 +180,7 @@ def choose_settings(
         share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
         cohort = float(max(1, round(min(1.0, share) * num_users)))
     return Settings(
+        chosen=tuple(name for name, value in given.items() if value is None),
         cohort=cohort,
         rounds=rounds,
         l2_clip_norm=float(norm),

@@ -10,7 +10,8 @@ from fedpriv.report.promise import state_of
 from fedpriv.report.provenance import Provenance, provenance_of
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import NOTHING, number
+from fedpriv.report.wording import NOTHING, SPENT_ALL_THE_SAME, number
+from fedpriv.running.announcement import returned
 from fedpriv.untrusted_text import plain, safe
 
 Figure = tuple[str, str, list[str]]
@@ -32,11 +33,23 @@ def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunReco
     lead = f'<p class="lead">{safe(about)}</p>' if about else ""
     return (
         (f'<ul class="badges">{labels}</ul>' if labels else "")
+<<<<<<< HEAD
         + f"<h1>{safe(run.label)}</h1>{lead}"
+=======
+        + f"<h1>{safe(run.name)}</h1>{_returned_html(run)}{lead}"
+>>>>>>> selection
         + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
         + f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
         + _provenance_html(provenance_of(run))
     )
+
+
+def _returned_html(run: RunRecord) -> str:
+    said, useless = returned(run.summary)
+    if not said:
+        return ""
+    spent = f" {SPENT_ALL_THE_SAME}" if useless and run.private else ""
+    return f"<p><strong>Returned: {safe(said)}.{spent}</strong></p>"
 
 
 def failures_figure(run: RunRecord) -> Figure:

@@ -11,7 +11,7 @@ from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import guaranteed, spent
-from fedpriv.report.series import RunRecord, last_value
+from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, difference, direction, epsilon, figure, number
 
@@ -84,6 +84,8 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append((text if run.finished else f"Unfinished: {text}", not run.finished))
     elif not run.finished:
         found.append(("Unfinished", True))
+    if run.selection.get("public") is True:
+        found.append(("No gain over public examples", True))
     if failed := run.summary.get("rounds_mostly_failed"):
         turns = counted(failed, labels_of(run.unit).turn)
         found.append((f"Most {labels_of(run.unit).one}s failed in {turns}", True))
@@ -118,8 +120,8 @@ def key_figures(
     runs = [run, *replicates]
     figures = [_epsilon_figure(run, runs), *_gain_figure(run, runs)]
     for place, measure in enumerate(run.figures):
-        rostered = estimate([last_value(r.diagnosed, measure.name) for r in runs])
-        released = estimate([last_value(r.released, measure.released_name) for r in runs])
+        rostered = estimate([r.reached(measure.name, r.diagnosed) for r in runs])
+        released = estimate([r.reached(measure.released_name, r.released) for r in runs])
         if place == 0:
             figures += _headline_figures(run, measure, rostered, released)
             continue
@@ -129,7 +131,7 @@ def key_figures(
         where = f"{nouns.rostered}s; not covered by ε"
         if rostered is None:
             where = f"{nouns.public}s; released"
-        remarks = [*_interval_remark(found, measure), where, *_direction(measure)]
+        remarks = [*_interval_remark(found, measure), where, *_of_which(run), *_direction(measure)]
         figures.append((measure.title, figure(measure, found.mean), remarks))
     return figures
 
@@ -182,6 +184,7 @@ def _headline_figures(
             ("held-out examples of " if run.unit == "user" else "measured on ")
             + counted(users, nouns.rostered),
             "a diagnostic, not covered by ε",
+            *_of_which(run),
             *_direction(measure),
         ]
         if baseline is not None:
@@ -192,11 +195,15 @@ def _headline_figures(
         whom = "the test set" if run.unit != "user" else "public examples"
         if run.unit == "user" and public:  # a task may have examples, and not know of how many
             whom = counted(public, nouns.public)
-        remarks = [f"measured on {whom}", "released", *_direction(measure)]
+        remarks = [f"measured on {whom}", "released", *_of_which(run), *_direction(measure)]
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
         text = figure(measure, released.mean)
         figures.append((title, text, _interval_remark(released, measure) + remarks))
     return figures
+
+
+def _of_which(run: RunRecord) -> list[str]:
+    return ["of the returned model"] if run.selection else []
 
 
 def _direction(measure: Measure) -> list[str]:

@@ -12,8 +12,15 @@ from fedpriv.report.head import head_html
 from fedpriv.report.plots.theme import document
 from fedpriv.report.privacy_text import as_html
 from fedpriv.report.series import RunRecord, read_run
-from fedpriv.report.tables import evaluated_rounds, pairs_table, rounds_tables
+from fedpriv.report.tables import (
+    SETTINGS,
+    candidates_table,
+    evaluated_rounds,
+    pairs_table,
+    rounds_tables,
+)
 from fedpriv.report.unit_labels import by_unit, labels_of
+from fedpriv.report.wording import percent
 from fedpriv.untrusted_text import safe
 
 _FEW = 40  # rows that are shown before anybody unfolds them
@@ -66,6 +73,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         f"<header>{head_html(run, statement, replicates)}</header>",
         "<main>",
         *plots(run),
+        *_candidates(run),
         "<h2>What the privacy guarantee says</h2>",
         as_html(statement.sections),
         f"<h2>{turn.capitalize()}s and configuration</h2>",
@@ -87,6 +95,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
             labels_of(run.unit).provenance,
             pairs_table(by_unit(run.corpus, run.unit)),
         ),
+        *_settings(run),
         _details("Versions", "what it ran on", pairs_table(_environment(run))),
         "</main>",
         _footer(run),
@@ -127,6 +136,32 @@ def _details(
         f"<span>{safe(remark)}</span></summary>"
         f"<div>{extra}{content}</div></details>"
     )
+
+
+def _candidates(run: RunRecord) -> list[str]:
+    """Return the table of models among which the returned one was selected; or nothing."""
+    if not run.selection.get("judged") or not run.figures:
+        return []
+    level = run.selection["level"]
+    note = (
+        "Public examples judge each model by parts of it that they did not teach. A model is "
+        f"selected over public-only where the lower end of its gain ({percent(level, 0)} over all "
+        "candidates at once) is above zero."
+    )
+    return ["<h2>Candidates</h2>", f'<p class="note">{note}</p>', candidates_table(run)]
+
+
+def _settings(run: RunRecord) -> list[str]:
+    """Return the settings that were chosen from the data's size; or nothing."""
+    if not run.settings:
+        return []
+    chosen = run.settings.get("chosen")
+    rows = {
+        "chosen": ", ".join(map(str, chosen)) if isinstance(chosen, list) else "",
+        **{said: run.settings.get(name) for name, said in SETTINGS.items()},
+    }
+    how = "follow from the roster's length, ε, δ and public examples; no rostered record"
+    return [_details("Settings from the data's size", how, pairs_table(rows))]
 
 
 def _rounds_remark(run: RunRecord) -> str:

@@ -12,14 +12,29 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.plans.adaptive import read_plan
+<<<<<<< HEAD
 from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, read_sealed
 from fedpriv.privacy.statement.statement import own_description
+=======
+from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.running.announcement import PUBLIC_MODEL
+>>>>>>> selection
 
 Row = Mapping[str, Any]
-_OBJECTS = ("experiment", "plan", "corpus", "baseline", "versions", "start", "side_information")
+_OBJECTS = (
+    "experiment",
+    "plan",
+    "corpus",
+    "baseline",
+    "versions",
+    "start",
+    "side_information",
+    "settings",
+)
 DECIDED = "decided_"
 """What names of figures begin with that a method decided on, of what it had released."""
+_JUDGED = ("value", "gain", "stderr", "lower")  # of a candidate, numbers
 _COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
 _OF_A_ROUND = frozenset(
     ("epsilon", "epsilon_charges", "delta", "update_norm", "seconds")
@@ -144,6 +159,18 @@ class RunRecord:
     def selection(self) -> Row:
         """How the model that the run returns was selected; empty where it is the last."""
         return _mapping(self.summary.get("selection"))
+
+    def reached(self, name: str, rows: tuple[Row, ...]) -> float | None:
+        """Return a figure of the returned model; of rounds their last where none was selected."""
+        if not self.selection:
+            return last_value(rows, name)
+        value = self.summary.get(name)
+        return None if value is None or not math.isfinite(value) else float(value)
+
+    @property
+    def settings(self) -> Row:
+        """Options that were chosen from the data's size, and what they follow from; or nothing."""
+        return _mapping(self.description.get("settings"))
 
     @property
     def held_out(self) -> str:
@@ -282,6 +309,7 @@ def _check_figures(run: RunRecord) -> None:
             _check_numbers(where, row, measured | _OF_A_ROUND | decided)
     figures = measured | {f"{m.name}{PUBLIC_ONLY}" for m in run.measures}
     _check_numbers(str(run.directory / "summary.json"), run.summary, figures | _OF_A_RUN)
+    _check_selection(str(run.directory / "summary.json"), run.selection)
     baseline = _mapping(run.description.get("baseline"))
     where = f"{run.directory / 'experiment.json'}, baseline"
     _check_numbers(where, baseline, figures | {"majority_class_accuracy"})
@@ -295,6 +323,28 @@ def _check_numbers(where: str, row: Row, names: Set[str]) -> None:
                 f"{where}: {name} is {value!r}, not a number; the file was changed or damaged: "
                 "restore it"
             )
+
+
+def _check_selection(where: str, found: Row) -> None:
+    """Refuse what no run wrote of how its model was selected."""
+    judged = found.get("judged", {})
+    rows = list(judged.values()) if isinstance(judged, Mapping) else [None]
+    numbers = [one.get(name) for one in rows if isinstance(one, Mapping) for name in _JUDGED]
+    if rows:
+        numbers += [found.get(name) for name in ("examples", "groups", "level")]
+    kinds = {"selected": str, "public": bool, "reason": str}
+    sound = (
+        all(type(found.get(name)) is kind for name, kind in kinds.items())
+        and all(isinstance(one, Mapping) for one in rows)
+        and all(isinstance(n, int | float) and type(n) is not bool for n in numbers)
+        and all(math.isfinite(n) for n in numbers if n is not None)
+        and (not rows or {found["selected"], PUBLIC_MODEL} <= judged.keys())
+    )
+    if found and not sound:
+        raise ValueError(
+            f"{where}: selection is not what a run writes; the file was changed or damaged: "
+            "restore it, or resume the run"
+        )
 
 
 def points(rows: tuple[Row, ...], key: str) -> tuple[list[int], list[float]]:

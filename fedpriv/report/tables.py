@@ -9,7 +9,16 @@ from typing import Any
 from fedpriv.measures import Measure
 from fedpriv.report.series import DECIDED, Row, RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import NOTHING, epsilon, number, percent
+from fedpriv.report.wording import (
+    NOTHING,
+    difference,
+    epsilon,
+    figure,
+    half_width,
+    number,
+    percent,
+)
+from fedpriv.running.announcement import PUBLIC_MODEL, model_words
 from fedpriv.untrusted_text import safe
 
 
@@ -131,6 +140,40 @@ def _rounds_table(run: RunRecord, attempts: Sequence[Row]) -> str:
 def _written(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> Columns:
     found = {name for row in rows for name in columns if row.get(name) is not None}
     return {name: column for name, column in columns.items() if name in found}
+
+
+SETTINGS = {
+    "cohort": "cohort",
+    "rounds": "rounds",
+    "l2_clip_norm": "l2-clip-norm",
+    "update_norm": "median norm of public users' updates",
+    "noise_on_mean": "noise on the mean of one release of everybody, over the clip norm",
+    "noise_on_logit": "noise on a logit after all rounds",
+}
+"""What `experiment.json` says of settings chosen from the data's size, in words."""
+
+
+def candidates_table(run: RunRecord) -> str:
+    """Return the models among which the returned one was selected, one row each."""
+    found, measure = run.selection, run.figures[0]
+    names = ("model", measure.label, "gain", "±", "lower end")
+    rows = []
+    for name, one in found["judged"].items():
+        cells = [figure(measure, one["value"]), NOTHING, NOTHING, NOTHING]
+        if name != PUBLIC_MODEL:
+            cells[1:] = [
+                difference(measure, one["gain"]),
+                half_width(measure, one["stderr"]),
+                difference(measure, one["lower"]),
+            ]
+        said = model_words(name) + (" (returned)" if name == found["selected"] else "")
+        strong = f"<strong>{safe(said)}</strong>" if name == found["selected"] else safe(said)
+        rows.append(f"<tr><td>{strong}</td>{''.join(f'<td>{safe(c)}</td>' for c in cells)}</tr>")
+    heads = "".join(f"<th>{safe(name)}</th>" for name in names)
+    return (
+        f'<div class="scroll"><table class="rounds"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
 
 
 def pairs_table(values: Mapping[str, Any]) -> str:

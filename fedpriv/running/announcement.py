@@ -170,39 +170,41 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
     judged, name, public = found.get("judged", {}), found["selected"], found["public"]
     whom = f"{found['examples']:,} public examples in {found['groups']:,} groups" if judged else ""
     if not judged:
-        said = f"{_MODELS.get(name, name)}: {found['reason']}"
-        return said, public
+        return f"{model_words(name)}: {found['reason']}", public
 
     def compared(one: Mapping[str, float]) -> str:
         share = measures[0].form == "share"
         gain = f"{100 * one['gain']:+.1f}" if share else f"{one['gain']:+.3g}"
         error = f"{100 * one['stderr']:.1f} points" if share else f"{one['stderr']:.3g}"
-        return f"{measures[0].label} {gain} \u00b1 {error}"
+        return f"{measures[0].label} {gain} ± {error}"
 
     if not public:
         return (
-            f"{_described(name)} ({compared(judged[name])} over public-only on {whom}, which cost "
-            "no \u03b5)",
+            f"{model_words(name)} ({compared(judged[name])} over public-only on {whom}, which cost "
+            "no ε)",
             False,
         )
     best = max((n for n in judged if n not in _MODELS), key=lambda n: judged[n]["gain"])
     return (
-        f"{_MODELS[name]}: no released model is clearly better on {whom} (the best, "
-        f"{_described(best)}, has {compared(judged[best])} over public-only); more users, a larger "
-        "\u03b5 or a smaller model would help",
+        f"{model_words(name)}: no released model is clearly better on {whom} (the best, "
+        f"{model_words(best)}, has {compared(judged[best])} over public-only); more users, a "
+        "larger ε or a smaller model would help",
         True,
     )
 
 
+PUBLIC_MODEL = "public-only"
 #: Models that public examples alone make, as `fedpriv.running.selection` names them.
 _MODELS = {
-    "public-only": "a model of public examples alone",
+    PUBLIC_MODEL: "a model of public examples alone",
     "start": "the model of public examples that training started from",
 }
 
 
-def _described(name: str) -> str:
+def model_words(name: str) -> str:
+    """Return what a candidate of the selection is called in a sentence."""
     kind, _, factor = name.partition(" x ")
-    words = {"average": "the average of the released models", "last": "the last released model"}
+    released = {"average": "the average of the released models", "last": "the last released model"}
+    words = _MODELS | released
     said = words.get(kind, kind)
     return f"{said}, drawn back to {factor} of its way from the start" if factor else said

@@ -132,6 +132,7 @@ def make_document(
             "majority_class_accuracy": described.get("majority_class_accuracy"),
             **(baseline or {}),
         },
+        "settings": None if components.settings is None else components.settings.to_json(),
         "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
     }
 

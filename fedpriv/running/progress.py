@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from fedpriv.running.prepared import PreparedRun
     from fedpriv.running.records import RoundRecord
 
+    _Shows = tuple[Callable[[RoundRecord], None], Callable[[str], None]]
+
 Shown = Literal["auto"] | bool
 """Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as
 lines, which a log can keep; False: nothing is printed."""
@@ -68,8 +70,8 @@ def follow(
             console.print(line, highlight=False, soft_wrap=True)
     bar = way == "bar"
     shows = _bar(prepared, covers, console) if bar else _lines(prepared, covers, console, clock)
-    with shows as on_round:
-        return prepared.run(on_round=on_round)
+    with shows as (on_round, tell):
+        return prepared.run(on_round=on_round, tell=tell)
 
 
 def moves(console: Console) -> bool:
@@ -228,9 +230,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
 
 
 @contextmanager
-def _bar(
-    prepared: PreparedRun, covers: Coverage, console: Console
-) -> Iterator[Callable[[RoundRecord], None]]:
+def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Iterator[_Shows]:
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -258,15 +258,24 @@ def _bar(
             released = record.released.round_num
             bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
 
-        yield show
+        def tell(doing: str) -> None:
+            bar.update(line, description=escape(f"{_label(prepared)}: {doing}"), refresh=True)
+
+        yield show, tell
+        bar.update(line, description=escape(_label(prepared)))
 
 
 @contextmanager
 def _lines(
     prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
+<<<<<<< HEAD
 ) -> Iterator[Callable[[RoundRecord], None]]:
     headline, seen, seen_at = _headline(prepared), "", 0
     plan = prepared.components.plan
+=======
+) -> Iterator[_Shows]:
+    headline, seen, seen_at = _headline(prepared), list[str](), 0
+>>>>>>> selection
 
     def text(round_num: int, spent: str) -> str:
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
@@ -278,18 +287,38 @@ def _lines(
         return said + (", " if seen_at == round_num else f"; round {seen_at:,}: ") + seen
 
     with plain_lines(console, clock=clock) as tell:
+<<<<<<< HEAD
         before = _spent_before(prepared, covers) if plan.is_private else ""
         tell(text(prepared.ledger.state.rounds_done, before))
+=======
+        said = text(prepared.ledger.state.rounds_done)
+        tell(said)
+>>>>>>> selection
 
         def show(record: RoundRecord) -> None:
-            nonlocal seen, seen_at
+            nonlocal said, seen, seen_at
             figure, released = _figure(headline, record), record.released
+<<<<<<< HEAD
             if figure is not None:
                 seen, seen_at = figure, released.round_num
             spent = "" if released.epsilon is None else _spent(released.epsilon, covers)
             tell(text(released.round_num, spent))
+=======
+            found = [] if figure is None else [figure]
+            if released.epsilon is not None and released.delta is not None:
+                at = shown_delta(released.delta)
+                found.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
+            if found:
+                seen, seen_at = found, released.round_num
+            said = text(released.round_num)
+            tell(said)
+>>>>>>> selection
 
-        yield show
+        def also(doing: str) -> None:
+            tell(f"{said}; {doing}")
+
+        yield show, also
+        tell(said)
 
 
 def _used(prepared: PreparedRun) -> Used:

@@ -22,12 +22,13 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key
+from fedpriv.running.announcement import PUBLIC_MODEL
 from fedpriv.running.folder import RunFolder
 from fedpriv.training.in_public.learning import kept
 from fedpriv.training.in_public.selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
 from fedpriv.tree import Params
 
-PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
+START, LAST, AVERAGE = "start", "last", "average"
 PUBLIC_MODELS = (PUBLIC_MODEL, START)
 FACTORS = (1.0, 0.75, 0.5, 0.25)
 """How much is kept of what private training added to the start."""

@@ -11,6 +11,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation
+from fedpriv.running.door.noise_root import noise_digest
 from fedpriv.running.engines.named import engines
 from fedpriv.running.prepared import resume_run, start_run
 from tests.running.selected import topical
@@ -158,3 +159,14 @@ def test_every_backend_gets_the_same_settings(corpus, tmp_path, name):
         make = factories(NAME, str(corpus.directory.resolve()))
         start_run(experiment, NAME, corpus, tmp_path / name, engine=name, make_backend=make).run()
     assert chosen_of(tmp_path / name) == chosen_of(tmp_path / "serial")
+
+
+def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
+    prepared = begin(corpus, tmp_path / "r", rounds=2)
+    prepared.folder.close()
+    found = json.loads((tmp_path / "r" / "experiment.json").read_text())["settings"]
+    assert found == prepared.components.settings.to_json()
+    assert found["chosen"] == ["cohort", "l2-clip-norm"] and found["update_norm"] > 0.0
+    # The options have the values; their reasons do not distinguish the noise once more.
+    document = dict(prepared.folder.document)
+    assert noise_digest(document) == noise_digest(document | {"settings": None})

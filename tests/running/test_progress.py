@@ -36,8 +36,8 @@ class Clock:
 class Prepared:
     """A run of thirty rounds that trains nobody; each takes a second of its clock."""
 
-    def __init__(self):
-        self.clock = Clock()
+    def __init__(self, folds=0):
+        self.clock, self.folds = Clock(), folds  # seconds that each takes
         plan = clipped(
             num_users=100,
             expected_cohort_size=10,
@@ -52,7 +52,7 @@ class Prepared:
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
 
-    def run(self, on_round=lambda record: None):
+    def run(self, on_round=lambda record: None, tell=lambda text: None):
         while self.ledger.pays_for_more:
             number = self.ledger.charges + 1
             self.ledger.charge(number, 1)
@@ -61,6 +61,9 @@ class Prepared:
             released = SimpleNamespace(round_num=number, epsilon=1.001, delta=0.001)
             figures = {"accuracy": 0.5 if due else None}
             on_round(SimpleNamespace(released=released, figure=figures.get, diagnostics=None))
+        for number in range(2):
+            self.clock.seconds += self.folds
+            tell(f"selecting: fold {number + 1} of 2") if self.folds else None
         return {"rounds": 30}
 
 
@@ -120,7 +123,24 @@ def test_lines_come_every_few_seconds_and_end_with_the_last_round():
     )
 
 
+<<<<<<< HEAD
 def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
+=======
+def test_what_is_done_after_the_last_round_is_said():
+    """Red when the selection of the returned model took half a minute without a word."""
+    to, prepared = console(), Prepared(folds=10)
+    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
+    *_, first, second, last = printed(to).splitlines()
+    for number, line in enumerate((first, second), start=1):
+        assert "round 30 of 30" in line and line.endswith(f"; selecting: fold {number} of 2")
+    assert last.endswith("round 30 of 30, accuracy 50.0%, ε 1.01 at δ = 0.001")
+    to = console(force_terminal=True)
+    follow(Prepared(folds=10), console=to)
+    assert "selecting: fold 2 of 2" in printed(to)
+
+
+def test_an_earlier_epsilon_is_not_said_of_a_later_round():
+>>>>>>> selection
     to, prepared = console(), Prepared()
     prepared.ledger.charge(1, 1)
     spent = prepared.ledger.epsilon().value
@@ -183,7 +203,7 @@ class Adaptive(Prepared):
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder.document["plan"] = plan.to_json()
 
-    def run(self, on_round=lambda record: None):
+    def run(self, on_round=lambda record: None, tell=lambda text: None):
         for number in range(1, 16):
             self.ledger.charge(number, 1, Event(kind="zcdp", rho=0.125))
             self.clock.seconds += 3

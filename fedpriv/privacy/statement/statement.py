@@ -32,6 +32,7 @@ from fedpriv.privacy.statement.coverage import (
 from fedpriv.privacy.statement.protected import protects, who
 from fedpriv.privacy.statement.provenance import (
     known_of_protected,
+    returned_model,
     taken_as_public,
     words_of_others,
 )
@@ -195,6 +196,7 @@ def privacy_statement(
             f"What was taken from {words_of(plan.unit).protected}",
             known_of_protected(plan, corpus, side_information),
         ),
+        ("Which model is returned", returned_model(options)),
         ("Audit", audit_words(plan, audit)),
         (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, backend)),

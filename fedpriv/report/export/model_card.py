@@ -12,7 +12,8 @@ from fedpriv.report.promise import spent
 from fedpriv.report.series import RunRecord
 from fedpriv.report.tables import flatten
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import epsilon, figure
+from fedpriv.report.wording import SPENT_ALL_THE_SAME, epsilon, figure
+from fedpriv.running.announcement import model_words
 
 
 def model_card(
@@ -23,6 +24,7 @@ def model_card(
     vocabulary: bool = True,
     files: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    returned: bool = False,
 ) -> str:
     """Return the card of the model that a run released after a round, as Markdown.
 
@@ -33,6 +35,7 @@ def model_card(
         vocabulary: Whether the folder holds one, as that of a tag model does.
         files: Others that the task brought.
         frozen: Which of the params were not trained.
+        returned: Whether it is the one that was selected on public examples.
     """
     statement = run_statement(run.directory)
     labels = [label for label, _ in badges(run, statement)]
@@ -43,10 +46,9 @@ def model_card(
     if labels:
         parts.append("**" + " · ".join(map(markdown_safe, labels)) + "**")
     parts += [
-        f"Trained by fedpriv on {_data(run)}; this is the model after "
-        f"{labels_of(run.unit).turn} {round_num}.",
+        f"Trained by fedpriv on {_data(run)}; this is {_which(run, round_num, returned)}.",
         *filter(None, [of_several(run)]),
-        _figures(run, round_num),
+        _figures(run, round_num, returned),
         "## Files",
         *_files(shapes, vocabulary, files, frozen),
         "## Privacy",
@@ -58,6 +60,19 @@ def model_card(
     if credit:
         parts += ["## Data", ". ".join(credit) + "."]
     return "\n\n".join(parts) + "\n"
+
+
+def _which(run: RunRecord, round_num: int, returned: bool) -> str:
+    """Return which of a run's models this is."""
+    if not returned or not run.selection:
+        return f"the model after {labels_of(run.unit).turn} {round_num}"
+    name = model_words(run.selection["selected"])
+    if not run.selection["public"]:
+        return f"{name}, selected on public examples"
+    return (
+        f"{name}, selected on public examples over what private training released: it is made of "
+        f"public examples alone. {SPENT_ALL_THE_SAME.removesuffix('.')}"
+    )
 
 
 def of_several(run: RunRecord) -> str | None:
@@ -103,10 +118,12 @@ def _data(run: RunRecord) -> str:
     return f"{name}{synthetic}" + (f", {int(users):,} {nouns.rostered}s" if users else "")
 
 
-def _figures(run: RunRecord, round_num: int) -> str:
-    """Return the figures measured at the exported round, and the ε spent up to it."""
+def _figures(run: RunRecord, round_num: int, returned: bool) -> str:
+    """Return the figures measured of the exported model, and the ε spent up to its round."""
     released = next((r for r in run.released if r.get("round_num") == round_num), {})
     diagnosed = next((r for r in run.diagnosed if r.get("round_num") == round_num), {})
+    if returned and run.selection:
+        released = diagnosed = run.summary
     nouns = labels_of(run.unit)
     public, rostered = f"{nouns.public}s (released)", f"{nouns.rostered}s (not covered by ε)"
     terms = "; ".join(markdown_safe(term) for term in privacy_terms(run))

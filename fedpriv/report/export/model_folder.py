@@ -116,7 +116,7 @@ def export_run(
     Args:
         directory: The run folder.
         destination: The folder to make; an empty one is taken too.
-        round_num: Which checkpoint; None for the newest.
+        round_num: Which checkpoint; None for the model that the run returns.
         last_iterate: See `released_params`.
         vocabulary: Needed only for a tag model whose run folder holds none.
 
@@ -146,7 +146,13 @@ def export_run(
         shapes = {n: tuple(t.shape) for n, t in params.items()}
         frozen = sorted(read_frozen(run.directory))
         card = model_card(
-            run, chosen, shapes, vocabulary=vocabulary is not None, files=files, frozen=frozen
+            run,
+            chosen,
+            shapes,
+            vocabulary=vocabulary is not None,
+            files=files,
+            frozen=frozen,
+            returned=round_num is None and not last_iterate,
         )
         (building / "README.md").write_text(card, encoding="utf-8")
         # A folder made for building is private to its owner; the result is an ordinary one.

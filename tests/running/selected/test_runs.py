@@ -12,7 +12,7 @@ from fedpriv.experiments.parts.start import public_only
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.prepared import resume_run
+from fedpriv.running.prepared import resume_run, start_run
 from tests.running.selected import topical
 
 NOISY = {"target_epsilon": 0.1}
@@ -160,3 +160,11 @@ def test_too_few_public_threads_return_the_public_model(tmp_path):
     found = summary["selection"]
     assert (found["selected"], found["public"]) == ("public-only", True)
     assert "too few" in found["reason"] and summary["gain"] == 0.0
+
+
+def test_what_takes_long_beside_rounds_is_told(corpus, tmp_path):
+    told = []
+    chosen = topical.experiment(rounds=2)
+    start_run(chosen, topical.NAME, corpus, tmp_path / "r", tell=told.append).run(tell=told.append)
+    folds = [f"selecting the returned model: fold {number} of 5" for number in range(1, 6)]
+    assert told == ["learning from public examples alone", *folds]

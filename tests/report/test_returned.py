@@ -1,0 +1,147 @@
+"""Which model a run returns: on its page, in its console text, on its card and in its statement."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pytest
+
+from fedpriv.api.result import load
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report.export.model_card import model_card
+from fedpriv.report.headline import key_figures
+from fedpriv.report.page import render
+from fedpriv.report.series import read_run
+from tests.report.conftest import write_run
+
+OPTIONS = {"select": "public"}
+
+
+def judged(value, gain, stderr, lower):
+    return {"value": value, "gain": gain, "stderr": stderr, "lower": lower}
+
+
+JUDGED = {
+    "public-only": judged(0.31, 0.0, 0.0, 0.0),
+    "average": judged(0.35, 0.04, 0.012, 0.011),
+    "last x 0.5": judged(0.33, 0.02, 0.013, -0.01),
+}
+
+
+def of(folder, selected, **changes):
+    """A run folder whose summary says what it returns, and figures that no round has."""
+    write_run(folder, rounds=4, every=2, public_only=0.2, options=OPTIONS)
+    file = folder / "summary.json"
+    summary = json.loads(file.read_text())
+    public = selected in ("public-only", "start")
+    summary |= {"accuracy": 0.3777, "accuracy_public": 0.3666, "gain": 0.1777}
+    if public:
+        summary |= {"accuracy": 0.2, "gain": 0.0}
+    summary["measures"] = [m.to_json() for m in read_run(folder).measures]
+    summary["selection"] = {
+        "selected": selected, "public": public, "sha256": "ab" * 32, "reason": "", "level": 0.95,
+        "examples": 812, "groups": 204, "judged": JUDGED, **changes,
+    }  # fmt: skip
+    file.write_text(json.dumps(summary))
+    return folder
+
+
+def words(page):
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+def test_a_page_begins_with_the_model_that_is_returned(tmp_path):
+    page = words(render(read_run(of(tmp_path / "r", "average"))))
+    first, _, rest = page.partition("Gain over public-only")
+    assert "Returned: the average of the released models (accuracy +4.0 ± 1.2 points" in first
+    assert "812 public examples in 204 groups" in first and "no ε" in first
+    assert "Candidates" in rest
+    for text in (
+        "the last released model, drawn back to 0.5 of its way",
+        "31.0 %",
+        "+2.0 points",
+        "−1.0 points",
+    ):
+        assert text in rest, text
+
+
+def test_a_page_says_that_private_training_did_not_beat_public_examples(tmp_path):
+    run = read_run(of(tmp_path / "r", "public-only"))
+    page = words(render(run))
+    first = page.partition("Gain over public-only")[0]
+    assert (
+        "Returned: a model of public examples alone: no released model is clearly better" in first
+    )
+    assert "more users, a larger ε or a smaller model would help" in first
+    assert "ε was spent on training" in first and "No gain" in first
+    for text in (repr(load(tmp_path / "r")), words(load(tmp_path / "r")._repr_html_())):
+        assert "a model of public examples alone: no released model" in " ".join(text.split())
+        assert text.index("public examples alone") < text.lower().index("gain over public-only")
+
+
+def test_figures_are_of_the_returned_model(tmp_path):
+    """Red when they were the last round's, whatever was returned."""
+    run = read_run(of(tmp_path / "r", "average"))
+    found = {name: (value, remarks) for name, value, remarks in key_figures(run)}
+    assert found["Accuracy"][0] == "37.8\u202f%"
+    assert found["Accuracy, public users"][0] == "36.7\u202f%"
+    assert all("of the returned model" in found[name][1] for name in found if "ccuracy" in name)
+
+
+@pytest.mark.parametrize(
+    ("selected", "said"),
+    [
+        ("public-only", "made of public examples alone"),
+        ("average", "the average of the released models"),
+    ],
+)
+def test_the_card_says_which_model_it_is(tmp_path, selected, said):
+    run = read_run(of(tmp_path / "r", selected))
+    shapes = {"kernel": (5, 3)}
+    card = model_card(run, 4, shapes, vocabulary=False, returned=True)
+    assert said in card and "| accuracy, rostered users" in card
+    value = "20.0" if selected == "public-only" else "37.8"
+    assert value in card
+    other = model_card(run, 4, shapes, vocabulary=False)
+    assert "this is the model after round 4" in other and said not in other
+
+
+def test_the_statement_says_what_the_choice_costs(tmp_path):
+    statement = str(run_statement(of(tmp_path / "r", "average")))
+    assert "Which model is returned" in statement
+    assert "chosen on public examples" in statement and "costs no ε" in statement
+    plain = write_run(tmp_path / "plain", options={"select": "last"})
+    assert "Which model is returned" not in str(run_statement(plain))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"judged": {"average": {"value": "x"}}}, {"judged": 3}, {"selected": 7}, {"groups": "many"},
+        {"judged": {"average": judged(0.1, 0.1, float("inf"), 0.1) | {"gain": True}}},
+    ],
+)  # fmt: skip
+def test_a_damaged_selection_is_named(tmp_path, change):
+    file = of(tmp_path / "r", "average") / "summary.json"
+    summary = json.loads(file.read_text())
+    summary["selection"] |= change
+    file.write_text(json.dumps(summary))
+    with pytest.raises(ValueError, match=r"summary\.json: selection"):
+        read_run(tmp_path / "r")
+
+
+def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_path):
+    folder = of(tmp_path / "r", "average")
+    file = folder / "experiment.json"
+    document = json.loads(file.read_text())
+    assert "Settings from the data" not in words(render(read_run(folder)))
+    document["settings"] = {
+        "chosen": ["rounds", "l2-clip-norm"], "cohort": 350.0, "rounds": 104, "l2_clip_norm": 20.5,
+        "update_norm": 82.5, "noise_on_mean": 0.001, "noise_on_logit": 0.8,
+    }  # fmt: skip
+    file.write_text(json.dumps(document))
+    page = words(render(read_run(folder)))
+    assert "Settings from the data's size" in page and "rounds, l2-clip-norm" in page
+    assert "82.5" in page and "noise on a logit" in page
