@@ -144,11 +144,8 @@ def run(
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
-<<<<<<< HEAD
             label=label,
-=======
             tell=_teller(console, progress),
->>>>>>> selection
         )
         _follow(prepared, console, progress, kept=temporary is None)
     return read(path, temporary)

@@ -19,14 +19,10 @@ def as_text(run: RunRecord, statement: Statement) -> str:
     """Return the figures and the promise of a run as lines of text."""
     turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
-<<<<<<< HEAD
     lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
-=======
-    lines = [f"Run of {plain(run.name)}: {turns}" + (f" [{labels}]" if labels else "")]
     said, _ = returned(run.summary)
     if said:
         lines.append(_line("returned", said))
->>>>>>> selection
     lines += [_line("data", _data(run))]
     for name, value, remarks in key_figures(run):
         if name != "ε":
@@ -51,13 +47,8 @@ def as_html(run: RunRecord, statement: Statement) -> str:
         for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
     )
     return (
-<<<<<<< HEAD
         f"<div><p>Run of <b>{safe(run.title)}</b>: {safe(turns)}{labels}</p>"
-        f"<table><tbody>{figures}</tbody></table>"
-=======
-        f"<div><p>Run of <b>{safe(run.name)}</b>: {safe(turns)}{labels}</p>"
         f"{returns}<table><tbody>{figures}</tbody></table>"
->>>>>>> selection
         f"<p>{safe(statement.headline)}</p>"
         f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
         "</details></div>"

@@ -218,11 +218,8 @@ def run_command(
                     make_backend=factories(experiment, found and str(found.directory.resolve())),
                     keep_last=keep_last,
                     anchors=anchors,
-<<<<<<< HEAD
                     label=label,
-=======
                     tell=lambda text: None if as_json else errors.print(text, highlight=False),
->>>>>>> selection
                 )
         with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
             summary = follow(prepared, console=errors, shown=not as_json)

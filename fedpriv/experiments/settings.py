@@ -111,11 +111,7 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-<<<<<<< HEAD
-        return {**asdict(self), "expects_gain": self.expects_gain}
-=======
-        return {**asdict(self), "chosen": list(self.chosen)}
->>>>>>> selection
+        return {**asdict(self), "chosen": list(self.chosen), "expects_gain": self.expects_gain}
 
 
 def choose_settings(
@@ -161,12 +157,9 @@ def choose_settings(
         relation=relation,
     )
     single = sigma / num_users
-<<<<<<< HEAD
     length = single * math.sqrt(num_params)
     travel = TRAVEL / max(1.0, length)
-=======
     given = {"cohort": cohort, "rounds": rounds, "l2-clip-norm": l2_clip_norm}
->>>>>>> selection
     norm = l2_clip_norm
     if norm is None:
         assert update_norm is not None
@@ -180,7 +173,7 @@ def choose_settings(
         share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
         cohort = float(max(1, round(min(1.0, share) * num_users)))
     return Settings(
-        chosen=tuple(name for name, value in given.items() if value is None),
+        chosen=(*(name for name, value in given.items() if value is None), "start-factor"),
         cohort=cohort,
         rounds=rounds,
         l2_clip_norm=float(norm),

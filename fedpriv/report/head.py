@@ -33,11 +33,7 @@ def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunReco
     lead = f'<p class="lead">{safe(about)}</p>' if about else ""
     return (
         (f'<ul class="badges">{labels}</ul>' if labels else "")
-<<<<<<< HEAD
-        + f"<h1>{safe(run.label)}</h1>{lead}"
-=======
-        + f"<h1>{safe(run.name)}</h1>{_returned_html(run)}{lead}"
->>>>>>> selection
+        + f"<h1>{safe(run.label)}</h1>{_returned_html(run)}{lead}"
         + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
         + f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
         + _provenance_html(provenance_of(run))

@@ -235,11 +235,8 @@ def start_run(
     keep_last: int | None = 10,
     anchors: Sequence[Anchor] = (),
     trials: Trials | None = None,
-<<<<<<< HEAD
     label: str | None = None,
-=======
     tell: Callable[[str], None] = lambda text: None,
->>>>>>> selection
 ) -> PreparedRun:
     """Return a new prepared run in a new run folder.
 
@@ -255,11 +252,8 @@ def start_run(
         keep_last: Newest checkpoints to keep; None keeps all.
         anchors: Where the ledger's lines are marked outside the folder.
         trials: The law of how many such runs a study makes, where it is one of them.
-<<<<<<< HEAD
         label: What the run is called wherever it is shown; None for the experiment's name.
-=======
         tell: Called with what is done before the first round, in a few words.
->>>>>>> selection
 
     Raises:
         ValueError: If the options do not fit together, the backend cannot carry this task, a
@@ -268,12 +262,9 @@ def start_run(
         Exception: What the experiment's own code raises, also where its task is tried once on
             examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
     """
-<<<<<<< HEAD
     label = checked_label(label)
-=======
     if experiment.automatic:
         tell("choosing settings from the data's size")
->>>>>>> selection
     components = _built(experiment, reference, corpus)
     experiment = components.experiment or experiment
     components = in_study(experiment, components, trials)

@@ -268,14 +268,9 @@ def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Iterator[
 @contextmanager
 def _lines(
     prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
-<<<<<<< HEAD
-) -> Iterator[Callable[[RoundRecord], None]]:
+) -> Iterator[_Shows]:
     headline, seen, seen_at = _headline(prepared), "", 0
     plan = prepared.components.plan
-=======
-) -> Iterator[_Shows]:
-    headline, seen, seen_at = _headline(prepared), list[str](), 0
->>>>>>> selection
 
     def text(round_num: int, spent: str) -> str:
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
@@ -287,32 +282,18 @@ def _lines(
         return said + (", " if seen_at == round_num else f"; round {seen_at:,}: ") + seen
 
     with plain_lines(console, clock=clock) as tell:
-<<<<<<< HEAD
         before = _spent_before(prepared, covers) if plan.is_private else ""
-        tell(text(prepared.ledger.state.rounds_done, before))
-=======
-        said = text(prepared.ledger.state.rounds_done)
+        said = text(prepared.ledger.state.rounds_done, before)
         tell(said)
->>>>>>> selection
 
         def show(record: RoundRecord) -> None:
             nonlocal said, seen, seen_at
             figure, released = _figure(headline, record), record.released
-<<<<<<< HEAD
             if figure is not None:
                 seen, seen_at = figure, released.round_num
             spent = "" if released.epsilon is None else _spent(released.epsilon, covers)
-            tell(text(released.round_num, spent))
-=======
-            found = [] if figure is None else [figure]
-            if released.epsilon is not None and released.delta is not None:
-                at = shown_delta(released.delta)
-                found.append(f"ε {_spent(released.epsilon, covers)} at δ = {at}")
-            if found:
-                seen, seen_at = found, released.round_num
-            said = text(released.round_num)
+            said = text(released.round_num, spent)
             tell(said)
->>>>>>> selection
 
         def also(doing: str) -> None:
             tell(f"{said}; {doing}")

@@ -123,9 +123,6 @@ def test_lines_come_every_few_seconds_and_end_with_the_last_round():
     )
 
 
-<<<<<<< HEAD
-def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
-=======
 def test_what_is_done_after_the_last_round_is_said():
     """Red when the selection of the returned model took half a minute without a word."""
     to, prepared = console(), Prepared(folds=10)
@@ -133,14 +130,13 @@ def test_what_is_done_after_the_last_round_is_said():
     *_, first, second, last = printed(to).splitlines()
     for number, line in enumerate((first, second), start=1):
         assert "round 30 of 30" in line and line.endswith(f"; selecting: fold {number} of 2")
-    assert last.endswith("round 30 of 30, accuracy 50.0%, ε 1.01 at δ = 0.001")
+    assert last.endswith("round 30 of 30, ε ≤ 1.01 at δ = 0.001, accuracy 50.0%")
     to = console(force_terminal=True)
     follow(Prepared(folds=10), console=to)
     assert "selecting: fold 2 of 2" in printed(to)
 
 
-def test_an_earlier_epsilon_is_not_said_of_a_later_round():
->>>>>>> selection
+def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
     to, prepared = console(), Prepared()
     prepared.ledger.charge(1, 1)
     spent = prepared.ledger.epsilon().value
@@ -154,7 +150,7 @@ def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_r
     to, prepared = console(force_terminal=True), Prepared()
     for number in range(1, 8):
         prepared.ledger.charge(number, 1)
-    prepared.run = lambda on_round: {"rounds": 30}  # of which none ends
+    prepared.run = lambda on_round, tell: {"rounds": 30}  # of which none ends
     follow(prepared, console=to, head=False)
     spent = prepared.ledger.epsilon().value
     assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "7/30" in printed(to)
