@@ -56,6 +56,7 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
         num_public_examples=num_public,
         **fixed,
     )
+    chosen = replace(chosen, chosen=experiment.automatic)
     values = {name: getattr(chosen, name.replace("-", "_")) for name in experiment.automatic}
     # Whom an update is bounded by goes to nodes with each question; no node needs these options.
     return experiment.with_options(values), chosen

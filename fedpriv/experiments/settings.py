@@ -173,7 +173,7 @@ def choose_settings(
         share = max(_cohort_share(sigma, rounds), SMALL_RUN / (num_users * rounds))
         cohort = float(max(1, round(min(1.0, share) * num_users)))
     return Settings(
-        chosen=(*(name for name, value in given.items() if value is None), "start-factor"),
+        chosen=tuple(name for name, value in given.items() if value is None),
         cohort=cohort,
         rounds=rounds,
         l2_clip_norm=float(norm),
