@@ -98,6 +98,11 @@ class TagPrediction:
         self._description: TaskDescription | None = None
 
     @property
+    def view(self) -> TagView:
+        """The corpus, seen through the roster and the split."""
+        return self._view
+
+    @property
     def measures(self) -> tuple[Measure, ...]:
         """Accuracy, recall@5 and, as a diagnostic, the loss."""
         return ACCURACY, RECALL_AT_5, LOSS

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.experiments.settings import Settings, choose_settings
+from fedpriv.privacy.event import Relation
 from fedpriv.training.in_public.learning import kept
 from simulations.defaults import norms, quick, shapes
-from simulations.defaults.rule_prototype import Chosen, settings
 
 _SHRUNK = (0.25, 0.5, 0.75)
 
@@ -114,20 +115,17 @@ def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Chosen:
-    """Return what the rule says, with what the run asks of it."""
+def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Settings:
+    """Return what the rule says."""
     users = bench.num_users
-    return settings(
+    return choose_settings(
         num_users=users,
         epsilon=asked["epsilon"],
         delta=users**-1.1,
+        relation=Relation.ADD_REMOVE,
+        update_norm=length,
         num_params=bench.num_params,
-        update_length=length,
-        **{
-            name: asked[name]
-            for name in ("logit_noise", "clip_share", "most_rounds")
-            if name in asked
-        },
+        num_public_examples=bench.found.model.num_examples,
     )
 
 

@@ -8,13 +8,14 @@ is the best of few at one seed, so it is somewhat lucky.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from simulations.defaults.rule_prototype import forecast
+from fedpriv.experiments.settings import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
 
 _PLATEAU = (None, 0.7, 0.8)  # of the noise on a logit: None is the rule's own
 _VARIED = (
@@ -64,18 +65,16 @@ def main(path: Path) -> None:
             continue
         line, facts = ruled[-1], ruled[-1]["facts"]
         best = max(map(gain, runs))
-        told_before = forecast(
-            num_params=facts["params"],
-            num_public_examples=facts["public_examples"],
-            single=facts["single"],
-        )
+        length = facts["single"] * math.sqrt(facts["params"])
+        enough = facts["public_examples"] >= FEWEST_PUBLIC_EXAMPLES
+        gains = length <= LONGEST_NOISE and enough
         share = facts["norm"] / facts["public_length"][1]
-        told = "synthetic " if facts["synthetic"] else ""
+        made = "synthetic " if facts["synthetic"] else ""
         print(
-            f"| {told}{kind} | {users:,} | {epsilon:g} | {line['public_only']:.1f} "
+            f"| {made}{kind} | {users:,} | {epsilon:g} | {line['public_only']:.1f} "
             f"| {facts['rounds']}, {facts['q']:.2f}, {share:.2f} "
             f"| {gain(line):+.1f} | {best:+.1f} of {len(runs)} "
-            f"| {told_before.noise_length:.2f}{'' if told_before.gains else ' (none)'} |"
+            f"| {length:.2f}{'' if gains else ' (none)'} |"
         )
 
 

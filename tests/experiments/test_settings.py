@@ -9,15 +9,16 @@ from fedpriv.experiments import automatic as automatic_options
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
+from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Relation
+from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.running.door.noise_root import noise_digest
-from fedpriv.running.engines.named import engines
+from fedpriv.running.engines.named import named_backends
 from fedpriv.running.prepared import resume_run, start_run
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
-CHOSEN = ("cohort", "rounds", "l2-clip-norm")
+CHOSEN = ("cohort", "rounds", "l2-clip-norm", "start-factor")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +37,48 @@ def settings_of(num_users, epsilon, **changes):
         epsilon=epsilon,
         delta=default_delta(num_users),
         relation=Relation.ADD_REMOVE,
-        **{"update_norm": 82.52, **changes},
+        **{"update_norm": 82.52, "num_params": 2_714_400, "num_public_examples": 7_665, **changes},
     )
 
 
-@pytest.mark.parametrize(("epsilon", "rounds"), [(1, 56), (2, 104), (4, 189), (8, 250)])
+@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+def test_cohorts_have_little_more_noise_than_everybody(epsilon):
+    found = settings_of(6_716, epsilon)
+    assert found.cohort < 6_716
+    sigma = calibrate(
+        lambda multiplier: cohort_event(
+            num_users=6_716, expected_cohort_size=found.cohort, noise_multiplier=multiplier
+        ),
+        found.rounds,
+        target_epsilon=epsilon,
+        delta=default_delta(6_716),
+        relation=Relation.ADD_REMOVE,
+    )
+    assert 1.0 < sigma / found.cohort / (found.noise_on_mean * found.rounds**0.5) < 1.1
+
+
+def test_a_wrong_norm_trades_rounds_for_clip_norm_and_nothing_else():
+    right, wrong = settings_of(3_000, 2.0), settings_of(3_000, 2.0, update_norm=165.0)
+    assert wrong.rounds < right.rounds
+    assert wrong.noise_on_logit == pytest.approx(right.noise_on_logit)
+
+
+def test_long_noise_shortens_the_way_and_long_enough_noise_says_that_nothing_is_gained():
+    single = settings_of(300, 1.0).noise_on_mean
+    found = settings_of(300, 1.0, num_params=round(4.0 / single**2))
+    assert found.noise_on_logit == pytest.approx(0.35, rel=1e-3)
+    assert not found.expects_gain and "no gain" in found.caution()
+    short = settings_of(300, 1.0, num_params=round(1.0 / single**2))
+    assert short.expects_gain and not short.caution()
+    assert not settings_of(6_716, 8.0, num_public_examples=20).expects_gain
+
+
+def test_the_less_noise_the_less_of_the_public_start_is_kept():
+    factors = [settings_of(6_716, epsilon).start_factor for epsilon in (8, 4, 2, 1)]
+    assert factors == [0.25, 0.5, 0.5, None]
+
+
+@pytest.mark.parametrize(("epsilon", "rounds"), [(1, 49), (2, 91), (4, 165), (8, 250)])
 def test_settings_of_answers_on_startups(epsilon, rounds):
     assert settings_of(6716, epsilon).rounds == rounds
 
@@ -97,11 +135,11 @@ def test_where_nothing_can_be_chosen_the_experiments_own_values_hold(corpus, cha
 
 def test_what_an_experiment_gives_is_not_automatic():
     """Red when those derived by `replace` were chosen anew, whatever they gave."""
-    large, update = (load_experiment(name) for name in ("adadps-tags-large", "adadps-update-tags"))
-    assert large.automatic == () and update.automatic == CHOSEN
-    assert [large.options()[name] for name in CHOSEN] == [2000.0, 200, 30.0]
-    assert replace(update, rounds=5).automatic == ("cohort", "l2-clip-norm")
-    assert load_experiment(NAME).options()["l2-clip-norm"] == 30.0
+    whole, update = (load_experiment(name) for name in (NAME, "adadps-update-tags"))
+    assert whole.automatic == CHOSEN and update.automatic == ()
+    assert update.options()["l2-clip-norm"] == 60.0
+    assert replace(whole, rounds=5).automatic == ("cohort", "l2-clip-norm", "start-factor")
+    assert whole.options()["l2-clip-norm"] == 30.0
 
 
 def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_path):
@@ -144,7 +182,7 @@ def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
     def again(*args):
         raise AssertionError("chosen anew")
 
-    monkeypatch.setattr(automatic_options, "public_update_norm", again)
+    monkeypatch.setattr(automatic_options, "public_update_norms", again)
     monkeypatch.setattr(automatic_options, "choose_settings", again)
     resumed = resume_run(tmp_path / "r")
     assert {name: resumed.experiment.options()[name] for name in CHOSEN} == before
@@ -155,9 +193,9 @@ def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
 def test_every_backend_gets_the_same_settings(corpus, tmp_path, name):
     begin(corpus, tmp_path / "serial", rounds=2).run()
     experiment = automatic(select="last", rounds=2)
-    with engines(name, workers=2) as factories:
+    with named_backends(name, workers=2) as factories:
         make = factories(NAME, str(corpus.directory.resolve()))
-        start_run(experiment, NAME, corpus, tmp_path / name, engine=name, make_backend=make).run()
+        start_run(experiment, NAME, corpus, tmp_path / name, backend=name, make_backend=make).run()
     assert chosen_of(tmp_path / name) == chosen_of(tmp_path / "serial")
 
 
@@ -166,7 +204,7 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     prepared.folder.close()
     found = json.loads((tmp_path / "r" / "experiment.json").read_text())["settings"]
     assert found == prepared.components.settings.to_json()
-    assert found["chosen"] == ["cohort", "l2-clip-norm"] and found["update_norm"] > 0.0
+    assert found["chosen"] == ["cohort", "l2-clip-norm", "start-factor"] and found["update_norm"] > 0.0
     # The options have the values; their reasons do not distinguish the noise once more.
     document = dict(prepared.folder.document)
     assert noise_digest(document) == noise_digest(document | {"settings": None})

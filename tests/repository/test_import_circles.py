@@ -146,30 +146,3 @@ def python_files(*tops: str) -> Iterator[Path]:
         for folder, inner, names in os.walk(ROOT / top):
             inner[:] = [name for name in inner if not name.startswith(".")]
             yield from (Path(folder, name) for name in names if name.endswith(".py"))
-
-
-def too_large(lines: Mapping[str, int]) -> list[str]:
-    """Files of more than 400 lines, and folders of more than a dozen files."""
-    folders: dict[str, int] = {}
-    for path in lines:
-        folder = path.rpartition("/")[0]
-        folders[folder] = folders.get(folder, 0) + 1
-    return [f"{path}: {number} lines" for path, number in lines.items() if number > 400] + [
-        f"{folder}: {number} files" for folder, number in folders.items() if number > 12
-    ]
-
-
-def test_files_and_folders_stay_small():
-    found = list(python_files("fedpriv", "tests", "benchmarks"))
-    lines = {
-        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in found
-    }
-    assert len(lines) > 300
-    assert too_large(lines) == []
-
-
-def test_what_is_too_large_is_seen():
-    few = {f"fedpriv/room/{number}.py": 400 for number in range(12)}
-    assert too_large(few) == []
-    assert too_large({**few, "fedpriv/room/13.py": 1}) == ["fedpriv/room: 13 files"]
-    assert too_large({"fedpriv/tree.py": 401}) == ["fedpriv/tree.py: 401 lines"]

@@ -1,0 +1,101 @@
+"""The README's table: what one command gives on one fold, with intervals.
+
+    python -m simulations.defaults.readme runs/eps1 runs/eps2 ... [--json docs/results/readme.json]
+
+The folders are of `fedpriv run adadps-tags --target-epsilon E --out runs/epsE` on one corpus.
+Values are of the returned models on rostered users' held-out threads: a diagnostic, not covered by
+ε.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.evaluation.evaluate import evaluate
+from fedpriv.evaluation.fold import measure_fold
+from fedpriv.evaluation.result import Estimate
+from fedpriv.evaluation.table import shown
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.parts.start import public_only
+from fedpriv.report.export.model_folder import released_params
+from fedpriv.report.series import RunRecord, read_run
+from fedpriv.rng import Key
+
+PUBLIC = "public-only"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, and write its values where a file is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--json", type=Path, default=None)
+    given = parser.parse_args(arguments)
+    rows = rows_of([read_run(folder) for folder in given.runs])
+    if given.json is not None:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    print(table(rows), end="")
+
+
+def rows_of(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return public-only and each run's values, with intervals by thread and by user."""
+    first = runs[0]
+    options = {name: value for name, value in first.options.items() if value is not None}
+    experiment = load_experiment("adadps-tags").restored(first.options)
+    task = build(experiment, Corpus.open(Path(str(first.corpus["path"])))).task
+    alone = public_only(task, Key.simulation(int(options["seed"])).fold("init"))
+    assert alone is not None
+    models = {f"{run.options['target-epsilon']:g}": [released_params(run)[1]] for run in runs}
+    models[PUBLIC] = [alone.model.params]
+    fold = measure_fold(task.view, models, inputs=str(options["inputs"]))
+    generator = Key.simulation(0).fold("bootstrap").generator()
+    found = evaluate([fold], public_only=PUBLIC, generator=generator).models
+    rows: dict[str, Any] = {
+        "corpus": first.corpus["name"],
+        "synthetic": first.synthetic,
+        "fold": options["fold"],
+        "majority": asdict(found["majority"].values["accuracy"]),
+        PUBLIC: asdict(found[PUBLIC].values["accuracy"]),
+    }
+    for run in sorted(runs, key=lambda one: float(one.options["target-epsilon"])):
+        name = f"{run.options['target-epsilon']:g}"
+        rows[name] = {
+            "accuracy": asdict(found[name].values["accuracy"]),
+            "gain": asdict(found[name].gains["accuracy"]),
+            "selected": run.selection.get("selected"),
+            "rounds": run.options["rounds"],
+            "cohort": run.options["cohort"],
+            "seconds": (run.summary.get("seconds_per_round") or 0.0) * int(run.options["rounds"]),
+        }
+    return rows
+
+
+def table(rows: Mapping[str, Any]) -> str:
+    """Return the README's rows, as Markdown."""
+    epsilons = [name for name in rows if name.replace(".", "").isdigit()]
+    read = Estimate.from_json
+    lines = [
+        f"| | {' | '.join(f'ε = {name}' for name in epsilons)} |",
+        f"|---|{'---:|' * len(epsilons)}",
+        *(
+            f"| {label} | {' | '.join([shown(read(rows[name]))] * len(epsilons))} |"
+            for label, name in (("majority class", "majority"), (PUBLIC, PUBLIC))
+        ),
+        "| returned by `fedpriv run adadps-tags` | "
+        + " | ".join(shown(read(rows[name]["accuracy"])) for name in epsilons)
+        + " |",
+        "| gain over public-only, points | "
+        + " | ".join(shown(read(rows[name]["gain"]), signed=True) for name in epsilons)
+        + " |",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
