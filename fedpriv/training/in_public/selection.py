@@ -20,6 +20,8 @@ from fedpriv.tree import Params
 
 LEVEL = 0.95
 """Probability that no model that is no better than the reference is selected."""
+CLEARLY = 2.0
+"""Standard errors by which a model must be ahead of one that is preferred to it."""
 NUM_RESAMPLES = 2000
 FEWEST_GROUPS = 10
 """Below this hardly any gain could be shown, and the reference stays."""
@@ -136,7 +138,7 @@ def judge(
     reference change their sign at random, those of a group together and those of all models
     together, as they could if no model were better. The maximum corrects for choosing among them.
     Of the eligible, the one with the largest gain is selected, or the first in the order given
-    whose gain is within a standard error of that.
+    whose gain is within `CLEARLY` standard errors of that.
 
     Args:
         values: The headline measure of each example by each model, float64 (examples,); models in
@@ -179,7 +181,7 @@ def judge(
     if len(sizes) >= FEWEST_GROUPS and len(eligible):
         best = eligible[np.argmax(gains[eligible])]
         behind = _stderr(sums[:, [best]] - sums[:, eligible], sizes)
-        near = gains[best] - gains[eligible] <= behind
+        near = gains[best] - gains[eligible] <= CLEARLY * behind
         selected = names[eligible[np.argmax(near)]]
     return Judgement(
         selected=selected, judged=judged, num_examples=len(base), num_groups=len(sizes)
