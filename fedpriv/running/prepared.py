@@ -136,7 +136,9 @@ class PreparedRun:
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
         able, options = isinstance(self.components.task, HasPublicFolds), self.experiment.options()
-        chooses = able and options.get("select") == "public" and options["aggregate"] not in RULES
+        chooses = (
+            able and options.get("select") == "public" and options.get("aggregate") not in RULES
+        )
         if not chooses or not round_num:
             return None
         released = released_models(self.folder, round_num)

@@ -151,8 +151,21 @@ def test_by_sentence_nothing_can_be_judged_and_the_last_is_returned(corpus, tmp_
     summary = topical.start(corpus, tmp_path / "r", split="by-sentence").run()
     found = summary["selection"]
     assert (found["selected"], found["public"]) == ("average", False)
-    assert "threads" in found["reason"]
+    assert "by-sentence" in found["reason"]
     assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+
+
+def test_all_posts_of_public_users_select_nothing(corpus, tmp_path):
+    """They have rostered users' titles and tags, which no ε covers in a model of them alone.
+
+    Red when such a model was returned, and called one of public examples alone.
+    """
+    changes = {"public_text": "all-posts", "start": "fresh", **NOISY}
+    summary = topical.start(corpus, tmp_path / "r", **changes).run()
+    assert summary["selection"]["selected"] == "average" and summary["selection"]["reason"]
+    assert summary["epsilon_does_not_cover"] == []
+    view = build(topical.experiment(**changes), corpus).task._view
+    assert not view.split.selecting
 
 
 def test_too_few_public_threads_return_the_public_model(tmp_path):
