@@ -1,5 +1,7 @@
 """Runs that return the model that public examples show to be best, and what else they return."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.start import public_only
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
@@ -181,3 +184,15 @@ def test_what_takes_long_beside_rounds_is_told(corpus, tmp_path):
     start_run(chosen, topical.NAME, corpus, tmp_path / "r", tell=told.append).run(tell=told.append)
     folds = [f"selecting the returned model: fold {number} of 5" for number in range(1, 6)]
     assert told == ["learning from public examples alone", *folds]
+
+
+def test_verification_finds_another_model_than_the_summary_names(folders, tmp_path):
+    """Red when verify passed a folder whose returned model was exchanged."""
+    folder = shutil.copytree(folders["gains"], tmp_path / "r")
+    assert verify_run(folder).ok
+    file = folder / "selected.safetensors"
+    params, facts = read_tensors(file)
+    write_tensors(file, {n: a + np.float32(1.0) for n, a in params.items()}, facts)
+    found = verify_run(folder)
+    assert not found.ok
+    assert any("is not the model that" in check.text for check in found.checks if not check.ok)
